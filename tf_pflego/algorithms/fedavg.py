@@ -1,0 +1,82 @@
+"""FedAvg: federated averaging of one model for all.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", in the full-batch form in which
+the PFLEGO paper compares with it (its Algorithm 3 in the first version). What is learnt: one body and one classifier.
+
+A round:
+  1. The server sends the whole network to the participants.
+  2. Client i takes tau full-batch gradient steps of rate beta on a copy of it.
+  3. It uploads its copy, weighted by N_i.
+  4. The server takes the N_i-weighted mean over the participants.
+
+The server keeps the network; a client keeps nothing.
+
+  paper    here                    shape
+  theta    Weights.theta           list of the body's weights
+           Weights.head            [K, M + 1], the classifier; K is the largest number of classes of any client
+  tau      local_steps
+  beta     client_learning_rate
+  alpha_i  client.client_weight    []
+
+Differences from the paper: none in the result. The classifier starts from Glorot's uniform distribution and zero bias.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.algorithms import settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
+from tf_pflego.core.local_training import gradient_descent, weighted_mean
+from tf_pflego.models import head as head_lib
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvgConfig:
+    """Hyper-parameters of FedAvg."""
+
+    local_steps: int = settings.local_steps()
+    client_learning_rate: float = settings.client_learning_rate()
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+class ServerState(NamedTuple):
+    """What the server keeps."""
+
+    weights: Weights  # body and classifier
+
+
+class Upload(NamedTuple):
+    """What the server sums over the participants."""
+
+    weights: Weights  # alpha_i times the client's network
+    client_weight: tf.Tensor  # [] alpha_i
+
+
+def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
+    """Returns FedAvg for `model`."""
+
+    def client_update(weights, client_message, state, client, round_):
+        del client_message, round_
+        weights = gradient_descent(model.loss, weights, client, config.local_steps, config.client_learning_rate)
+        alpha = client.client_weight
+        upload = Upload(tf.nest.map_structure(lambda w: alpha * w, weights), alpha)
+        return ClientResult(state, upload, (), weights)
+
+    def server_update(state, total, kept, client_ids, round_):
+        del state, kept, client_ids, round_
+        return ServerState(weighted_mean(total.weights, total.client_weight))
+
+    return Algorithm(
+        name="fedavg",
+        model=model,
+        init_server=lambda: ServerState(model.initial_weights()),
+        init_client=lambda seed, num_classes: (),
+        exchanges=(Exchange(lambda server, round_: server.weights, client_update, server_update),),
+        personalize=lambda server, client: server.weights,
+        shared=frozenset({"theta", "head"}),
+    )

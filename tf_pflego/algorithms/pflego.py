@@ -1,0 +1,118 @@
+"""PFLEGO: personalised federated learning by exact stochastic gradient descent.
+
+Nikoloutsopoulos, Koutsopoulos and Titsias, "Personalized Federated Learning with Exact Stochastic Gradient Descent",
+section 3.2, Algorithm 1. What is learnt: one feature extractor theta for all, and a linear head W_i for each client, by
+minimising L(theta, W_1 .. W_I) = sum_i alpha_i l_i(W_i, theta).
+
+A round:
+  1. The server sends theta to the participants.
+  2. Client i computes its features phi_i = phi(X_i; theta) once.
+  3. tau - 1 full-batch gradient steps on W_i alone, over these features, with rate beta.
+  4. At the final W_i, the joint gradient (g_W, g_theta) of l_i; W_i <- W_i - rho (I/r) g_W.
+  5. The client uploads alpha_i g_theta. The network is passed once forward and once backward, whatever tau.
+  6. The server hands (I/r) sum_i alpha_i g_theta_i, an unbiased gradient of L, to its optimiser of rate rho.
+
+The server keeps theta and the optimiser's state; client i keeps W_i.
+
+  paper    here                          shape
+  theta    theta                         list of the body's weights
+  W_i      ClientState.head              [K, M + 1], the last column is the bias
+  phi_i    features                      [n, M]
+  tau      local_steps
+  beta     client_learning_rate
+  rho      server_learning_rate
+  alpha_i  client.client_weight          []
+  I/r      round_.participation_scale    []
+
+Differences from the paper: the one forward pass keeps its activations, where the paper passes the network forward a second
+time for the same result. Equation 3 scales the head's last step by rho I/r, while Proposition 1 needs rho (I/r) alpha_i:
+`head_step_scale` chooses ("algorithm1", "exact").
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.algorithms import settings
+from tf_pflego.core import optimizers
+from tf_pflego.core.algorithm import Algorithm, FeatureResult, Weights, features_exchange
+from tf_pflego.models import head as head_lib
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class PflegoConfig:
+    """Hyper-parameters of PFLEGO."""
+
+    local_steps: int = settings.local_steps()
+    client_learning_rate: float = settings.client_learning_rate()
+    server_learning_rate: float = settings.server_learning_rate()
+    server_optimizer: str = settings.server_optimizer()
+    head_step_scale: str = settings.setting(
+        "algorithm1", "scale of the head's last step: rho I/r, or with alpha_i too", choices=("algorithm1", "exact")
+    )
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+class ServerState(NamedTuple):
+    """What the server keeps."""
+
+    theta: list  # the body's weights
+    optimizer: Any  # state of the server optimiser
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    head: tf.Tensor  # [K, M + 1] float32, W_i
+
+
+def head_descent(head, features, client, steps, rate):
+    """Returns W_i after gradient steps over fixed features: W <- W - beta grad_W l_i(W, theta)."""
+
+    def step(k, head):
+        residual = head_lib.residuals(head, features, client.labels, client.example_weights)
+        return k + 1, head - rate * head_lib.head_gradient(residual, features)
+
+    _, head = tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), head), maximum_iterations=steps)
+    return head
+
+
+def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
+    """Returns PFLEGO for `model`."""
+    optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
+
+    def init_server():
+        theta = [tf.constant(w) for w in model.initial_theta]
+        return ServerState(theta, optimizer.init(theta))
+
+    def init_client(seed, num_classes):
+        return ClientState(head_lib.uniform(seed, num_classes, model.num_classes, model.num_features))
+
+    def features_update(state, features, client, round_):
+        head = head_descent(state.head, features, client, config.local_steps - 1, config.client_learning_rate)
+        residual = head_lib.residuals(head, features, client.labels, client.example_weights)
+        scale = config.server_learning_rate * round_.participation_scale
+        if config.head_step_scale == "exact":
+            scale *= client.client_weight
+        g_phi = head_lib.features_gradient(residual, head)
+        head -= scale * head_lib.head_gradient(residual, features)
+        return FeatureResult(ClientState(head), client.client_weight * g_phi, head)
+
+    def server_update(state, theta_gradient, kept, client_ids, round_):
+        del kept, client_ids
+        gradient = [round_.participation_scale * g for g in theta_gradient]
+        return ServerState(*optimizer.apply(gradient, state.optimizer, state.theta))
+
+    return Algorithm(
+        name="pflego",
+        model=model,
+        init_server=init_server,
+        init_client=init_client,
+        exchanges=(features_exchange(model.features, features_update, server_update),),
+        personalize=lambda server, client: Weights(server.theta, client.head),
+        shared=frozenset({"theta"}),
+    )

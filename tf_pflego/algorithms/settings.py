@@ -1,0 +1,51 @@
+"""Hyper-parameters that several algorithms have: one name, one default, one range and one help text for each."""
+
+import dataclasses
+import math
+from typing import Any
+
+
+def setting(default: Any, help_text: str, *, at_least=None, above=None, choices=None) -> Any:
+    """Returns a dataclass field that carries its help text and the values it takes, for `check` and for the flags."""
+    limits = {"at_least": at_least, "above": above, "choices": choices}
+    return dataclasses.field(default=default, metadata={"help": help_text, **limits})
+
+
+def local_steps():
+    """tau."""
+    return setting(50, "tau, local steps of a participant in a round", at_least=1)
+
+
+def client_learning_rate():
+    """beta."""
+    return setting(0.007, "beta, learning rate of the local steps", above=0)
+
+
+def server_learning_rate():
+    """rho."""
+    return setting(0.001, "rho, (base) learning rate of the server optimiser", above=0)
+
+
+def server_optimizer():
+    """How the server applies a gradient of theta."""
+    return setting("adam", "optimiser of theta at the server", choices=("adam", "sgd"))
+
+
+def check(config: Any) -> None:
+    """Raises ValueError for the first field of a configuration that has a value it does not take."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        limits = field.metadata
+        choices = limits.get("choices")
+        if choices is not None:
+            if value not in choices:
+                raise ValueError(f"`{field.name}` must be one of {', '.join(choices)}; got {value!r}.")
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"`{field.name}` must be a finite number; got {value!r}.")
+        if isinstance(field.default, int) and value != int(value):
+            raise ValueError(f"`{field.name}` must be a whole number; got {value!r}.")
+        if limits["at_least"] is not None and value < limits["at_least"]:
+            raise ValueError(f"`{field.name}` must be at least {limits['at_least']}; got {value}. Raise --{field.name}.")
+        if limits["above"] is not None and value <= limits["above"]:
+            raise ValueError(f"`{field.name}` must be above {limits['above']}; got {value}. Raise --{field.name}.")

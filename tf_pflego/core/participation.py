@@ -1,0 +1,79 @@
+"""Who takes part in a round: a pure function of (seed, round), the same for every algorithm.
+
+Source: PFLEGO, section 3.2.1 (binomial and fixed) and Figure 7 (range).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tf_pflego.core import seeds
+
+MODES = ("fixed", "binomial", "range")
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+    """How the participants of a round are drawn, uniformly among `num_clients` clients.
+
+    Attributes:
+      num_clients: I.
+      clients_per_round: r; the exact number if `mode` is fixed, the mean of it if binomial. With range it is not used.
+      mode: fixed (exactly r without replacement), binomial (each client on its own with probability r/I), or range (a
+        number drawn uniformly from `clients_per_round_range` each round, then that many without replacement).
+      clients_per_round_range: (least, most) for the mode range, both included.
+    """
+
+    num_clients: int
+    clients_per_round: int
+    mode: str = "fixed"
+    clients_per_round_range: tuple[int, int] | None = None
+
+    def __post_init__(self):
+        if self.mode not in MODES:
+            raise ValueError(f"`participation` must be one of {', '.join(MODES)}; got {self.mode!r}.")
+        if self.mode == "range":
+            bounds = self.clients_per_round_range
+            if bounds is None or len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= self.num_clients or not bounds[1]:
+                raise ValueError(
+                    f"`clients_per_round_range` must be least,most with 0 <= least <= most <= num_clients="
+                    f"{self.num_clients} and most >= 1; got {bounds}. Set --clients_per_round_range=least,most."
+                )
+        elif not 1 <= self.clients_per_round <= self.num_clients:
+            raise ValueError(
+                f"`clients_per_round` must be in [1, num_clients={self.num_clients}]; got {self.clients_per_round}. "
+                f"{'Lower' if self.clients_per_round > 1 else 'Raise'} --clients_per_round."
+            )
+
+    @property
+    def mean_clients_per_round(self) -> float:
+        """r, the expected number of participants."""
+        if self.mode == "range":
+            return sum(self.clients_per_round_range) / 2
+        return float(self.clients_per_round)
+
+    @property
+    def scale(self) -> float:
+        """I/r, one over the probability that a given client takes part: what makes the server's gradient unbiased."""
+        return self.num_clients / self.mean_clients_per_round
+
+    def draw(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
+        """Returns the ids of a round's participants, ascending; possibly none.
+
+        Args:
+          seed: The seed of the run.
+          round_number: 1, 2, ...
+          cohort: Methods with several exchanges a round draw a cohort for each; other cohorts, other draws.
+
+        Returns:
+          [c] int64.
+        """
+        rng = seeds.generator(seed, f"participation/{cohort}", round_number)
+        if self.mode == "binomial":
+            # Given their number, the participants of independent draws are uniform without replacement.
+            count = rng.binomial(self.num_clients, self.clients_per_round / self.num_clients)
+        elif self.mode == "range":
+            count = rng.integers(self.clients_per_round_range[0], self.clients_per_round_range[1], endpoint=True)
+        else:
+            count = self.clients_per_round
+        return np.sort(rng.choice(self.num_clients, size=int(count), replace=False))

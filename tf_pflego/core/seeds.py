@@ -1,0 +1,43 @@
+"""Random streams, each derived from the one seed of a run by its purpose and keys, never by its position."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+    """Returns the random stream of one purpose.
+
+    Args:
+      seed: The seed of the run, >= 0.
+      purpose: What is drawn, e.g. "participation".
+      *keys: Round, client id or whatever else tells this stream from the others of the purpose; each >= 0.
+
+    Returns:
+      A NumPy generator that depends on nothing but the arguments.
+    """
+    digest = hashlib.sha256(purpose.encode()).digest()[:16]
+    words = np.frombuffer(digest, dtype="<u4").tolist()
+    return np.random.default_rng(np.random.SeedSequence([seed, *words, *keys]))
+
+
+def integer(seed: int, purpose: str, *keys: int) -> int:
+    """Returns one integer in [0, 2**31), a seed for libraries that take one."""
+    return int(generator(seed, purpose, *keys).integers(2**31))
+
+
+def client_seeds(seed: int, purpose: str, client_ids: Sequence[int], *keys: int) -> np.ndarray:
+    """Returns a seed for TensorFlow's stateless random functions for every client.
+
+    Args:
+      seed: The seed of the run.
+      purpose: What is drawn.
+      client_ids: [c] ids in [0, 2**31).
+      *keys: E.g. the round.
+
+    Returns:
+      [c, 2] int32: (a number of the purpose and keys, the client id).
+    """
+    base = integer(seed, purpose, *keys)
+    return np.stack([np.full(len(client_ids), base), np.asarray(client_ids)], axis=1).astype(np.int32)

@@ -1,0 +1,19 @@
+"""Datasets, who holds which of their examples, and the clients' arrays."""
+
+from tf_pflego.data.clients import ClientData, ClientSplit, federate
+from tf_pflego.data.datasets import Dataset, DatasetError, Examples, load
+from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
+
+__all__ = [
+    "ClientData",
+    "ClientSplit",
+    "Dataset",
+    "DatasetError",
+    "Examples",
+    "Partition",
+    "by_group",
+    "classes_per_client",
+    "federate",
+    "load",
+    "round_robin",
+]
