@@ -1,0 +1,35 @@
+"""Personalised federated learning on TensorFlow Federated: PFLEGO and the methods that it is compared with.
+
+The public names; each is imported when it is first used, so that the program can quieten TensorFlow first.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Participation": "tf_pflego.core.participation",
+    "RunConfig": "tf_pflego.config",
+    "Simulation": "tf_pflego.training",
+    "SplitModel": "tf_pflego.models",
+    "build_algorithm": "tf_pflego.algorithms:build",
+    "build_simulation": "tf_pflego.main",
+    "federate": "tf_pflego.data",
+    "load_dataset": "tf_pflego.data:load",
+    "mlp": "tf_pflego.models",
+    "round_robin": "tf_pflego.data",
+    "run": "tf_pflego.main",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOME[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
+
+
+def __dir__():
+    return __all__

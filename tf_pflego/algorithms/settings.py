@@ -41,6 +41,8 @@ def check(config: Any) -> None:
             if value not in choices:
                 raise ValueError(f"`{field.name}` must be one of {', '.join(choices)}; got {value!r}.")
             continue
+        if isinstance(field.default, bool | str):
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"`{field.name}` must be a finite number; got {value!r}.")
         if isinstance(field.default, int) and value != int(value):

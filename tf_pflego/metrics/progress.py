@@ -1,0 +1,67 @@
+"""What a run shows while it trains, and the table at its end."""
+
+import sys
+import time
+from typing import Any, TextIO
+
+import tqdm
+
+
+class Progress:
+    """A bar on a terminal, a line for each evaluated round elsewhere.
+
+    Args:
+      num_rounds: T.
+      stream: Where to write.
+    """
+
+    def __init__(self, num_rounds: int, stream: TextIO = sys.stderr):
+        self._num_rounds = num_rounds
+        self._stream = stream
+        self._started = time.monotonic()
+        self._bar = None
+        if stream.isatty():
+            shape = "round {n_fmt}/{total_fmt} |{bar}| {postfix} [{elapsed} elapsed, {remaining} left]"
+            self._bar = tqdm.tqdm(total=num_rounds, file=stream, bar_format=shape, dynamic_ncols=True)
+
+    def add_round(self, record: dict[str, Any]) -> None:
+        """Shows a round that is done."""
+        text = None
+        if "train_loss" in record:
+            text = f"loss {record['train_loss']:.4f}, accuracy {record['test_accuracy/client_mean']:.4f}"
+        if self._bar is not None:
+            if text:
+                # tqdm puts ", " before a postfix that it sets itself.
+                self._bar.postfix = text
+            self._bar.update()
+        elif text:
+            seconds = time.monotonic() - self._started
+            print(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leaves the terminal in order."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def result_table(summary: dict[str, Any], title: str) -> str:
+    """Returns the table that a run ends with.
+
+    Args:
+      summary: What `training.summarize` returns.
+      title: The line above it.
+    """
+    rows = [("", "last round", "mean of last 10")]
+    for who, label in (("test_accuracy", "all clients, as served now"), ("participant_test_accuracy", "participants, after training")):
+        for mean in ("client", "example"):
+            name = f"{who}/{mean}_mean"
+            if name in summary:
+                values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
+                rows.append((f"test accuracy, {label}, mean per {mean}", *values))
+    rows.append(("training loss, all clients", f"{summary['train_loss']:.4f}", ""))
+    rows.append(("seconds a round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
+    rows.append(("megabytes down, up (all rounds)", f"{summary['bytes_down'] / 1e6:.1f}, {summary['bytes_up'] / 1e6:.1f}", ""))
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
+    rule = "-" * max(map(len, lines))
+    return "\n".join([title, rule, *lines, rule])

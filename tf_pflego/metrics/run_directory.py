@@ -1,0 +1,85 @@
+"""The directory of a run: config.json, partition.npz, metrics.jsonl, clients.csv and, last, summary.json."""
+
+import csv
+import json
+import os
+import pathlib
+from typing import Any
+
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.partition import Partition
+from tf_pflego.training.evaluation import Evaluation
+
+_FILES = ("summary.json", "clients.csv", "metrics.jsonl", "partition.npz", "config.json")
+
+
+class RunDirectoryError(ValueError):
+    """The output directory cannot be used."""
+
+
+class RunDirectory:
+    """Writes the files of one run.
+
+    Args:
+      path: The directory; made if it is not there.
+      overwrite: Whether the files of a run that it holds may be replaced. Nothing is removed before `start`.
+
+    Raises:
+      RunDirectoryError: It holds another run, or cannot be written.
+    """
+
+    def __init__(self, path: str, overwrite: bool = False):
+        self.path = pathlib.Path(path).expanduser()
+        held = [name for name in _FILES if (self.path / name).exists()]
+        if held and not overwrite:
+            raise RunDirectoryError(
+                f"`output_dir` must not hold another run; {self.path} has {', '.join(reversed(held))}. Choose another "
+                "--output_dir, or replace that run with --overwrite."
+            )
+        existing = next(parent for parent in (self.path, *self.path.absolute().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise RunDirectoryError(
+                f"`output_dir` must be a directory that can be written; {existing} is not. Choose another --output_dir."
+            )
+        self._metrics = None
+
+    def start(self, config: dict[str, Any], partition: Partition) -> None:
+        """Removes the files of an earlier run, and writes the configuration and the partition."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+        self._write_json("config.json", config)
+        partition.save(self.path / "partition.npz")
+        self._metrics = open(self.path / "metrics.jsonl", "w", encoding="utf-8")
+
+    def add_round(self, record: dict[str, Any]) -> None:
+        """Appends a line to metrics.jsonl; it is on its way to the disk when this returns."""
+        self._metrics.write(json.dumps(record) + "\n")
+        self._metrics.flush()
+
+    def finish(self, summary: dict[str, Any], evaluation: Evaluation, data: ClientData) -> None:
+        """Writes clients.csv, a row per client, and summary.json, whose presence says that the run is whole."""
+        self._metrics.close()
+        with open(self.path / "clients.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(
+                ["client", "train_examples", "test_examples", "num_classes", "classes", "train_loss", "test_accuracy"]
+            )
+            for client in range(data.num_clients):
+                writer.writerow(
+                    [
+                        client,
+                        evaluation.train_examples[client],
+                        evaluation.test_examples[client],
+                        len(data.partition.classes[client]),
+                        " ".join(map(str, data.partition.classes[client])),
+                        f"{evaluation.train_loss[client]:.6g}",
+                        f"{evaluation.test_hits[client] / evaluation.test_examples[client]:.6g}",
+                    ]
+                )
+        self._write_json("summary.json", summary)
+
+    def _write_json(self, name, content):
+        partial = self.path / f".{name}.partial"
+        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, self.path / name)
