@@ -1,0 +1,30 @@
+# make quickstart | test | lint | check | clean
+# Everything runs in .venv, which the first target that needs it makes. Another Python: make PYTHON=python3.10 ...
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.10 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: quickstart test lint check clean
+
+quickstart: $(INSTALLED)
+	@$(BIN)/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags
+
+test: $(INSTALLED)
+	@$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+check: lint test quickstart
+
+$(INSTALLED): requirements.txt setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 12) or sys.exit("tf_pflego needs Python 3.10 or 3.11; $(PYTHON) is %d.%d. Install one and call: make PYTHON=python3.11 $(MAKECMDGOALS)" % v)'
+	@echo "installing into $(VENV) (about a minute, 2.2 GB)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,24 @@
+"""Package metadata. The pinned versions that work together are in requirements.txt."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tf_pflego" / "__init__.py").read_text(encoding="utf-8"))[1]
+
+setup(
+    name="tf_pflego",
+    version=VERSION,
+    description="Personalised federated learning on TensorFlow Federated: PFLEGO and the methods that it is compared with",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["tf_pflego", "tf_pflego.*"]),
+    python_requires=">=3.10,<3.12",
+    # TensorFlow Federated is left out: its own pins cannot be installed. requirements.txt holds it, with pins that can.
+    install_requires=["absl-py", "numpy", "scikit-learn", "tensorflow", "tensorflow-datasets", "tqdm"],
+    extras_require={"dev": ["pytest", "ruff"]},
+    entry_points={"console_scripts": ["tf-pflego = tf_pflego.main:entry_point"]},
+)

@@ -1,0 +1,47 @@
+"""Shared fixtures: a federation of three unequal clients, small enough to check by an independent oracle."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+
+from tf_pflego import data, models
+from tf_pflego.data import ClientData, ClientSplit
+from tf_pflego.data.partition import starts
+
+INPUTS, FEATURES = 4, 5
+TRAIN_SIZES, TEST_SIZES, NUM_CLASSES = (3, 7, 5), (2, 4, 3), (2, 3, 2)
+
+
+def make_split(sizes, num_classes, rng):
+    labels = [rng.permutation(np.arange(size) % classes) for size, classes in zip(sizes, num_classes, strict=True)]
+    examples = rng.normal(size=(sum(sizes), INPUTS)).astype(np.float32)
+    return ClientSplit(examples, np.concatenate(labels).astype(np.int32), starts(sizes))
+
+
+def make_clients(train_sizes=TRAIN_SIZES, test_sizes=TEST_SIZES, num_classes=NUM_CLASSES, seed=7):
+    rng = np.random.default_rng(seed)
+    splits = [make_split(sizes, num_classes, rng) for sizes in (train_sizes, test_sizes)]
+    return ClientData(*splits, np.asarray(num_classes, np.int32))
+
+
+@pytest.fixture(scope="session")
+def tiny_clients():
+    """Three clients with 3, 7 and 5 examples and 2, 3 and 2 classes."""
+    return make_clients()
+
+
+@pytest.fixture(scope="session")
+def tiny_model():
+    """4 inputs, one dense layer of 5 ReLU features, heads of up to 3 classes."""
+    return models.SplitModel(models.mlp((INPUTS,), seed=3, units=FEATURES), num_classes=3, seed=3)
+
+
+@pytest.fixture(scope="session")
+def digits_dir(tmp_path_factory):
+    """A TFDS directory with `digits`, prepared once."""
+    path = tmp_path_factory.mktemp("tfds")
+    data.load("digits", data_dir=str(path))
+    return str(path)
