@@ -1,0 +1,108 @@
+"""No worker outlives the program, whatever ends it; and its memory stays flat."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+
+PROGRAM = """
+import sys, time
+from tf_pflego.engines.worker import Worker
+if __name__ == "__main__":
+    worker = Worker()
+    print(worker.pid, flush=True)
+    {ending}
+"""
+DEADLINE_SECONDS = 60
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"worker {pid} is still running"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("ending", "sent", "code"),
+    [
+        ("pass", None, 0),
+        ("raise RuntimeError('on purpose')", None, 1),
+        ("time.sleep(600)", signal.SIGINT, None),
+        ("time.sleep(600)", signal.SIGTERM, -signal.SIGTERM),
+        ("time.sleep(600)", signal.SIGKILL, -signal.SIGKILL),
+    ],
+    ids=["normal exit", "exception", "Ctrl-C", "SIGTERM", "kill -9"],
+)
+def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM).format(ending=ending))
+    program = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=os.getcwd(),
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    worker_pid = int(program.stdout.readline())
+    if sent is not None:
+        assert is_running(worker_pid)
+        program.send_signal(sent)
+    program.communicate(timeout=DEADLINE_SECONDS)  # Returns only when nobody holds the pipes any more.
+    if code is None:
+        assert program.returncode not in (0, None)
+    else:
+        assert program.returncode == code
+    wait_until_gone(worker_pid)
+
+
+def test_a_worker_that_dies_ends_the_round_with_a_message(tiny_model, tiny_clients):
+    from tf_pflego import algorithms
+    from tf_pflego.core.participation import Participation
+    from tf_pflego.engines.worker import WorkerError
+    from tf_pflego.training import Simulation
+
+    with Simulation(algorithms.build("pflego", tiny_model), tiny_clients, Participation(3, 2), "tff") as simulation:
+        simulation.run_round()
+        os.kill(simulation._engine.worker.pid, signal.SIGKILL)
+        before = [w.numpy() for w in simulation.server_state.theta]
+        with pytest.raises(WorkerError, match="ended with code -9"):
+            simulation.run_round()
+        assert simulation.round_number == 1
+        for a, b in zip(before, simulation.server_state.theta, strict=True):
+            assert (a == b.numpy()).all()
+
+
+def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
+    from tests.conftest import make_clients
+    from tf_pflego import algorithms
+    from tf_pflego.core.participation import Participation
+    from tf_pflego.training import Simulation
+
+    data = make_clients((4,) * 30, (2,) * 30, (2,) * 30)
+    algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
+
+    def resident_megabytes(pid):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+
+    with Simulation(algorithm, data, Participation(30, 12, "binomial"), "tff") as simulation:
+        sizes, memory = set(), []
+        for number in range(1, 121):
+            sizes.add(simulation.run_round()["participants"])
+            if number in (60, 120):
+                memory.append(resident_megabytes(simulation._engine.worker.pid))
+    assert len(sizes) > 5
+    # The stock executor factory grew by more than a hundred megabytes over as many rounds.
+    assert memory[1] - memory[0] < 20
