@@ -13,12 +13,12 @@ _HOME = {
     "Simulation": "tf_pflego.training",
     "SplitModel": "tf_pflego.models",
     "build_algorithm": "tf_pflego.algorithms:build",
-    "build_simulation": "tf_pflego.main",
+    "build_simulation": "tf_pflego.experiment",
     "federate": "tf_pflego.data",
     "load_dataset": "tf_pflego.data:load",
     "mlp": "tf_pflego.models",
     "round_robin": "tf_pflego.data",
-    "run": "tf_pflego.main",
+    "run": "tf_pflego.experiment",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -52,7 +52,11 @@ def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM).format(ending=ending))
     program = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=os.getcwd(),
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=os.getcwd(),
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
     worker_pid = int(program.stdout.readline())

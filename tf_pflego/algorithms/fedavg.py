@@ -29,7 +29,6 @@ import tensorflow as tf
 from tf_pflego.algorithms import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
 from tf_pflego.core.local_training import gradient_descent, weighted_mean
-from tf_pflego.models import head as head_lib
 from tf_pflego.models.split import SplitModel
 
 

@@ -4,6 +4,7 @@ Source: PFLEGO, appendix A.2 (round robin) and section 4.2 (one alphabet a clien
 """
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -156,8 +157,8 @@ def _deal(labels, holds, rng):
 def _by_owner(owner, num_clients):
     """Returns for each client the ascending indices of what it owns; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
-    starts = np.searchsorted(owner[order], np.arange(num_clients + 1))
-    return tuple(order[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True))
+    first = np.searchsorted(owner[order], np.arange(num_clients + 1))
+    return tuple(order[a:b] for a, b in itertools.pairwise(first))
 
 
 def _refuse_empty(name, parts, num_examples):

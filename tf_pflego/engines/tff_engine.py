@@ -125,9 +125,7 @@ class TffEngine:
             num_classes, seed = tf.cast(facts[4], tf.int32), tf.cast(facts[5:], tf.int32)
             client = make_client(examples, labels, num_classes, client_weight, seed)
             test = self._test.read(facts[2], facts[3]) if evaluate else None
-            summed, *left = run_client(
-                exchange, self._model, message_, client_message, state, client, round_here, test
-            )
+            summed, *left = run_client(exchange, self._model, message_, client_message, state, client, round_here, test)
             structures[:] = [summed, tuple(left)]
             return tuple(tf.nest.flatten(summed)), tuple(tf.nest.flatten(left))
 

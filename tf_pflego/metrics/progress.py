@@ -52,7 +52,10 @@ def result_table(summary: dict[str, Any], title: str) -> str:
       title: The line above it.
     """
     rows = [("", "last round", "mean of last 10")]
-    for who, label in (("test_accuracy", "all clients, as served now"), ("participant_test_accuracy", "participants, after training")):
+    for who, label in (
+        ("test_accuracy", "all clients, as served now"),
+        ("participant_test_accuracy", "participants, after training"),
+    ):
         for mean in ("client", "example"):
             name = f"{who}/{mean}_mean"
             if name in summary:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import tempfile
 from typing import Any
 
 from tf_pflego.data.clients import ClientData
@@ -36,11 +37,15 @@ class RunDirectory:
                 f"`output_dir` must not hold another run; {self.path} has {', '.join(reversed(held))}. Choose another "
                 "--output_dir, or replace that run with --overwrite."
             )
+        # Tried where the directory will be made, before a run is paid for; nothing is left there.
         existing = next(parent for parent in (self.path, *self.path.absolute().parents) if parent.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        try:
+            tempfile.TemporaryFile(dir=existing).close()
+        except OSError as error:
             raise RunDirectoryError(
-                f"`output_dir` must be a directory that can be written; {existing} is not. Choose another --output_dir."
-            )
+                f"`output_dir` must be a directory that can be written; {existing} is not ({error.strerror}). Choose another "
+                "--output_dir."
+            ) from error
         self._metrics = None
 
     def start(self, config: dict[str, Any], partition: Partition) -> None:

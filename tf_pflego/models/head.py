@@ -33,9 +33,7 @@ def residuals(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor, example_w
 
 def head_gradient(residual: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
     """Returns the gradient [K, M + 1] of the loss in W."""
-    return tf.concat(
-        [tf.linalg.matmul(residual, features, transpose_a=True), tf.reduce_sum(residual, axis=0)[:, None]], axis=1
-    )
+    return tf.concat([tf.linalg.matmul(residual, features, transpose_a=True), tf.reduce_sum(residual, axis=0)[:, None]], axis=1)
 
 
 def features_gradient(residual: tf.Tensor, head: tf.Tensor) -> tf.Tensor:

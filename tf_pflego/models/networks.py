@@ -7,9 +7,7 @@ from tf_pflego.core import seeds
 
 def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.keras.Model":
     """MNIST, Fashion-MNIST, EMNIST and digits: flatten, dense 200 ReLU; M = 200."""
-    return _sequential(
-        "mlp", example_shape, [tf.keras.layers.Flatten(), _dense(units, seed, 0)]
-    )
+    return _sequential("mlp", example_shape, [tf.keras.layers.Flatten(), _dense(units, seed, 0)])
 
 
 def cifar_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":

@@ -29,6 +29,7 @@ class SplitModel:
         refused, because the gradient of theta would not be the gradient of the loss that is reported.
       num_classes: K, rows of a head: the largest number of classes of any client.
       seed: Seed of the classifier that starts a model which all clients share.
+      example_shape: Shape of one example; needed for a subclassed body, which does not know it.
 
     Attributes:
       theta_names: Names of the body's weights.
@@ -41,9 +42,9 @@ class SplitModel:
       ValueError: The body does not fit.
     """
 
-    def __init__(self, body: "tf.keras.Model", num_classes: int, seed: int = 0):
+    def __init__(self, body: "tf.keras.Model", num_classes: int, seed: int = 0, example_shape: tuple[int, ...] | None = None):
         self.num_classes = int(num_classes)
-        self.example_shape = tuple(int(size) for size in body.input_shape[1:])
+        self.example_shape = tuple(int(size) for size in example_shape or body.input_shape[1:])
         self._traced = traced = _trace(body, self.example_shape)
         self.theta_names = tuple(getattr(v, "path", v.name) for v in body.trainable_variables)
         self.initial_theta = [np.asarray(v) for v in body.trainable_variables]
@@ -54,7 +55,9 @@ class SplitModel:
 
     def initial_weights(self) -> Weights:
         """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias, as float32 tensors."""
-        return Weights([tf.constant(w) for w in self.initial_theta], head_lib.glorot(self._seed, self.num_classes, self.num_features))
+        return Weights(
+            [tf.constant(w) for w in self.initial_theta], head_lib.glorot(self._seed, self.num_classes, self.num_features)
+        )
 
     def _import_body(self, theta, examples):
         """Body of `features`: the traced graph with `theta` in place of what it read from variables."""
@@ -117,7 +120,7 @@ def _trace(body, example_shape) -> _TracedBody:
                 f"`body` must compute the same in training and inference; it has the operation {op.type} ({op.name}). "
                 "Leave out dropout; use layer or group normalisation instead of batch normalisation."
             )
-        elif op.type == "ReadVariableOp" or op.type == "FusedBatchNormV3":
+        elif op.type == "ReadVariableOp":
             raise ValueError(
                 f"`body` reads a weight that is not trained ({op.name}), so it is no function of theta. Make every weight "
                 "trainable; use layer or group normalisation instead of batch normalisation."

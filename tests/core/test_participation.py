@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from tf_pflego.core.participation import Participation
+
+
+def test_fixed_draws_r_different_clients():
+    for number in range(1, 50):
+        ids = Participation(10, 4).draw(0, number)
+        assert len(set(ids)) == 4
+        assert (np.diff(ids) > 0).all()
+        assert ids.min() >= 0
+        assert ids.max() < 10
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [Participation(20, 6), Participation(20, 6, "binomial"), Participation(20, 1, "range", (2, 10))],
+    ids=lambda p: p.mode,
+)
+def test_every_client_takes_part_with_probability_r_over_i(participation):
+    rounds = 4000
+    counts = np.zeros(20)
+    for number in range(1, rounds + 1):
+        counts[participation.draw(1, number)] += 1
+    assert participation.mean_clients_per_round == 6
+    assert participation.scale == 20 / 6
+    # 5 standard deviations of a binomial proportion: the draws are fixed by the seed, so this cannot flake.
+    np.testing.assert_allclose(counts / rounds, 6 / 20, atol=5 * np.sqrt(0.3 * 0.7 / rounds))
+
+
+def test_binomial_has_the_spread_of_independent_draws():
+    sizes = [len(Participation(20, 6, "binomial").draw(2, number)) for number in range(1, 4001)]
+    assert abs(np.var(sizes) - 20 * 0.3 * 0.7) < 0.4
+    assert min(len(Participation(20, 1, "binomial").draw(2, number)) for number in range(1, 50)) == 0
+
+
+def test_range_reaches_both_ends():
+    sizes = {len(Participation(50, 1, "range", (4, 28)).draw(0, number)) for number in range(1, 500)}
+    assert sizes == set(range(4, 29))
+
+
+def test_a_round_is_a_pure_function_of_seed_and_number():
+    drawn = [Participation(100, 20).draw(3, number).tolist() for number in (5, 6, 5)]
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert Participation(100, 20).draw(4, 5).tolist() != drawn[0]
+    assert Participation(100, 20).draw(3, 5, cohort="gradients").tolist() != drawn[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((50, 80), r"must be in \[1, num_clients=50\]; got 80. Lower --clients_per_round"),
+        ((50, 0), r"got 0. Raise --clients_per_round"),
+        ((50, 5, "some"), "one of fixed, binomial, range; got 'some'"),
+        ((50, 5, "range"), "least,most with 0 <= least <= most <= num_clients=50"),
+        ((50, 5, "range", (4, 51)), "got .4, 51."),
+        ((50, 5, "range", (0, 0)), "most >= 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Participation(*arguments)

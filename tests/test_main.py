@@ -1,0 +1,181 @@
+"""The program as a user runs it: real processes, real files."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+TIMEOUT_SECONDS = 300
+SMALL = ("--dataset=digits", "--num_clients=10", "--clients_per_round=4", "--local_steps=5", "--engine=in_process")
+METRICS = [f"{who}test_accuracy/{mean}_mean" for who in ("", "participant_") for mean in ("client", "example")]
+
+
+def program(*flags, digits_dir=None, code="from tf_pflego.main import entry_point; entry_point()", **options):
+    flags = [*flags, f"--data_dir={digits_dir}"] if digits_dir else list(flags)
+    command = [sys.executable, "-c", code, *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, **options)
+
+
+def assert_refused(result, *expected):
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    for part in expected:
+        assert part in result.stderr
+
+
+@pytest.fixture(scope="module")
+def finished_run(digits_dir, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "pflego"
+    return output, program(*SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}", digits_dir=digits_dir)
+
+
+def test_a_run_writes_its_directory(finished_run):
+    output, result = finished_run
+    assert result.returncode == 0, result.stderr
+    assert sorted(p.name for p in output.iterdir()) == [
+        "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "summary.json"
+    ]  # fmt: skip
+    config = json.loads((output / "config.json").read_text())
+    assert (config["algorithm"], config["local_steps"], config["num_clients"]) == ("pflego", 5, 10)
+    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == list(range(1, 15))
+    evaluated = [record["round"] for record in records if "train_loss" in record]
+    assert evaluated == [3, *range(5, 15)]  # Every third, and the last ten always.
+    for record in records:
+        assert record["participants"] == 4
+        assert record["bytes_down"] == record["bytes_up"] == 4 * 4 * (64 * 200 + 200)
+        assert set(METRICS) <= set(record) or "train_loss" not in record
+    summary = json.loads((output / "summary.json").read_text())
+    for name in METRICS:
+        assert summary[name] == records[-1][name]
+        assert summary[f"{name}/last10"] == pytest.approx(np.mean([record[name] for record in records[-10:]]))
+    assert summary["seconds_per_round/median"] == pytest.approx(np.median([record["seconds"] for record in records]))
+    rows = list(csv.DictReader((output / "clients.csv").open()))
+    assert [int(row["client"]) for row in rows] == list(range(10))
+    assert sum(int(row["train_examples"]) for row in rows) == 1438
+    accuracies = [float(row["test_accuracy"]) for row in rows]
+    assert np.mean(accuracies) == pytest.approx(summary["test_accuracy/client_mean"], abs=1e-5)
+    with np.load(output / "partition.npz") as partition:
+        assert sorted(partition["train_indices"]) == list(range(1438))
+        assert partition["classes_offsets"].tolist() == list(range(0, 21, 2))
+
+
+def test_what_a_pipe_gets_is_plain(finished_run):
+    result = finished_run[1]
+    assert "mean of last 10" in result.stdout
+    assert all(line.startswith("round ") for line in result.stderr.strip().splitlines())
+    assert "\r" not in result.stderr
+
+
+def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir):
+    output = finished_run[0]
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    flags = (*SMALL, "--num_rounds=1", f"--output_dir={output}")
+    assert_refused(program(*flags, digits_dir=digits_dir), "must not hold another run", "--overwrite")
+    assert_refused(program(*flags, "--overwrite", "--clients_per_round=11", digits_dir=digits_dir), "got 11")
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+    copy = output.parent / "copy"
+    copy.mkdir()
+    for name, content in before.items():
+        (copy / name).write_bytes(content)
+    result = program(*SMALL, "--num_rounds=1", f"--output_dir={copy}", "--overwrite", digits_dir=digits_dir)
+    assert result.returncode == 0, result.stderr
+    assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--num_rounds=many"], ["`num_rounds` must be a whole number; got 'many'"]),
+        (["--num_rounds=0"], ["`num_rounds` must be at least 1; got 0. Raise --num_rounds"]),
+        (["--client_learning_rate=-1"], ["`client_learning_rate` must be above 0; got -1.0"]),
+        (["--algorithm=sgd"], ["`algorithm` must be one of pflego, fedper, fedavg; got 'sgd'"]),
+        (["--participation=range"], ["two whole numbers, least,most", "--clients_per_round_range=4,28"]),
+        (["--learning_rate=1"], ["Unknown command line flag", "--help"]),
+        (["train"], ["expected flags only; got 'train'"]),
+        (["--flagfile=nowhere.flags"], ["nowhere.flags"]),
+        (["--dataset=mnist", "--data_dir=/nowhere"], ["mnist is not in /nowhere", "--download"]),
+        (["--clients_per_round=80", "--num_clients=50"], ["must be in [1, num_clients=50]; got 80. Lower"]),
+        (["--classes_per_client=11"], ["`classes_per_client` must be in [1, 10]"]),
+        (["--output_dir=/proc/run"], ["`output_dir` must be a directory that can be written"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_bad_flags_are_one_line(flags, expected, digits_dir):
+    assert_refused(program(f"--data_dir={digits_dir}", "--engine=in_process", *flags), *expected)
+
+
+def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
+    result = program(*SMALL, "--algorithm=fedavg", "--num_rounds=1", "--server_optimizer=sgd", digits_dir=digits_dir)
+    assert result.returncode == 0
+    assert "fedavg has no --server_optimizer; it is ignored" in result.stderr
+
+
+def test_help_lists_every_flag():
+    from tf_pflego import config
+
+    result = program("--help")
+    assert result.returncode == 0
+    for name in config.flag_names():
+        assert f"--{name}" in result.stdout
+
+
+BLOCKED = """
+import sys
+sys.modules["tensorflow_federated"] = None  # What an import then raises is ImportError.
+from tf_pflego.main import entry_point
+entry_point()
+"""
+
+
+def test_without_tensorflow_federated(digits_dir):
+    result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
+    assert result.returncode == 0, result.stderr
+    refused = program("--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED)
+    assert_refused(refused, "pip install --no-deps -r requirements.txt", "--engine=in_process")
+
+
+def workers_of(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()]
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    command = [sys.executable, "-m", "tf_pflego.main", "--dataset=digits", "--num_rounds=100000", "--num_clients=20"]
+    command += [f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run", "--eval_every=1000000"]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert running.poll() is None, running.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (worker,) = workers_of(running.pid)
+    running.send_signal(sent)
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == code
+    assert "Traceback" not in errors
+    while os.path.exists(f"/proc/{worker}") and "worker_binary" in pathlib.Path(f"/proc/{worker}/cmdline").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem)
+def test_every_run_config_is_valid(path, digits_dir):
+    """Small, and on digits: the flags parse, fit the algorithm, and train."""
+    small = ["--dataset=digits", "--num_rounds=1", "--num_clients=20", "--clients_per_round=4", "--engine=in_process"]
+    result = program(f"--flagfile={path}", *small, digits_dir=digits_dir)
+    assert result.returncode == 0, result.stderr
+    assert "ignored" not in result.stderr

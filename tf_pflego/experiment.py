@@ -1,0 +1,88 @@
+"""From a configuration to a finished run: the only place that turns names into objects."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+import tf_pflego
+from tf_pflego import algorithms, config, data, models
+from tf_pflego.metrics import Progress, RunDirectory
+from tf_pflego.training import Simulation
+
+BODIES = {
+    "digits": models.mlp,
+    "mnist": models.mlp,
+    "fashion_mnist": models.mlp,
+    "emnist/byclass": models.mlp,
+    "cifar10": models.cifar_cnn,
+    "cifar100": models.cifar_cnn,
+    "omniglot": models.omniglot_cnn,
+}
+_DEFAULT_NUM_CLIENTS = 100
+
+
+def load_clients(run_config: config.RunConfig) -> data.ClientData:
+    """Loads the dataset of a run and deals it out to its clients."""
+    splits = [split for split in run_config.omniglot_splits.split(",") if split]
+    dataset = data.load(run_config.dataset, run_config.data_dir or None, run_config.download, splits)
+    if dataset.test is None:
+        partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
+        if run_config.num_clients not in (0, partition.num_clients):
+            raise ValueError(
+                f"`num_clients` must be {partition.num_clients}, the alphabets of {run_config.omniglot_splits}; got "
+                f"{run_config.num_clients}. Leave --num_clients out."
+            )
+    else:
+        held = run_config.classes_per_client or data.classes_per_client(run_config.personalization, dataset.num_classes)
+        num_clients = run_config.num_clients or _DEFAULT_NUM_CLIENTS
+        labels = (dataset.train.labels, dataset.test.labels)
+        partition = data.round_robin(*labels, num_clients, held, dataset.num_classes, run_config.seed)
+    return data.federate(dataset, partition, run_config.label_space)
+
+
+def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> Simulation:
+    """Returns the simulation that a configuration describes; close it, or use it in a `with` statement.
+
+    Args:
+      run_config: The run.
+      **hyper_parameters: The algorithm's; those left out keep their defaults.
+
+    Raises:
+      ValueError: The configuration cannot be run; the message says what was expected.
+      ImportError: The engine needs a package that is not there.
+    """
+    clients = load_clients(run_config)
+    participation = run_config.participation_of(clients.num_clients)
+    body = BODIES[run_config.dataset](clients.example_shape, run_config.seed)
+    model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
+    algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
+    return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
+
+
+def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]:
+    """Trains, writes the run's directory if it has one, shows the progress, and returns the summary.
+
+    Raises:
+      ValueError, ImportError: As `build_simulation`; and the output directory cannot be used.
+    """
+    directory = RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None
+    with build_simulation(run_config, **hyper_parameters) as simulation:
+        if directory is not None:
+            versions = {"tf_pflego": tf_pflego.__version__, "tensorflow": tf.__version__}
+            hyper_parameters = dict(sorted(hyper_parameters.items()))
+            directory.start(
+                dataclasses.asdict(run_config) | hyper_parameters | {"versions": versions}, simulation.data.partition
+            )
+        progress = Progress(run_config.num_rounds)
+        listeners: list[Callable[[dict], None]] = [progress.add_round] + ([directory.add_round] if directory else [])
+        try:
+            summary = simulation.run(
+                run_config.num_rounds, run_config.eval_every, lambda record: [listen(record) for listen in listeners]
+            )
+        finally:
+            progress.close()
+        if directory is not None:
+            directory.finish(summary, simulation.evaluate(), simulation.data)
+    return summary
