@@ -1,0 +1,51 @@
+"""What README.md shows is what happens."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+
+
+def test_snippet_prints_what_it_says(monkeypatch, digits_dir):
+    (snippet,) = [text for language, text in BLOCKS if language == "python"]
+    assert len(snippet.strip().splitlines()) <= 15
+    promised = BLOCKS[[language for language, _ in BLOCKS].index("python") + 1][1]
+    snippet = snippet.replace('load_dataset("digits")', f'load_dataset("digits", data_dir="{digits_dir}")')
+    result = subprocess.run([sys.executable, "-c", snippet], cwd=ROOT, capture_output=True, text=True, check=True)
+    number = re.compile(r"\d+\.\d+")
+    assert number.sub("", result.stdout) == number.sub("", promised)
+    # Sums are taken in another order on other machines: one example of one client may tip.
+    assert float(number.search(result.stdout)[0]) == pytest.approx(float(number.search(promised)[0]), abs=0.011)
+
+
+def test_measured_table_is_what_the_result_files_say():
+    rows = re.findall(r"^\| `([\w/]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.MULTILINE)
+    assert rows
+    for name, participants, served, seconds in rows:
+        assert (ROOT / "run_configs" / f"{name}.flags").exists()
+        summary = json.loads((ROOT / "results" / name / "summary.json").read_text())
+        assert participants == f"{100 * summary['participant_test_accuracy/example_mean/last10']:.2f}"
+        assert served == f"{100 * summary['test_accuracy/client_mean/last10']:.2f}"
+        assert seconds == f"{summary['seconds_per_round/median']:.3f}"
+
+
+def test_every_algorithm_has_its_row_and_every_file_named_exists():
+    from tf_pflego import algorithms
+
+    for name in algorithms.REGISTRY:
+        assert f"| `{name}` |" in README
+    for path in re.findall(r"\b(?:tools|run_configs|tf_pflego|tests|core)/[\w/]+\.\w+", README):
+        assert (ROOT / path).exists() or (ROOT / "tf_pflego" / path).exists() or "NAME" in path, path
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", README):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE) or target == "to", target
