@@ -154,16 +154,27 @@ def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     command = [sys.executable, "-m", "tf_pflego.main", "--dataset=digits", "--num_rounds=100000", "--num_clients=20"]
     command += [f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run", "--eval_every=1000000"]
-    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs, and all that they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not (metrics.exists() and metrics.stat().st_size):
-        assert running.poll() is None, running.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    (worker,) = workers_of(running.pid)
-    running.send_signal(sent)
-    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    try:
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert running.poll() is None, running.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (worker,) = workers_of(running.pid)
+        running.send_signal(sent)
+        _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        running.kill()
     assert running.returncode == code
     assert "Traceback" not in errors
     while os.path.exists(f"/proc/{worker}") and "worker_binary" in pathlib.Path(f"/proc/{worker}/cmdline").read_text():

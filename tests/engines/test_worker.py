@@ -58,12 +58,17 @@ def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
         text=True,
         cwd=os.getcwd(),
         env={**os.environ, "PYTHONPATH": os.getcwd()},
+        # A shell's background jobs, and all that they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    worker_pid = int(program.stdout.readline())
-    if sent is not None:
-        assert is_running(worker_pid)
-        program.send_signal(sent)
-    program.communicate(timeout=DEADLINE_SECONDS)  # Returns only when nobody holds the pipes any more.
+    try:
+        worker_pid = int(program.stdout.readline())
+        if sent is not None:
+            assert is_running(worker_pid)
+            program.send_signal(sent)
+        program.communicate(timeout=DEADLINE_SECONDS)  # Returns only when nobody holds the pipes any more.
+    finally:
+        program.kill()
     if code is None:
         assert program.returncode not in (0, None)
     else:
