@@ -38,6 +38,7 @@ from tf_pflego.algorithms import settings
 from tf_pflego.core import optimizers
 from tf_pflego.core.algorithm import Algorithm, FeatureResult, Weights, features_exchange
 from tf_pflego.models import head as head_lib
+from tf_pflego.models.head_descent import gradient_descent
 from tf_pflego.models.split import SplitModel
 
 
@@ -70,17 +71,6 @@ class ClientState(NamedTuple):
     head: tf.Tensor  # [K, M + 1] float32, W_i
 
 
-def head_descent(head, features, client, steps, rate):
-    """Returns W_i after gradient steps over fixed features: W <- W - beta grad_W l_i(W, theta)."""
-
-    def step(k, head):
-        residual = head_lib.residuals(head, features, client.labels, client.example_weights)
-        return k + 1, head - rate * head_lib.head_gradient(residual, features)
-
-    _, head = tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), head), maximum_iterations=steps)
-    return head
-
-
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     """Returns PFLEGO for `model`."""
     optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
@@ -93,8 +83,11 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         return ClientState(head_lib.uniform(seed, num_classes, model.num_classes, model.num_features))
 
     def features_update(state, features, client, round_):
-        head = head_descent(state.head, features, client, config.local_steps - 1, config.client_learning_rate)
-        residual = head_lib.residuals(head, features, client.labels, client.example_weights)
+        labels, weights = client.labels, client.example_weights
+        head = gradient_descent(
+            state.head, features, labels, weights, client.num_classes, config.local_steps - 1, config.client_learning_rate
+        )
+        residual = head_lib.residuals(head, features, labels, weights)
         scale = config.server_learning_rate * round_.participation_scale
         if config.head_step_scale == "exact":
             scale *= client.client_weight

@@ -83,7 +83,6 @@ class Exchange:
       server_update: (server_state, summed, kept, client_ids [c], Round) -> server_state; `kept` has a leading axis [c].
       client_message: (server_state, client_id) -> message to one client.
       cohort: Exchanges of one round with the same cohort have the same participants, others are drawn apart.
-      features_update: Set by `features_exchange`, for engines that run one pass of the body for a whole cohort.
     """
 
     broadcast: Callable[[Structure, Round], Structure]
@@ -91,7 +90,6 @@ class Exchange:
     server_update: Callable[[Structure, Structure, Structure, tf.Tensor, Round], Structure]
     client_message: Callable[[Structure, tf.Tensor], Structure] = lambda server_state, client_id: ()
     cohort: str = "participants"
-    features_update: Callable[[Structure, tf.Tensor, Client, Round], FeatureResult] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +129,7 @@ def features_exchange(
     """Returns the exchange of a method whose clients leave theta as it came and upload one gradient of it.
 
     The body runs once forward, `features_update` works on the features, and the gradient of theta is one
-    vector-Jacobian product: two passes of the network a round. An engine may run the passes for many clients at once.
+    vector-Jacobian product: two passes of the network a round.
 
     Args:
       body: (theta, examples) -> features.
@@ -152,7 +150,6 @@ def features_exchange(
         broadcast=lambda server_state, round_: server_state.theta,
         client_update=client_update,
         server_update=server_update,
-        features_update=features_update,
     )
 
 

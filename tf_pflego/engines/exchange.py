@@ -47,11 +47,22 @@ class Engine(Protocol):
         """Frees what the engine holds; it cannot be used afterwards."""
 
 
-def make_client(examples, labels, num_classes, client_weight, seed) -> Client:
-    """Returns a `Client` without padding from examples as they are stored."""
-    count = tf.shape(labels)[0]
-    weights = tf.fill([count], 1.0 / tf.cast(count, tf.float32))
-    return Client(as_floats(examples), labels, weights, count, num_classes, client_weight, seed)
+class ClientFacts(NamedTuple):
+    """What a client's computation must be told besides messages and state; packed, since every argument costs."""
+
+    numbers: np.ndarray  # [7] int64: first row and number of training examples, of test examples, K_i, seed
+    weight: np.ndarray  # [] float32, alpha_i
+
+
+# Columns of `ClientFacts.numbers`.
+NUM_FACTS = 7
+
+
+def client_facts(data: ClientData, participants: Participants) -> ClientFacts:
+    """Returns the facts of all participants, with a leading axis [c]."""
+    ids, train, test = participants.ids, data.train, data.test
+    columns = [train.offsets[ids], train.sizes[ids], test.offsets[ids], test.sizes[ids], data.num_classes[ids]]
+    return ClientFacts(np.column_stack([*columns, participants.seeds]).astype(np.int64), data.client_weights[ids])
 
 
 def count_hits(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -61,30 +72,37 @@ def count_hits(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tf.Te
     return tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)
 
 
-def run_client(exchange: Exchange, model: SplitModel, message, client_message, state, client, round_, test):
-    """Runs one client's part of an exchange.
+def run_client(exchange: Exchange, model: SplitModel, splits, message, client_message, state, facts, round_, evaluate):
+    """Runs one client's part of an exchange, as operations of the graph being built.
 
     Args:
       exchange: The exchange.
       model: The algorithm's model.
+      splits: (train, test), each a `MappedSplit`.
       message: From the server to all.
       client_message: From the server to this client.
       state: The client's state.
-      client: The client.
+      facts: The client's `ClientFacts`.
       round_: The round.
-      test: (stored examples, labels) to test the client's weights on after its training, or None.
+      evaluate: Whether to test the client's weights on its test examples after its training.
 
     Returns:
-      (summed, kept, state, hits); hits is -1 if `test` is None.
+      (summed, kept, state, hits); hits is -1 if not evaluated.
     """
+    first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
+    examples, labels = splits[0].read(first, count)
+    client = Client(
+        examples=as_floats(examples),
+        labels=labels,
+        example_weights=tf.fill([count], 1.0 / tf.cast(count, tf.float32)),
+        num_examples=tf.cast(count, tf.int32),
+        num_classes=tf.cast(num_classes, tf.int32),
+        client_weight=facts.weight,
+        seed=tf.cast(tf.stack(seed), tf.int32),
+    )
     result = exchange.client_update(message, client_message, state, client, round_)
     hits = tf.constant(-1)
-    if test is not None:
-        features = model.features(result.weights.theta, as_floats(test[0]))
-        hits = count_hits(result.weights.head, features, test[1])
+    if evaluate:
+        examples, labels = splits[1].read(first_test, count_test)
+        hits = count_hits(result.weights.head, model.features(result.weights.theta, as_floats(examples)), labels)
     return result.summed, result.kept, result.state, hits
-
-
-def example_spec(data: ClientData) -> tf.TensorSpec:
-    """Returns the spec of a client's examples as they are stored."""
-    return tf.TensorSpec([None, *data.example_shape], data.train.examples.dtype)

@@ -7,52 +7,15 @@ another estimator). Client data is not shipped: the worker inherits the files th
 a client's computation reads its rows there.
 """
 
-import dataclasses
-import tempfile
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round
-from tf_pflego.data.clients import ClientData, ClientSplit
-from tf_pflego.engines.exchange import Outcome, Participants, make_client, run_client
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.mapped import MappedSplit
+from tf_pflego.engines.exchange import NUM_FACTS, ClientFacts, Outcome, Participants, client_facts, run_client
 from tf_pflego.engines.worker import Worker, execution_context
-
-
-@dataclasses.dataclass(frozen=True)
-class _MappedSplit:
-    """A split in two files without names, which end with the last process that has them open."""
-
-    examples: tempfile.TemporaryFile
-    labels: tempfile.TemporaryFile
-    split: ClientSplit
-
-    @classmethod
-    def of(cls, split: ClientSplit) -> "_MappedSplit":
-        files = []
-        for array in (split.examples, split.labels):
-            files.append(tempfile.TemporaryFile(prefix="tf_pflego_data_"))
-            array.tofile(files[-1])
-            files[-1].flush()
-        return cls(*files, split)
-
-    def descriptors(self):
-        return [self.examples.fileno(), self.labels.fileno()]
-
-    def read(self, start, count):
-        """Graph operations, run by the worker: rows from `start` on of the mapped files."""
-        arrays = zip((self.examples, self.labels), (self.split.examples, self.split.labels), strict=True)
-        return tuple(
-            tf.raw_ops.ImmutableConst(
-                dtype=array.dtype, shape=array.shape, memory_region_name=f"/proc/self/fd/{file.fileno()}"
-            )[start : start + count]
-            for file, array in arrays
-        )
-
-    def close(self):
-        self.examples.close()
-        self.labels.close()
 
 
 class TffEngine:
@@ -69,9 +32,8 @@ class TffEngine:
     def __init__(self, algorithm: Algorithm, data: ClientData):
         self._model = algorithm.model
         self._data = data
-        self._weights = data.client_weights
-        self._train, self._test = _MappedSplit.of(data.train), _MappedSplit.of(data.test)
-        self.worker = Worker([*self._train.descriptors(), *self._test.descriptors()])
+        self._splits = MappedSplit(data.train), MappedSplit(data.test)
+        self.worker = Worker([descriptor for split in self._splits for descriptor in split.descriptors])
         self._context = execution_context(self.worker)
         self._computations = {}
 
@@ -80,9 +42,8 @@ class TffEngine:
         computation, structures = self._computation(exchange, message, participants, round_, evaluate)
         shared = _leaves((message, round_))
         brought = [np.asarray(leaf) for leaf in tf.nest.flatten((participants.states, participants.messages))]
-        facts = self._facts(participants)
-        weights = self._weights[participants.ids]
-        clients = [[facts[k], weights[k], *(leaf[k] for leaf in brought)] for k in range(len(participants.ids))]
+        arrays = [*client_facts(self._data, participants), *brought]
+        clients = [[leaf[k] for leaf in arrays] for k in range(len(participants.ids))]
         with tff.framework.get_context_stack().install(self._context):
             result = computation(shared, clients)
         summed, left = result
@@ -94,14 +55,8 @@ class TffEngine:
     def close(self) -> None:
         """See `Engine.close`: ends the worker and lets go of the data files."""
         self.worker.stop()
-        self._train.close()
-        self._test.close()
-
-    def _facts(self, participants):
-        """[c, 7] int64: where a client's examples are, K_i, and its seed; packed, since every argument costs."""
-        ids, train, test = participants.ids, self._data.train, self._data.test
-        columns = [train.offsets[ids], train.sizes[ids], test.offsets[ids], test.sizes[ids], self._data.num_classes[ids]]
-        return np.column_stack([*columns, participants.seeds]).astype(np.int64)
+        for split in self._splits:
+            split.close()
 
     def _computation(self, exchange, message, participants, round_, evaluate):
         key = (id(exchange), evaluate)
@@ -113,19 +68,18 @@ class TffEngine:
         structures = []
         shared_type = _tuple_type(_leaves((message, round_)))
         brought = [leaf[0] for leaf in _leaves((participants.states, participants.messages))]
-        client_type = _tuple_type([np.zeros([7], np.int64), np.float32(0), *brought])
+        client_type = _tuple_type([np.zeros([NUM_FACTS], np.int64), np.float32(0), *brought])
         num_states = len(tf.nest.flatten(participants.states))
 
         @tf.function
-        def run(shared, facts, client_weight, *brought):
+        def run(shared, numbers, client_weight, *brought):
             message_, round_here = tf.nest.pack_sequence_as((message, round_), shared)
             state = tf.nest.pack_sequence_as(participants.states, brought[:num_states])
             client_message = tf.nest.pack_sequence_as(participants.messages, brought[num_states:])
-            examples, labels = self._train.read(facts[0], facts[1])
-            num_classes, seed = tf.cast(facts[4], tf.int32), tf.cast(facts[5:], tf.int32)
-            client = make_client(examples, labels, num_classes, client_weight, seed)
-            test = self._test.read(facts[2], facts[3]) if evaluate else None
-            summed, *left = run_client(exchange, self._model, message_, client_message, state, client, round_here, test)
+            facts = ClientFacts(numbers, client_weight)
+            summed, *left = run_client(
+                exchange, self._model, self._splits, message_, client_message, state, facts, round_here, evaluate
+            )
             structures[:] = [summed, tuple(left)]
             return tuple(tf.nest.flatten(summed)), tuple(tf.nest.flatten(left))
 
