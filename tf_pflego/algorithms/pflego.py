@@ -84,9 +84,7 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
 
     def features_update(state, features, client, round_):
         labels, weights = client.labels, client.example_weights
-        head = gradient_descent(
-            state.head, features, labels, weights, client.num_classes, config.local_steps - 1, config.client_learning_rate
-        )
+        head = gradient_descent(state.head, features, labels, weights, config.local_steps - 1, config.client_learning_rate)
         residual = head_lib.residuals(head, features, labels, weights)
         scale = config.server_learning_rate * round_.participation_scale
         if config.head_step_scale == "exact":

@@ -1,7 +1,7 @@
 """The clients' data: arrays in client order, with offsets by client id."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -35,15 +35,6 @@ class ClientSplit:
         """Returns views of (examples, labels) of one client, as they are stored."""
         rows = slice(self.offsets[client_id], self.offsets[client_id + 1])
         return self.examples[rows], self.labels[rows]
-
-    def gather(self, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (examples, labels) of several clients, end to end."""
-        pairs = [self.of(client_id) for client_id in client_ids]
-        examples, labels = ([pair[k] for pair in pairs] for k in (0, 1))
-        return (
-            np.concatenate([self.examples[:0], *examples]),
-            np.concatenate([self.labels[:0], *labels]),
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +78,7 @@ class ClientData:
         """Shape of one example."""
         return self.train.examples.shape[1:]
 
-    @property
+    @functools.cached_property
     def client_weights(self) -> np.ndarray:
         """[I] float32, alpha_i = N_i / sum_j N_j over all clients."""
         return (self.train.sizes / self.train.offsets[-1]).astype(np.float32)

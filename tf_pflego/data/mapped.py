@@ -33,9 +33,7 @@ class MappedSplit:
         They are views of the mapped files, in the process that runs the graph and has the files open.
         """
         whole = (
-            tf.raw_ops.ImmutableConst(
-                dtype=array.dtype, shape=array.shape, memory_region_name=f"/proc/self/fd/{file.fileno()}"
-            )
+            tf.raw_ops.ImmutableConst(dtype=array.dtype, shape=array.shape, memory_region_name=f"/proc/self/fd/{file.fileno()}")
             for array, file in zip(self._arrays, self._files, strict=True)
         )
         return tuple(rows[start : start + count] for rows in whole)

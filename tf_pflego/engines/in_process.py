@@ -63,9 +63,7 @@ class InProcessEngine:
                 return tf.nest.map_structure(lambda leaf: leaf[k], structure)
 
             one = tf.function(run_one).get_concrete_function(message, at(brought, 0), at(facts, 0), round_)
-            summed_spec, *left_spec = tf.nest.map_structure(
-                lambda t: tf.TensorSpec(t.shape, t.dtype), one.structured_outputs
-            )
+            summed_spec, *left_spec = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), one.structured_outputs)
             left_spec = tuple(left_spec)
             arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in tf.nest.flatten(left_spec)]
 

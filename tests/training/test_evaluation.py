@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from tests.oracles import network
+from tf_pflego import algorithms
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation, evaluation, summarize
+
+
+@pytest.mark.parametrize("name", ["pflego", "fedavg"])
+@pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["a client a block", "one block"])
+def test_every_client_is_evaluated_with_what_it_is_served(name, block_bytes, tiny_model, tiny_clients, monkeypatch):
+    monkeypatch.setattr(evaluation, "_ACTIVATION_BYTES_PER_BLOCK", block_bytes)
+    simulation = Simulation(algorithms.build(name, tiny_model, local_steps=3), tiny_clients, Participation(3, 2), "in_process")
+    simulation.run_round()
+    result = simulation.evaluate()
+    losses, hits = [], []
+    for client in range(3):
+        server = simulation.server_state
+        if name == "pflego":
+            theta, head = server.theta, simulation.store.get([client]).head[0][: tiny_clients.num_classes[client]]
+        else:
+            theta, head = server.weights
+        theta, head = [np.asarray(w, np.float64) for w in theta], np.asarray(head, np.float64)
+        losses.append(network.loss(theta, head, *network.of_client(tiny_clients.train, client)))
+        x, y = network.of_client(tiny_clients.test, client)
+        hits.append(np.sum(network.forward(theta, head, x)[2].argmax(axis=1) == y))
+    np.testing.assert_allclose(result.train_loss, losses, rtol=1e-5)
+    np.testing.assert_array_equal(result.test_hits, hits)
+    metrics = result.metrics()
+    assert metrics["train_loss"] == pytest.approx(np.dot([3, 7, 5], losses) / 15, rel=1e-5)
+    assert metrics["test_accuracy/client_mean"] == pytest.approx(np.mean(np.array(hits) / [2, 4, 3]))
+    assert metrics["test_accuracy/example_mean"] == pytest.approx(sum(hits) / 9)
+
+
+def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_clients):
+    """FedAvg with everybody: each client's own network after its local steps, not the mean of them."""
+    from tests.oracles.averaging import local_steps
+
+    config = {"local_steps": 8, "client_learning_rate": 0.5}
+    simulation = Simulation(algorithms.build("fedavg", tiny_model, **config), tiny_clients, Participation(3, 3), "in_process")
+    theta = [np.asarray(w, np.float64) for w in tiny_model.initial_theta]
+    start = np.asarray(simulation.server_state.weights.head, np.float64)
+    record = simulation.run_round(evaluate=True)
+    shares = []
+    for client in range(3):
+        held = local_steps(theta, start, *network.of_client(tiny_clients.train, client), config)
+        x, y = network.of_client(tiny_clients.test, client)
+        shares.append((network.forward(*held, x)[2].argmax(axis=1) == y).mean())
+    assert record["participant_test_accuracy/client_mean"] == pytest.approx(np.mean(shares))
+    assert record["participant_test_accuracy/example_mean"] == pytest.approx(np.dot(shares, [2, 4, 3]) / 9)
+
+
+def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
+    records = [
+        {"round": k, "seconds": k, "bytes_up": 1, "bytes_down": 2, "train_loss": -k, "test_accuracy/client_mean": k}
+        for k in range(1, 21)
+    ]
+    summary = summarize(records)
+    assert summary["test_accuracy/client_mean"] == 20
+    assert summary["test_accuracy/client_mean/last10"] == np.mean(range(11, 21))
+    assert summary["seconds_per_round/median"] == 10.5
+    assert (summary["train_loss"], summary["bytes_down"], summary["bytes_up"]) == (-20, 40, 20)
+    assert "train_loss/last10" not in summary
