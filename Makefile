@@ -1,4 +1,4 @@
-# make quickstart | test | lint | check | clean
+# make quickstart | test | lint | check | benchmark | clean
 # Everything runs in .venv, which the first target that needs it makes. Another Python: make PYTHON=python3.10 ...
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.10 || command -v python3)
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test lint check clean
+.PHONY: quickstart test lint check benchmark clean
 
 quickstart: $(INSTALLED)
 	@$(BIN)/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags
@@ -18,6 +18,9 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 check: lint test quickstart
+
+benchmark: $(INSTALLED)
+	@$(BIN)/python tools/benchmark.py
 
 $(INSTALLED): requirements.txt setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 12) or sys.exit("tf_pflego needs Python 3.10 or 3.11; $(PYTHON) is %d.%d. Install one and call: make PYTHON=python3.11 $(MAKECMDGOALS)" % v)'

@@ -1,0 +1,248 @@
+"""Times rounds beside the floor: the matrix products or convolutions of their passes through the network, and nothing else.
+
+make benchmark, or: python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,omniglot,synthetic]
+
+All that a ratio compares is measured in this process, in turn (A B A B ...), and the medians are compared. Without the TFDS
+datasets in DIR it takes random images of the same shapes and says so. The JSON file holds one flat object: seconds as
+{median, p10, p90, runs}, and ratios and megabytes as numbers.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import argparse
+import json
+import pathlib
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego import algorithms, data, engines, models
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.partition import starts
+from tf_pflego.training import Simulation
+
+NETWORKS = ("fashion_mnist", "omniglot", "synthetic")
+LOCAL_STEPS = 50
+WARM_UP = 3
+
+
+def in_turn(things, repeats):
+    """Calls each of `things` (name -> function) `repeats` times, in turn; returns name -> [seconds]."""
+    seconds = {name: [] for name in things}
+    for turn in range(WARM_UP + repeats):
+        for name, call in things.items():
+            started = time.perf_counter()
+            call()
+            if turn >= WARM_UP:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def spread(values):
+    """Returns the figures of a list of seconds."""
+    return {
+        "median": float(np.median(values)),
+        "p10": float(np.quantile(values, 0.1)),
+        "p90": float(np.quantile(values, 0.9)),
+        "runs": len(values),
+    }
+
+
+def floor(body, examples, repeats=1):
+    """Returns a function that does one forward and one backward pass of the body's products and convolutions.
+
+    Forward: each layer's product with its weights. Backward: the gradient of each layer's weights, and of its input for all
+    layers but the first. Inputs are random and made beforehand.
+
+    Args:
+      body: A Keras model of dense and convolution layers.
+      examples: How many examples pass at once.
+      repeats: How often to do it in one call, one after the other.
+    """
+    layers = [layer for layer in body.layers if isinstance(layer, tf.keras.layers.Dense | tf.keras.layers.Conv2D)]
+    tensors = []
+    for layer in layers:
+        before, after = ([examples, *shape[1:]] for shape in (layer.input_shape, layer.output_shape))
+        tensors.append((tf.random.normal(before), layer.kernel.value(), tf.random.normal(after)))
+
+    @tf.function
+    def passes(tensors):
+        results = []
+        for position, (layer, (x, kernel, gradient)) in enumerate(zip(layers, tensors, strict=True)):
+            if isinstance(layer, tf.keras.layers.Dense):
+                results += [tf.matmul(x, kernel), tf.matmul(x, gradient, transpose_a=True)]
+                if position:
+                    results.append(tf.matmul(gradient, kernel, transpose_b=True))
+            else:
+                options = {"strides": 1, "padding": "SAME"}
+                results.append(tf.nn.conv2d(x, kernel, **options))
+                results.append(tf.raw_ops.Conv2DBackpropFilter(
+                    input=x, filter_sizes=kernel.shape, out_backprop=gradient, strides=[1] * 4, padding="SAME"
+                ))  # fmt: skip
+                if position:
+                    results.append(tf.nn.conv2d_transpose(gradient, kernel, tf.shape(x), **options))
+        return [tf.reshape(result, [-1])[0] for result in results]
+
+    def run():
+        for _ in range(repeats):
+            for result in passes(tensors):
+                result.numpy()
+
+    return run
+
+
+def federation(sizes, test_sizes, num_classes, shape, seed=0):
+    """Returns clients with random images."""
+    rng = np.random.default_rng(seed)
+    classes = np.broadcast_to(np.asarray(num_classes, np.int32), [len(sizes)])
+    splits = []
+    for counts in (sizes, test_sizes):
+        images = rng.integers(0, 256, (sum(counts), *shape), dtype=np.uint8)
+        labels = rng.integers(0, np.repeat(classes, counts)).astype(np.int32)
+        splits.append(data.ClientSplit(images, labels, starts(counts)))
+    return data.ClientData(*splits, np.array(classes))
+
+
+def load(name, data_dir):
+    """Returns (clients, where they come from)."""
+    try:
+        if name == "omniglot":
+            dataset = data.load(name, data_dir, omniglot_splits=("small1", "small2"))
+            partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
+        else:
+            dataset = data.load(name, data_dir)
+            partition = data.round_robin(dataset.train.labels, dataset.test.labels, 100, 2, 10, seed=0)
+        return data.federate(dataset, partition), "tfds"
+    except data.DatasetError:
+        if name == "omniglot":
+            return federation([1800] * 8, [600] * 8, 30, (28, 28, 1)), "random"
+        return federation([600] * 100, [100] * 100, 2, (28, 28, 1)), "random"
+
+
+def simulation_of(clients, body, algorithm, engine, per_round, **settings):
+    """Returns a simulation; the sizes of its cohort do not change, so that a floor can be taken."""
+    model = models.SplitModel(body, clients.num_classes.max())
+    built = algorithms.build(algorithm, model, **{"local_steps": LOCAL_STEPS, **settings})
+    return Simulation(built, clients, Participation(clients.num_clients, per_round), engine)
+
+
+def resident_megabytes(pid):
+    """Returns the memory of a process, without the files it maps."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return round(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1024, 1)
+
+
+def measure_network(name, clients, body, per_round, repeats, report):
+    """Rounds of PFLEGO and FedPer on both engines beside their floors."""
+    examples = round(clients.train.sizes.mean() * per_round)
+    for engine in engines.NAMES:
+        started = time.perf_counter()
+        with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
+            pflego.run_round()
+            report[f"{name}/pflego/{engine}/first_round_seconds"] = round(time.perf_counter() - started, 2)
+            things = {"floor": floor(body, examples), "pflego": pflego.run_round}
+            if engine == "in_process":
+                things["evaluation"] = pflego.evaluate
+            seconds = in_turn(things, repeats)
+            compare(report, f"{name}/pflego/{engine}", seconds["pflego"], seconds["floor"])
+            if engine == "in_process":
+                report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(seconds["evaluation"])
+                share = np.median(seconds["evaluation"]) / np.median(seconds["pflego"])
+                report[f"{name}/pflego/in_process/eval_share"] = round(float(share), 3)
+            report[f"{name}/pflego/{engine}/main_megabytes"] = resident_megabytes(os.getpid())
+            if engine == "tff":
+                report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(pflego._engine.worker.pid)
+            if name == "fashion_mnist":
+                measure_fedper(name, clients, body, engine, per_round, pflego, report)
+
+
+def measure_fedper(name, clients, body, engine, per_round, pflego, report):
+    """A round of FedPer beside its own floor, one client at a time, and beside PFLEGO."""
+    one_client = round(clients.train.sizes.mean())
+    with simulation_of(clients, body, "fedper", engine, per_round) as fedper:
+        things = {"fedper": fedper.run_round, "pflego": pflego.run_round, "floor": floor(body, one_client, per_round)}
+        seconds = in_turn(things, 5)
+    compare(report, f"{name}/fedper/{engine}", seconds["fedper"], np.multiply(seconds["floor"], LOCAL_STEPS))
+    ratio = np.median(seconds["fedper"]) / np.median(seconds["pflego"])
+    report[f"{name}/fedper_over_pflego/{engine}"] = round(float(ratio), 2)
+
+
+def measure_steps(name, clients, body, per_round, repeats, report):
+    """Rounds of PFLEGO against tau."""
+    taus = (1, 10, 50, 100)
+    runs = {tau: simulation_of(clients, body, "pflego", "in_process", per_round, local_steps=tau) for tau in taus}
+    seconds = in_turn({tau: run.run_round for tau, run in runs.items()}, repeats)
+    for tau in taus:
+        report[f"{name}/pflego/in_process/tau{tau}_seconds"] = spread(seconds[tau])
+    ratio = np.median(seconds[100]) / np.median(seconds[1])
+    report[f"{name}/pflego/in_process/tau100_over_tau1"] = round(float(ratio), 2)
+
+
+def measure_federation_size(report, repeats):
+    """Rounds of PFLEGO against I, with small random clients and the same number of participants."""
+    runs = {}
+    for exponent in (2, 3, 4, 5):
+        clients = federation([20] * 10**exponent, [5] * 10**exponent, 2, (8, 8, 1))
+        before = resident_megabytes(os.getpid())
+        runs[exponent] = simulation_of(clients, models.mlp((8, 8, 1), 0), "pflego", "in_process", 20)
+        runs[exponent].run_round()
+        report[f"synthetic/pflego/in_process/i1e{exponent}_megabytes_added"] = round(
+            resident_megabytes(os.getpid()) - before, 1
+        )
+    seconds = in_turn({exponent: run.run_round for exponent, run in runs.items()}, repeats)
+    for exponent in runs:
+        report[f"synthetic/pflego/in_process/i1e{exponent}_seconds"] = spread(seconds[exponent])
+    ratio = np.median(seconds[5]) / np.median(seconds[2])
+    report["synthetic/pflego/in_process/i1e5_over_i1e2"] = round(float(ratio), 3)
+
+
+def compare(report, name, seconds, floor_seconds):
+    """Enters a round, its floor and their ratio."""
+    report[f"{name}/seconds"] = spread(seconds)
+    report[f"{name}/floor_seconds"] = spread(floor_seconds)
+    report[f"{name}/over_floor"] = round(float(np.median(seconds) / np.median(floor_seconds)), 2)
+
+
+def show(report):
+    """Prints the table."""
+    width = max(map(len, report))
+    for name, value in report.items():
+        if isinstance(value, dict):
+            value = f"{value['median']:.4f} s ({value['p10']:.4f} to {value['p90']:.4f}, {value['runs']} runs)"
+        print(f"{name:<{width}}  {value}")
+
+
+def main():
+    """Measures what was asked for, prints it, and writes it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_dir", default=None, help="TFDS data directory")
+    parser.add_argument("--json", default=None, help="file to write")
+    parser.add_argument("--only", default=",".join(NETWORKS), help="some of " + ", ".join(NETWORKS))
+    parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    report = {"cores": os.cpu_count(), "tensorflow": tf.__version__}
+    if "fashion_mnist" in chosen:
+        clients, report["fashion_mnist/data"] = load("fashion_mnist", options.data_dir)
+        body = models.mlp(clients.example_shape, 0)
+        measure_network("fashion_mnist", clients, body, 20, options.repeats, report)
+        measure_steps("fashion_mnist", clients, body, 20, options.repeats, report)
+        labels = np.arange(60_000) % 10
+        started = time.perf_counter()
+        data.round_robin(labels, labels[:10_000], 100, 2, 10, seed=0)
+        report["fashion_mnist/partition_seconds"] = round(time.perf_counter() - started, 3)
+    if "omniglot" in chosen:
+        clients, report["omniglot/data"] = load("omniglot", options.data_dir)
+        measure_network("omniglot", clients, models.omniglot_cnn(clients.example_shape, 0), clients.num_clients, 5, report)
+    if "synthetic" in chosen:
+        measure_federation_size(report, 3 * options.repeats)
+    show(report)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
