@@ -1,7 +1,7 @@
 # make quickstart | test | lint | check | benchmark | clean
 # Everything runs in .venv, which the first target that needs it makes. Another Python: make PYTHON=python3.10 ...
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.10 || command -v python3)
+PYTHON ?= $(shell for p in python3.11 python3.10 python3; do $$p -c pass 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

@@ -190,3 +190,28 @@ def test_every_run_config_is_valid(path, digits_dir):
     result = program(f"--flagfile={path}", *small, digits_dir=digits_dir)
     assert result.returncode == 0, result.stderr
     assert "ignored" not in result.stderr
+
+
+def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
+    """In a pseudo-terminal, as `script` or a person's shell would run it."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
+    command = [sys.executable, "-m", "tf_pflego.main", *SMALL, "--num_rounds=3", f"--data_dir={digits_dir}"]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=slave)
+    os.close(slave)
+    shown = b""
+    try:
+        while chunk := os.read(master, 4096):
+            shown += chunk
+    except OSError:
+        pass  # What a terminal says when its program has ended.
+    assert running.wait(TIMEOUT_SECONDS) == 0
+    last = shown.decode().strip().split("\r")[-1]
+    assert last.startswith("round 3/3 |")
+    for part in ("loss ", "accuracy ", "elapsed", "left"):
+        assert part in last

@@ -223,6 +223,7 @@ def main():
     parser.add_argument("--only", default=",".join(NETWORKS), help="some of " + ", ".join(NETWORKS))
     parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
     options = parser.parse_args()
+    tf.get_logger().setLevel("ERROR")  # A function for each simulation is meant, and no retracing.
     chosen = options.only.split(",")
     report = {"cores": os.cpu_count(), "tensorflow": tf.__version__}
     if "fashion_mnist" in chosen:

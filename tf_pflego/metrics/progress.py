@@ -21,7 +21,7 @@ class Progress:
         self._started = time.monotonic()
         self._bar = None
         if stream.isatty():
-            shape = "round {n_fmt}/{total_fmt} |{bar}| {postfix} [{elapsed} elapsed, {remaining} left]"
+            shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
             self._bar = tqdm.tqdm(total=num_rounds, file=stream, bar_format=shape, dynamic_ncols=True)
 
     def add_round(self, record: dict[str, Any]) -> None:
@@ -31,8 +31,7 @@ class Progress:
             text = f"loss {record['train_loss']:.4f}, accuracy {record['test_accuracy/client_mean']:.4f}"
         if self._bar is not None:
             if text:
-                # tqdm puts ", " before a postfix that it sets itself.
-                self._bar.postfix = text
+                self._bar.set_description_str(text, refresh=False)
             self._bar.update()
         elif text:
             seconds = time.monotonic() - self._started
