@@ -237,7 +237,7 @@ def main():
         report["fashion_mnist/partition_seconds"] = round(time.perf_counter() - started, 3)
     if "omniglot" in chosen:
         clients, report["omniglot/data"] = load("omniglot", options.data_dir)
-        measure_network("omniglot", clients, models.omniglot_cnn(clients.example_shape, 0), clients.num_clients, 5, report)
+        measure_network("omniglot", clients, models.omniglot_cnn(clients.example_shape, 0), 2, 5, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)
     show(report)
