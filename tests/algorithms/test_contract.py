@@ -134,7 +134,7 @@ def test_configurations_name_what_they_refuse():
             config(client_learning_rate=float("nan"))
         with pytest.raises(dataclasses.FrozenInstanceError):
             config().local_steps = 3
-    with pytest.raises(ValueError, match="one of pflego, fedper, fedavg; got 'pflegoo'"):
+    with pytest.raises(ValueError, match=r"must be one of pflego, .*; got 'pflegoo'"):
         algorithms.build("pflegoo", None)
 
 

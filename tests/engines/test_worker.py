@@ -113,5 +113,5 @@ def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
             if number in (60, 120):
                 memory.append(resident_megabytes(simulation._engine.worker.pid))
     assert len(sizes) > 5
-    # The stock executor factory grew by more than a hundred megabytes over as many rounds.
-    assert memory[1] - memory[0] < 20
+    # A factory that drops its executors unclosed grows by 28 MB here, ours by 1.4 MB.
+    assert memory[1] - memory[0] < 12
