@@ -18,7 +18,8 @@ setup(
     packages=find_packages(include=["tf_pflego", "tf_pflego.*"]),
     python_requires=">=3.10,<3.12",
     # TensorFlow Federated is left out: its own pins cannot be installed. requirements.txt holds it, with pins that can.
-    install_requires=["absl-py", "numpy", "scikit-learn", "tensorflow", "tensorflow-datasets", "tqdm"],
+    # importlib_resources is TensorFlow Datasets', which newer versions of it use without asking for it.
+    install_requires=["absl-py", "importlib_resources", "numpy", "scikit-learn", "tensorflow", "tensorflow-datasets", "tqdm"],
     extras_require={"dev": ["pytest", "ruff"]},
     entry_points={"console_scripts": ["tf-pflego = tf_pflego.main:entry_point"]},
 )
