@@ -48,8 +48,9 @@ def test_a_run_writes_its_directory(finished_run):
     assert (config["algorithm"], config["local_steps"], config["num_clients"]) == ("pflego", 5, 10)
     records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == list(range(1, 15))
-    evaluated = [record["round"] for record in records if "train_loss" in record]
+    evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
     assert evaluated == [3, *range(5, 15)]  # Every third, and the last ten always.
+    assert [record["round"] for record in records if "train_loss" in record] == [10, 14]  # Every tenth, and the last.
     for record in records:
         assert record["participants"] == 4
         assert record["bytes_down"] == record["bytes_up"] == 4 * 4 * (64 * 200 + 200)

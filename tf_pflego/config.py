@@ -31,8 +31,12 @@ class RunConfig:
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting("", "least,most participants, for --participation=range")
     num_rounds: int = setting(200, "T, number of rounds", at_least=1)
+    activation_gigabytes: float = setting(
+        8.0, "memory for activations, of all clients that run at once; what is larger passes in blocks", above=0
+    )
     label_space: str = setting("local", "labels within a client, or the dataset's", choices=clients.LABEL_SPACES)
     eval_every: int = setting(10, "evaluate every so many rounds; the last ten always", at_least=1)
+    train_loss_every: int = setting(10, "of the rounds that are evaluated, which have the training loss", at_least=1)
     seed: int = setting(0, "the one seed of the run", at_least=0)
     output_dir: str = setting("", "directory for config, partition and metrics; empty to write none")
     overwrite: bool = setting(False, "replace the run that the output directory holds")

@@ -1,6 +1,7 @@
 """From a configuration to a finished run: the only place that turns names into objects."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,10 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     participation = run_config.participation_of(clients.num_clients)
     body = BODIES[run_config.dataset](clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
+    at_once = min(os.cpu_count(), participation.most_clients_per_round)
+    largest_client = int(clients.train.sizes.max()) * model.activation_bytes_per_example
+    if at_once * largest_client > run_config.activation_gigabytes * 2**30:
+        model = model.in_blocks()
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
 
@@ -79,7 +84,10 @@ def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]
         listeners: list[Callable[[dict], None]] = [progress.add_round] + ([directory.add_round] if directory else [])
         try:
             summary = simulation.run(
-                run_config.num_rounds, run_config.eval_every, lambda record: [listen(record) for listen in listeners]
+                run_config.num_rounds,
+                run_config.eval_every,
+                run_config.train_loss_every,
+                lambda record: [listen(record) for listen in listeners],
             )
         finally:
             progress.close()

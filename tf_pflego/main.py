@@ -24,7 +24,7 @@ try:
     import tensorflow as tf
     from absl import flags, logging
 
-    from tf_pflego import config, experiment
+    from tf_pflego import config, engines, experiment
     from tf_pflego.metrics import result_table
 except (ImportError, TypeError, AttributeError) as error:
     # What packages that do not fit together raise when they are imported.
@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_config, hyper_parameters, unused = config.from_flags(flag_values)
         for name in unused:
             print(f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored", file=sys.stderr)
+        engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
         summary = experiment.run(run_config, **hyper_parameters)
     except flags.Error as error:

@@ -10,6 +10,7 @@ from tf_pflego import algorithms, engines
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Round
 from tf_pflego.core.participation import Participation
+from tf_pflego.data.mapped import MappedData
 from tf_pflego.training import Simulation
 
 TOLERANCE = 2e-6  # float32 rounding of sums of a few terms of order 1.
@@ -81,7 +82,7 @@ def step(simulation, subset):
     (exchange,) = simulation.algorithm.exchanges
     round_ = Round(np.int32(1), np.float32(simulation.participation.scale))
     participants = engines.Participants(ids, seeds.client_seeds(0, "client", ids, 1), simulation.store.get(ids), ())
-    engine = engines.build("in_process", simulation.algorithm, simulation.data)
+    engine = engines.build("in_process", simulation.algorithm, MappedData(simulation.data), len(ids))
     message = exchange.broadcast(simulation.server_state, round_)
     outcome = engine.run_exchange(exchange, message, participants, round_, evaluate=False)
     simulation.server_state = exchange.server_update(simulation.server_state, outcome.summed, outcome.kept, ids, round_)

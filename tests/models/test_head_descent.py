@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.models.head_objective import HeadObjective
 
 TOLERANCE = 2e-6  # float32 against float64 over fifty steps, weights of order 1.
 RATE = 0.1
@@ -26,10 +27,10 @@ def test_matches_plain_gradient_descent_in_float64(steps, classes, examples):
     rng = np.random.default_rng(classes)
     head, features = rng.random((classes, 9)), rng.normal(size=(examples, 8))
     labels = rng.integers(0, classes, examples)
-    weights = tf.fill([examples], 1 / examples)
-    moved = gradient_descent(
-        tf.constant(head, tf.float32), tf.constant(features, tf.float32), tf.constant(labels), weights, steps, RATE
+    objective = HeadObjective(
+        tf.constant(features, tf.float32), tf.constant(labels), tf.fill([examples], 1 / examples), classes
     )
+    moved = gradient_descent(objective, tf.constant(head, tf.float32), steps, RATE)
     np.testing.assert_allclose(moved, oracle(head, features, labels, steps), atol=TOLERANCE)
 
 
@@ -38,17 +39,8 @@ def test_absent_classes_do_not_move(own, rows):
     rng = np.random.default_rng(0)
     head = head_lib.uniform(tf.constant([1, 2]), tf.constant(own), rows, 8)
     features, labels = rng.normal(size=(12, 8)), rng.integers(0, own, 12)
-    moved = gradient_descent(
-        head, tf.constant(features, tf.float32), tf.constant(labels), tf.fill([12], 1 / 12), 20, RATE
-    ).numpy()
+    objective = HeadObjective(tf.constant(features, tf.float32), tf.constant(labels), tf.fill([12], 1 / 12), rows)
+    moved = gradient_descent(objective, head, 20, RATE).numpy()
     np.testing.assert_array_equal(moved[own:], head[own:])
     expected = oracle(head[:own].numpy().astype(np.float64), features, labels, 20)
     np.testing.assert_allclose(moved[:own], expected, atol=TOLERANCE)
-
-
-def test_few_shapes_serve_all_sizes():
-    from tf_pflego.models.head_descent import _rounded_up
-
-    rounded = [int(_rounded_up(tf.constant(n))) for n in range(1, 2049)]
-    assert all(n <= r <= max(n * 9 / 8, 16 * -(-n // 16)) for n, r in zip(range(1, 2049), rounded, strict=True))
-    assert len(set(rounded[512:1024])) == 8

@@ -50,6 +50,28 @@ def test_the_papers_networks(build, shape, features, weights):
     assert (model.initial_theta[0] != other[0]).any()
 
 
+@pytest.mark.parametrize("examples", [1, 6, 7])
+@pytest.mark.parametrize("in_block", [1, 3, 100])
+def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_block):
+    blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
+    x = tf.constant(np.random.default_rng(0).normal(size=(examples, 4)), tf.float32)
+    theta = [tf.constant(w) for w in tiny_model.initial_theta]
+    results = []
+    for model in (tiny_model, blocks):
+
+        @tf.function
+        def run(theta, model=model):
+            with tf.GradientTape() as tape:
+                tape.watch(theta)
+                phi = model.features(theta, x)
+                loss = tf.reduce_sum(phi**2)
+            return phi, tape.gradient(loss, theta)
+
+        results.append(run(theta))
+    for a, b in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
 def test_loss_and_gradient_match_the_oracle_with_padding(tiny_model):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)

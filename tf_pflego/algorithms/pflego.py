@@ -39,6 +39,7 @@ from tf_pflego.core import optimizers
 from tf_pflego.core.algorithm import Algorithm, FeatureResult, Weights, features_exchange
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.models.head_objective import HeadObjective
 from tf_pflego.models.split import SplitModel
 
 
@@ -83,15 +84,15 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         return ClientState(head_lib.uniform(seed, num_classes, model.num_classes, model.num_features))
 
     def features_update(state, features, client, round_):
-        labels, weights = client.labels, client.example_weights
-        head = gradient_descent(state.head, features, labels, weights, config.local_steps - 1, config.client_learning_rate)
-        residual = head_lib.residuals(head, features, labels, weights)
+        objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
+        head = gradient_descent(objective, state.head, config.local_steps - 1, config.client_learning_rate)
+        errors = objective.errors(head)
         scale = config.server_learning_rate * round_.participation_scale
         if config.head_step_scale == "exact":
             scale *= client.client_weight
-        g_phi = head_lib.features_gradient(residual, head)
-        head -= scale * head_lib.head_gradient(residual, features)
-        return FeatureResult(ClientState(head), client.client_weight * g_phi, head)
+        g_phi = objective.features_gradient(client.client_weight * errors, head)
+        head -= scale * objective.head_gradient(errors)
+        return FeatureResult(ClientState(head), g_phi, head)
 
     def server_update(state, theta_gradient, kept, client_ids, round_):
         del kept, client_ids

@@ -116,9 +116,8 @@ class Algorithm:
 
     def client_state_spec(self) -> Structure:
         """Returns the nest of `tf.TensorSpec` of one client's state."""
-        init = tf.function(self.init_client)
-        concrete = init.get_concrete_function(tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32))
-        return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), concrete.structured_outputs)
+        arguments = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
+        return specs_of(tf.function(self.init_client).get_concrete_function(*arguments).structured_outputs)
 
 
 def features_exchange(
@@ -156,3 +155,18 @@ def features_exchange(
 def num_bytes(structure: Structure) -> int:
     """Returns the size of a nest of tensors or tensor specs, in bytes."""
     return sum(int(np.prod(leaf.shape)) * tf.as_dtype(leaf.dtype).size for leaf in tf.nest.flatten(structure))
+
+
+def specs_of(structure: Structure, any_number: bool = False) -> Structure:
+    """Returns the nest of `tf.TensorSpec` of a nest of tensors, arrays or tensor specs.
+
+    Args:
+      structure: The nest.
+      any_number: Whether the leading axis of each leaf, of clients, may have any size.
+    """
+
+    def spec(leaf):
+        shape = [None, *leaf.shape[1:]] if any_number else leaf.shape
+        return tf.TensorSpec(shape, tf.as_dtype(leaf.dtype))
+
+    return tf.nest.map_structure(spec, structure)

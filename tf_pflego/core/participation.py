@@ -53,6 +53,15 @@ class Participation:
         return float(self.clients_per_round)
 
     @property
+    def most_clients_per_round(self) -> int:
+        """The largest number of participants that a round can have."""
+        return {
+            "fixed": self.clients_per_round,
+            "binomial": self.num_clients,
+            "range": (self.clients_per_round_range or (0, 0))[1],
+        }[self.mode]
+
+    @property
     def scale(self) -> float:
         """I/r, one over the probability that a given client takes part: what makes the server's gradient unbiased."""
         return self.num_clients / self.mean_clients_per_round

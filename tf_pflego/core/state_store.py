@@ -29,12 +29,7 @@ class ClientStateStore:
             np.zeros((len(self._num_classes), *leaf.shape), leaf.dtype.as_numpy_dtype) for leaf in tf.nest.flatten(self._spec)
         ]
         self._exists = np.zeros(len(self._num_classes), bool)
-        self._init = tf.function(
-            lambda client_seeds, num_classes: tf.map_fn(
-                lambda args: algorithm.init_client(*args), (client_seeds, num_classes), fn_output_signature=self._spec
-            ),
-            input_signature=[tf.TensorSpec([None, 2], tf.int32), tf.TensorSpec([None], tf.int32)],
-        )
+        self._init = _traced_for_many(algorithm.init_client, self._spec) if self._leaves else None
 
     @property
     def spec(self) -> Structure:
@@ -56,3 +51,14 @@ class ClientStateStore:
         for leaf, value in zip(self._leaves, tf.nest.flatten(states), strict=True):
             leaf[ids] = value
         self._exists[ids] = True
+
+
+def _traced_for_many(init_client, spec):
+    @tf.function
+    def init(client_seeds, num_classes):
+        # Side by side would cost more than it saves: a state is a few small operations.
+        return tf.map_fn(
+            lambda args: init_client(*args), (client_seeds, num_classes), fn_output_signature=spec, parallel_iterations=1
+        )
+
+    return init.get_concrete_function(tf.TensorSpec([None, 2], tf.int32), tf.TensorSpec([None], tf.int32))

@@ -26,7 +26,7 @@ class ClientSplit:
     labels: np.ndarray
     offsets: np.ndarray
 
-    @property
+    @functools.cached_property
     def sizes(self) -> np.ndarray:
         """[I] int64, the number of examples of each client."""
         return np.diff(self.offsets)
@@ -112,8 +112,8 @@ def federate(dataset: Dataset, partition: partition_lib.Partition, label_space: 
     return ClientData(*splits, np.asarray(num_classes, np.int32), label_space, partition, dataset.name)
 
 
-def as_floats(examples: tf.Tensor) -> tf.Tensor:
+def as_floats(examples: "tf.Tensor | np.ndarray") -> "tf.Tensor | np.ndarray":
     """Returns examples as float32; the one place where stored images become numbers in [0, 1]."""
-    if examples.dtype == tf.uint8:
+    if examples.dtype == np.uint8:
         return tf.cast(examples, tf.float32) * (1 / 255)
     return examples

@@ -1,10 +1,17 @@
-"""A split in files that any process can map into its memory: clients' rows are read where they are needed, not shipped."""
+"""The clients' data in files that any process can map into its memory: rows are read where they are needed, not shipped."""
 
 import tempfile
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from tf_pflego.data.clients import ClientSplit
+from tf_pflego.data.clients import ClientData, ClientSplit, as_floats
+
+# Stored images are decoded once, into the file, if the file stays below this; else at each visit, which costs a client's
+# round about as much as a tenth of its passes through a small network.
+_MOST_DECODED_BYTES = 2**31
+_EXAMPLES_PER_WRITE = 4096
 
 
 class MappedSplit:
@@ -15,30 +22,88 @@ class MappedSplit:
     """
 
     def __init__(self, split: ClientSplit):
-        self._arrays = (split.examples, split.labels)
-        self._files = []
-        for array in self._arrays:
-            self._files.append(tempfile.TemporaryFile(prefix="tf_pflego_data_"))
-            array.tofile(self._files[-1])
-            self._files[-1].flush()
+        examples = split.examples
+        decode = examples.size * np.dtype(np.float32).itemsize <= _MOST_DECODED_BYTES
+        self._arrays = ((tf.float32 if decode else examples.dtype, examples.shape), (np.int32, split.labels.shape))
+        self._files = [_write(examples, as_floats if decode else None), _write(split.labels)]
 
     @property
     def descriptors(self) -> list[int]:
         """The open files, for a child process to inherit under the same numbers."""
         return [file.fileno() for file in self._files]
 
-    def read(self, start: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns, as operations of the graph being built, `count` (examples, labels) from row `start` on, as stored.
+    def open(self) -> "Rows":
+        """Returns the rows, as operations of the graph being built: views of the files, in the process that runs the graph.
 
-        They are views of the mapped files, in the process that runs the graph and has the files open.
+        The files are mapped when these operations run; a loop should open them once, outside.
         """
-        whole = (
-            tf.raw_ops.ImmutableConst(dtype=array.dtype, shape=array.shape, memory_region_name=f"/proc/self/fd/{file.fileno()}")
-            for array, file in zip(self._arrays, self._files, strict=True)
+        if tf.executing_eagerly():
+            # TensorFlow would keep the mapping for good, and return it for the next file that gets the same number.
+            raise RuntimeError("`open` must be called inside a tf.function.")
+        return Rows(
+            *(
+                tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{file.fileno()}")
+                for (dtype, shape), file in zip(self._arrays, self._files, strict=True)
+            )
         )
-        return tuple(rows[start : start + count] for rows in whole)
 
     def close(self) -> None:
         """Closes the files."""
         for file in self._files:
             file.close()
+
+
+class Rows(NamedTuple):
+    """All rows of a mapped split."""
+
+    examples: tf.Tensor  # [N, ...], as stored
+    labels: tf.Tensor  # [N] int32
+
+    def read(self, start: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns `count` rows from row `start` on: (examples float32, labels int32).
+
+        Decoded examples that begin on a boundary of 64 bytes are not copied.
+        """
+        return as_floats(self.examples[start : start + count]), self.labels[start : start + count]
+
+
+class MappedData:
+    """The mapped splits of a federation, which engine and evaluation share.
+
+    Args:
+      clients: The clients' data.
+
+    Attributes:
+      clients: The same.
+      train: The training examples.
+      test: The test examples.
+    """
+
+    def __init__(self, clients: ClientData):
+        self.clients = clients
+        self.train, self.test = MappedSplit(clients.train), MappedSplit(clients.test)
+
+    def open(self) -> "OpenData":
+        """Returns both splits' rows; see `MappedSplit.open`."""
+        return OpenData(self.train.open(), self.test.open())
+
+    def close(self) -> None:
+        """Closes the files; what has mapped them keeps its memory until it ends."""
+        self.train.close()
+        self.test.close()
+
+
+class OpenData(NamedTuple):
+    """The rows of both splits."""
+
+    train: Rows
+    test: Rows
+
+
+def _write(array, convert=None):
+    file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
+    for start in range(0, len(array), _EXAMPLES_PER_WRITE):
+        part = array[start : start + _EXAMPLES_PER_WRITE]
+        np.asarray(part if convert is None else convert(part)).tofile(file)
+    file.flush()
+    return file

@@ -2,14 +2,15 @@
 
 from tf_pflego.engines.exchange import Engine, Participants
 from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.engines.threads import prepare_process, threads_per_operation
 
 NAMES = ("tff", "in_process")
 
-__all__ = ["NAMES", "Engine", "InProcessEngine", "Participants", "build"]
+__all__ = ["NAMES", "Engine", "InProcessEngine", "Participants", "build", "prepare_process"]
 
 
-def build(name, algorithm, data) -> Engine:
-    """Returns the engine `name`, one of `NAMES`, for an algorithm and the clients' data.
+def build(name, algorithm, data, clients_per_round) -> Engine:
+    """Returns the engine `name`, one of `NAMES`, for an algorithm, the clients' `MappedData` and so many participants.
 
     Raises:
       ValueError: There is no such engine.
@@ -26,4 +27,4 @@ def build(name, algorithm, data) -> Engine:
             f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). Install it with "
             "`pip install --no-deps -r requirements.txt`, or use --engine=in_process."
         ) from error
-    return TffEngine(algorithm, data)
+    return TffEngine(algorithm, data, threads_per_operation(clients_per_round))

@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Client, Exchange, Round, Structure
-from tf_pflego.data.clients import ClientData, as_floats
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.mapped import OpenData
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.split import SplitModel
 
@@ -72,13 +73,15 @@ def count_hits(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tf.Te
     return tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)
 
 
-def run_client(exchange: Exchange, model: SplitModel, splits, message, client_message, state, facts, round_, evaluate):
+def run_client(
+    exchange: Exchange, model: SplitModel, data: OpenData, message, client_message, state, facts, round_, evaluate: bool
+):
     """Runs one client's part of an exchange, as operations of the graph being built.
 
     Args:
       exchange: The exchange.
       model: The algorithm's model.
-      splits: (train, test), each a `MappedSplit`.
+      data: The clients' data, opened.
       message: From the server to all.
       client_message: From the server to this client.
       state: The client's state.
@@ -90,9 +93,9 @@ def run_client(exchange: Exchange, model: SplitModel, splits, message, client_me
       (summed, kept, state, hits); hits is -1 if not evaluated.
     """
     first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
-    examples, labels = splits[0].read(first, count)
+    examples, labels = data.train.read(first, count)
     client = Client(
-        examples=as_floats(examples),
+        examples=examples,
         labels=labels,
         example_weights=tf.fill([count], 1.0 / tf.cast(count, tf.float32)),
         num_examples=tf.cast(count, tf.int32),
@@ -103,6 +106,6 @@ def run_client(exchange: Exchange, model: SplitModel, splits, message, client_me
     result = exchange.client_update(message, client_message, state, client, round_)
     hits = tf.constant(-1)
     if evaluate:
-        examples, labels = splits[1].read(first_test, count_test)
-        hits = count_hits(result.weights.head, model.features(result.weights.theta, as_floats(examples)), labels)
+        examples, labels = data.test.read(first_test, count_test)
+        hits = count_hits(result.weights.head, model.features(result.weights.theta, examples), labels)
     return result.summed, result.kept, result.state, hits

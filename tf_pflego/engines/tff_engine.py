@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round
-from tf_pflego.data.clients import ClientData
-from tf_pflego.data.mapped import MappedSplit
-from tf_pflego.engines.exchange import NUM_FACTS, ClientFacts, Outcome, Participants, client_facts, run_client
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, specs_of
+from tf_pflego.data.mapped import MappedData
+from tf_pflego.engines.exchange import Outcome, Participants, client_facts, run_client
+from tf_pflego.engines.packing import Packing
 from tf_pflego.engines.worker import Worker, execution_context
 
 
@@ -24,81 +24,86 @@ class TffEngine:
     Args:
       algorithm: The algorithm.
       data: The clients' data.
+      threads_per_operation: How many threads one TensorFlow operation of the worker may use; None for TensorFlow's choice.
 
     Raises:
       WorkerError: The worker does not start.
     """
 
-    def __init__(self, algorithm: Algorithm, data: ClientData):
+    def __init__(self, algorithm: Algorithm, data: MappedData, threads_per_operation: int | None = None):
         self._model = algorithm.model
         self._data = data
-        self._splits = MappedSplit(data.train), MappedSplit(data.test)
-        self.worker = Worker([descriptor for split in self._splits for descriptor in split.descriptors])
+        self.worker = Worker(data.train.descriptors + data.test.descriptors, threads_per_operation)
         self._context = execution_context(self.worker)
         self._computations = {}
 
     def run_exchange(self, exchange: Exchange, message, participants: Participants, round_: Round, evaluate: bool) -> Outcome:
         """See `Engine.run_exchange`."""
-        computation, structures = self._computation(exchange, message, participants, round_, evaluate)
-        shared = _leaves((message, round_))
-        brought = [np.asarray(leaf) for leaf in tf.nest.flatten((participants.states, participants.messages))]
-        arrays = [*client_facts(self._data, participants), *brought]
-        clients = [[leaf[k] for leaf in arrays] for k in range(len(participants.ids))]
-        with tff.framework.get_context_stack().install(self._context):
-            result = computation(shared, clients)
-        summed, left = result
-        summed_structure, left_structure = structures
-        stacked = [np.stack([client[k] for client in left]) for k in range(len(left[0]))]
-        kept, states, hits = tf.nest.pack_sequence_as(left_structure, stacked)
-        return Outcome(tf.nest.pack_sequence_as(summed_structure, list(summed)), kept, states, hits if evaluate else None)
-
-    def close(self) -> None:
-        """See `Engine.close`: ends the worker and lets go of the data files."""
-        self.worker.stop()
-        for split in self._splits:
-            split.close()
-
-    def _computation(self, exchange, message, participants, round_, evaluate):
+        shared = tuple(np.asarray(leaf) for leaf in tf.nest.flatten((message, round_)))
+        brought = (client_facts(self._data.clients, participants), participants.states, participants.messages)
         key = (id(exchange), evaluate)
         if key not in self._computations:
-            self._computations[key] = self._trace(exchange, message, participants, round_, evaluate)
-        return self._computations[key]
+            self._computations[key] = _ExchangeComputation(
+                exchange, self._model, self._data, message, round_, brought, evaluate
+            )
+        computation = self._computations[key]
+        clients = list(computation.brought.pack_all(brought, len(participants.ids)))
+        with tff.framework.get_context_stack().install(self._context):
+            summed, left = computation.run(shared, clients)
+        kept, states, hits = computation.left.unpack_all(np.stack(left))
+        return Outcome(computation.summed_of(summed), kept, states, hits if evaluate else None)
 
-    def _trace(self, exchange, message, participants, round_, evaluate):
-        structures = []
-        shared_type = _tuple_type(_leaves((message, round_)))
-        brought = [leaf[0] for leaf in _leaves((participants.states, participants.messages))]
-        client_type = _tuple_type([np.zeros([NUM_FACTS], np.int64), np.float32(0), *brought])
-        num_states = len(tf.nest.flatten(participants.states))
+    def close(self) -> None:
+        """See `Engine.close`: ends the worker."""
+        self.worker.stop()
+
+
+class _ExchangeComputation:
+    """An exchange as a federated computation.
+
+    Attributes:
+      run: The computation.
+      brought: How what a client brings is packed.
+      left: How what a client leaves is packed.
+    """
+
+    def __init__(self, exchange, model, data, message, round_, brought, evaluate):
+        one_client = tf.nest.map_structure(lambda leaf: leaf[0], brought)
+        self.brought = Packing(one_client)
+
+        def run_one(shared, facts, state, client_message):
+            message_, round_here = tf.nest.pack_sequence_as((message, round_), shared)
+            summed, *left = run_client(
+                exchange, model, data.open(), message_, client_message, state, facts, round_here, evaluate
+            )
+            return summed, tuple(left)
+
+        shared = tf.nest.flatten((message, round_))
+        # Traced once more only to learn the shapes.
+        traced = tf.function(run_one).get_concrete_function(specs_of(shared), *specs_of(one_client))
+        self._summed, left = specs_of(traced.structured_outputs)
+        self.left = Packing(left)
+        shared_type = tff.StructWithPythonType(
+            [tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in map(np.asarray, shared)], tuple
+        )
+        client_type = tff.TensorType(np.uint8, [self.brought.num_bytes])
 
         @tf.function
-        def run(shared, numbers, client_weight, *brought):
-            message_, round_here = tf.nest.pack_sequence_as((message, round_), shared)
-            state = tf.nest.pack_sequence_as(participants.states, brought[:num_states])
-            client_message = tf.nest.pack_sequence_as(participants.messages, brought[num_states:])
-            facts = ClientFacts(numbers, client_weight)
-            summed, *left = run_client(
-                exchange, self._model, self._splits, message_, client_message, state, facts, round_here, evaluate
-            )
-            structures[:] = [summed, tuple(left)]
-            return tuple(tf.nest.flatten(summed)), tuple(tf.nest.flatten(left))
+        def packed_run(shared, packed):
+            summed, left = run_one(shared, *self.brought.unpack(packed))
+            return tuple(tf.nest.flatten(summed)), self.left.pack(left)
 
         @tff.tensorflow.computation(shared_type, client_type)
-        def client_computation(shared, client):
-            return run(list(shared), *client)
+        def client_computation(shared, packed):
+            return packed_run(list(shared), packed)
 
         @tff.federated_computation(tff.FederatedType(shared_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
         def exchange_computation(shared, clients):
             results = tff.federated_map(client_computation, (tff.federated_broadcast(shared), clients))
             return tff.federated_sum(results[0]), results[1]
 
-        summed, left = (tf.nest.map_structure(lambda t: None, structure) for structure in structures)
-        return exchange_computation, (summed, left)
+        self.run = exchange_computation
 
-
-def _leaves(structure):
-    return tuple(np.asarray(leaf) for leaf in tf.nest.flatten(structure))
-
-
-def _tuple_type(leaves):
-    return tff.StructWithPythonType([tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in leaves], tuple)
+    def summed_of(self, leaves):
+        """Returns the nest of sums for the tuple of them that the computation returns."""
+        return tf.nest.pack_sequence_as(self._summed, list(leaves))

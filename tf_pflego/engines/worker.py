@@ -43,26 +43,30 @@ class Worker:
 
     Args:
       inherited_files: Descriptors of open files that the worker inherits; computations read them as `/proc/self/fd/N`.
+      threads_per_operation: How many threads one TensorFlow operation may use; None for as many as there are cores.
       start_timeout: Seconds to wait until the worker answers.
 
     Raises:
       WorkerError: The worker ended, or did not answer within `start_timeout`.
     """
 
-    def __init__(self, inherited_files: Sequence[int] = (), start_timeout: float = 60.0):
+    def __init__(
+        self, inherited_files: Sequence[int] = (), threads_per_operation: int | None = None, start_timeout: float = 60.0
+    ):
         if threading.current_thread() is not threading.main_thread():
             # PR_SET_PDEATHSIG fires when the *thread* that forked ends, not the process.
             raise WorkerError("the TFF worker must be started from the main thread, so that it lives as long as the program")
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
         port = portpicker.pick_unused_port()
         self._process = subprocess.Popen(
-            [_binary_path(), f"--port={port}"],
+            [_binary_path(), f"--port={port}", f"--max_concurrent_computation_calls={os.cpu_count()}"],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=tuple(inherited_files),
             preexec_fn=_die_with_parent(os.getpid()),
+            env=os.environ | ({"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)} if threads_per_operation else {}),
         )
         atexit.register(self.stop)
         # Not closed in `stop`: a thread of gRPC that still polls a closed channel aborts the interpreter at exit.

@@ -27,8 +27,10 @@ class Progress:
     def add_round(self, record: dict[str, Any]) -> None:
         """Shows a round that is done."""
         text = None
+        if "test_accuracy/client_mean" in record:
+            text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
         if "train_loss" in record:
-            text = f"loss {record['train_loss']:.4f}, accuracy {record['test_accuracy/client_mean']:.4f}"
+            text = f"loss {record['train_loss']:.4f}, {text}"
         if self._bar is not None:
             if text:
                 self._bar.set_description_str(text, refresh=False)

@@ -1,9 +1,4 @@
-"""A client's linear head: logits, loss and its closed-form gradients. Source: PFLEGO, section 3.1.
-
-    z = W (phi, 1),  l = sum_j weight_j * cross_entropy(softmax(z_j), y_j)
-
-With R = weight * (softmax(z) - onehot(y)), [n, K], the gradients are R^T (phi, 1) for W and R W[:, :M] for phi.
-"""
+"""A client's linear head: logits z = W (phi, 1), losses, and where it starts. Source: PFLEGO, section 3.1."""
 
 import numpy as np
 import tensorflow as tf
@@ -23,22 +18,6 @@ def logits(head: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
 def example_losses(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns [n] cross-entropies."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits(head, features))
-
-
-def residuals(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor, example_weights: tf.Tensor) -> tf.Tensor:
-    """Returns R [n, K], the gradient of the loss in the logits."""
-    error = tf.nn.softmax(logits(head, features)) - tf.one_hot(labels, tf.shape(head)[0])
-    return example_weights[:, None] * error
-
-
-def head_gradient(residual: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient [K, M + 1] of the loss in W."""
-    return tf.concat([tf.linalg.matmul(residual, features, transpose_a=True), tf.reduce_sum(residual, axis=0)[:, None]], axis=1)
-
-
-def features_gradient(residual: tf.Tensor, head: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient [n, M] of the loss in the features."""
-    return tf.linalg.matmul(residual, head[:, :-1])
 
 
 def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: int) -> tf.Tensor:

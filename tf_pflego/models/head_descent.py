@@ -1,50 +1,48 @@
-"""Gradient descent on a head over fixed features: the inner loop of PFLEGO, and where its time would go.
-
-What makes it fast changes nothing of what it computes:
-
-* A step is five operations: two products with the features, and the fused softmax and cross-entropy between them. The bias
-  column is part of the features here, and the learning rate part of the examples' weights.
-* With two classes the rows of the gradient are opposite, so the loop follows the one vector W_1 - W_0, by products with a
-  vector: they need none of the packing that products with a thin matrix spend most of their time on.
-* Steps are unrolled in blocks, and XLA, where the process has it, compiles them into one loop in the cache of one core. XLA
-  compiles for one shape, so the number of examples is rounded up, by at most an eighth, with examples of weight 0: all clients
-  of 513 to 1,024 examples share eight compilations.
-"""
+"""Gradient descent on a head over fixed features: the inner loop of PFLEGO."""
 
 import tensorflow as tf
 
-_LEAST_ROUNDING = 16
+from tf_pflego.models.head_objective import HeadObjective
+
+# More steps in one turn of the loop: a turn costs as much as several of a small step's operations.
 _UNROLLED_STEPS = 7
 
 
-def gradient_descent(
-    head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor, example_weights: tf.Tensor, steps: int, rate: float
-) -> tf.Tensor:
-    """Returns the head after `steps` full-batch gradient steps of `rate` on the loss of `models.head`.
+def gradient_descent(objective: HeadObjective, head: tf.Tensor, steps: int, rate: float) -> tf.Tensor:
+    """Returns the head after `steps` full-batch gradient steps of `rate`.
 
     Args:
+      objective: The client's loss.
       head: [K, M + 1]; rows of absent classes stay as they are, since their gradient is exactly 0.
-      features: [n, M].
-      labels: [n] int32.
-      example_weights: [n].
       steps: How many steps; none returns the head as it is.
       rate: The learning rate.
     """
-    if steps == 0 or head.shape[0] == 1:  # One class alone has no loss.
+    if steps == 0 or objective.num_classes == 1:  # One class alone has no loss.
         return head
-    padding = _rounded_up(tf.shape(features)[0]) - tf.shape(features)[0]
-    features = tf.pad(tf.pad(features, [(0, 0), (0, 1)], constant_values=1.0), [(0, padding), (0, 0)])
-    targets = tf.one_hot(tf.pad(labels, [(0, padding)]), head.shape[0])
-    rates = tf.pad(rate * example_weights, [(0, padding)])[:, None]
-    descend = _descend_two_classes if head.shape[0] == 2 else _descend
-    return descend(head, features, targets, rates, steps)
+    if objective.num_classes == 2:
+        return _descend_two_classes(objective, head, steps, rate)
+
+    def step(wide):
+        return wide - rate * objective.wide_gradient(objective.errors_at(wide))
+
+    return objective.narrow(_repeat(step, objective.widen(head), steps))
 
 
-def _rounded_up(count):
-    """Returns `count` rounded up to a multiple of an eighth of the power of two below it."""
-    power = tf.floor(tf.math.log(tf.cast(tf.maximum(count, 1), tf.float32) + 0.5) / tf.math.log(2.0))
-    unit = tf.maximum(tf.cast(2.0 ** (power - 3), tf.int32), _LEAST_ROUNDING)
-    return (count + unit - 1) // unit * unit
+def _descend_two_classes(objective, head, steps, rate):
+    """Follows d = W_1 - W_0 alone, by products with a vector: the two rows of the gradient are opposite.
+
+    The error of class 1 is sigmoid(d . phi) - y, that of class 0 its opposite, so d moves twice as far as either.
+    """
+    targets, rates = objective.targets[1][:, None], (2 * rate * objective.example_weights)[:, None]
+
+    def step(difference):
+        error = tf.sigmoid(tf.linalg.matmul(objective.inputs, difference)) - targets
+        return difference - tf.linalg.matmul(objective.inputs, rates * error, transpose_a=True)
+
+    wide = objective.widen(head)
+    start = (wide[1] - wide[0])[:, None]
+    half = objective.narrow(tf.transpose(_repeat(step, start, steps) - start) / 2)[0]
+    return tf.stack([head[0] - half, head[1] + half])
 
 
 def _repeat(step, value, steps):
@@ -60,27 +58,3 @@ def _repeat(step, value, steps):
     for _ in range(rest):
         value = step(value)
     return value
-
-
-@tf.function(jit_compile=True)
-def _descend(head, features, targets, rates, steps):
-    def step(head):
-        logits = tf.linalg.matmul(features, head, transpose_b=True)
-        _, error = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
-        return head - tf.linalg.matmul(rates * error, features, transpose_a=True)
-
-    return _repeat(step, head, steps)
-
-
-@tf.function(jit_compile=True)
-def _descend_two_classes(head, features, targets, rates, steps):
-    # With d = W_1 - W_0 the error of class 1 is sigmoid(d . phi) - y, that of class 0 its opposite: d moves twice as far.
-    is_second, twice = targets[:, 1:], 2 * rates
-    start = (head[1] - head[0])[:, None]
-
-    def step(difference):
-        error = tf.sigmoid(tf.linalg.matmul(features, difference)) - is_second
-        return difference - tf.linalg.matmul(features, twice * error, transpose_a=True)
-
-    half = (_repeat(step, start, steps) - start)[:, 0] / 2
-    return tf.stack([head[0] - half, head[1] + half])

@@ -5,6 +5,8 @@ of (theta, examples) with no variable in it, which differentiates, compiles with
 for Keras 2 and 3 alike and for subclassed models too.
 """
 
+import copy
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +20,10 @@ from tf_pflego.models import head as head_lib
 _HARMLESS_STATEFUL_OPS = frozenset({"Placeholder", "ReadVariableOp"})
 # Operations that draw random numbers without being marked stateful.
 _RANDOM_OPS = ("StatelessRandom", "StatelessDropout", "StatelessTruncated")
+
+
+# Activations of a block stay in the cache that the cores share.
+_BLOCK_BYTES = 2**26
 
 
 class SplitModel:
@@ -51,7 +57,21 @@ class SplitModel:
         self._body = tf.function(self._import_body)
         self.num_features = int(traced.output_shape[-1])
         self.activation_bytes_per_example = traced.bytes_per_example
+        self._block = None
         self._seed = seed
+
+    def in_blocks(self, block_bytes: int = _BLOCK_BYTES) -> "SplitModel":
+        """Returns the same model for clients whose activations do not fit the memory.
+
+        Examples pass through the body in blocks, of which nothing is kept, and the backward pass computes the activations of
+        each block again: the same features and gradients for a third more work.
+
+        Args:
+          block_bytes: Size of the activations of a block.
+        """
+        model = copy.copy(self)
+        model._block = max(1, block_bytes // self.activation_bytes_per_example)
+        return model
 
     def initial_weights(self) -> Weights:
         """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias, as float32 tensors."""
@@ -71,7 +91,46 @@ class SplitModel:
 
     def features(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, for examples [n, *example_shape] float32."""
-        return self._body(list(theta), examples)
+        if self._block is None:
+            return self._body(list(theta), examples)
+        return self._features_in_blocks(list(theta), examples)
+
+    def _features_in_blocks(self, theta, examples):
+        count = tf.shape(examples)[0]
+        num_blocks = (count + self._block - 1) // self._block
+
+        def rows(k):
+            return slice(k * self._block, tf.minimum((k + 1) * self._block, count))
+
+        @tf.custom_gradient
+        def features(*theta):
+            blocks = tf.TensorArray(tf.float32, num_blocks, infer_shape=False, element_shape=[None, self.num_features])
+            _, blocks = tf.while_loop(
+                lambda k, _: k < num_blocks,
+                lambda k, blocks: (k + 1, blocks.write(k, self._body(list(theta), examples[rows(k)]))),
+                (0, blocks),
+                parallel_iterations=os.cpu_count(),
+            )
+
+            def pull_back(features_gradient):
+                def add(k, total):
+                    with tf.GradientTape() as tape:
+                        tape.watch(theta)
+                        block = self._body(list(theta), examples[rows(k)])
+                    gradient = tape.gradient(block, theta, output_gradients=features_gradient[rows(k)])
+                    return k + 1, tf.nest.map_structure(tf.add, total, gradient)
+
+                _, total = tf.while_loop(
+                    lambda k, _: k < num_blocks,
+                    add,
+                    (0, tf.nest.map_structure(tf.zeros_like, theta)),
+                    parallel_iterations=os.cpu_count(),
+                )
+                return total
+
+            return blocks.concat(), pull_back
+
+        return features(*theta)
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
         """Returns l_i, the client's mean cross-entropy. Source: PFLEGO, equation 2."""

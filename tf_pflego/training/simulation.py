@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from tf_pflego import engines
 from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Algorithm, Round, num_bytes
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes, specs_of
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.state_store import ClientStateStore
 from tf_pflego.data.clients import ClientData
+from tf_pflego.data.mapped import MappedData
 from tf_pflego.training.evaluation import Evaluation, Evaluator, accuracies
 
 # The papers report the mean over this many rounds, the last ones; they are always evaluated.
@@ -29,7 +30,7 @@ class Simulation:
       algorithm: What to train.
       data: The clients.
       participation: Who takes part in a round.
-      engine: Where clients run: tff, in_process, or an engine.
+      engine: Where clients run: tff or in_process.
       seed: The seed of the run.
 
     Attributes:
@@ -43,7 +44,7 @@ class Simulation:
         algorithm: Algorithm,
         data: ClientData,
         participation: Participation,
-        engine: "str | engines.Engine" = "tff",
+        engine: str = "tff",
         seed: int = 0,
     ):
         if participation.num_clients != data.num_clients:
@@ -63,8 +64,9 @@ class Simulation:
         self.server_state = algorithm.init_server()
         self.store = ClientStateStore(algorithm, data.num_classes, seed)
         self.round_number = 0
-        self._evaluator = Evaluator(algorithm, data)
-        self._engine = engines.build(engine, algorithm, data) if isinstance(engine, str) else engine
+        self._mapped = MappedData(data)
+        self._evaluator = Evaluator(algorithm, self._mapped)
+        self._engine = engines.build(engine, algorithm, self._mapped, participation.mean_clients_per_round)
         self._server = [_ServerFunctions(exchange) for exchange in algorithm.exchanges]
 
     def __enter__(self) -> "Simulation":
@@ -74,18 +76,20 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Ends the engine, and with it its worker process."""
+        """Ends the engine, and with it its worker process, and lets go of the data files."""
         self._engine.close()
+        self._mapped.close()
 
-    def run_round(self, evaluate: bool = False) -> dict[str, Any]:
+    def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
         """Runs the next round.
 
         Args:
           evaluate: Whether to test the participants after their local training, and all clients after the round.
+          train_loss: Whether the evaluation has the loss over all training examples too, the dearest part of it.
 
         Returns:
           The metrics of the round: `round`, `participants` (how many), `seconds` (of training), `bytes_down`, `bytes_up`;
-          if evaluated also `train_loss`, `test_accuracy/*` and, if anyone took part, `participant_test_accuracy/*`.
+          if evaluated also `test_accuracy/*`, `train_loss` and, if anyone took part, `participant_test_accuracy/*`.
         """
         started = time.perf_counter()
         number = self.round_number + 1
@@ -116,19 +120,26 @@ class Simulation:
         self.round_number = number
         record["seconds"] = time.perf_counter() - started
         if evaluate:
-            record |= self.evaluate().metrics() | participant_metrics
+            record |= self.evaluate(train_loss).metrics() | participant_metrics
         return record
 
-    def evaluate(self) -> Evaluation:
-        """Returns the statistics of all clients, as they would be served now."""
-        return self._evaluator.evaluate(self.server_state, self.store)
+    def evaluate(self, train_loss: bool = True) -> Evaluation:
+        """Returns the statistics of all clients, as they would be served now; see `Evaluator.evaluate`."""
+        return self._evaluator.evaluate(self.server_state, self.store, train_loss)
 
-    def run(self, num_rounds: int, eval_every: int = 1, on_round: Callable[[dict], None] | None = None) -> dict[str, float]:
+    def run(
+        self,
+        num_rounds: int,
+        eval_every: int = 1,
+        train_loss_every: int = 10,
+        on_round: Callable[[dict], None] | None = None,
+    ) -> dict[str, float]:
         """Runs rounds and sums them up.
 
         Args:
           num_rounds: T, how many.
           eval_every: Evaluate each round whose number it divides; the last ten always.
+          train_loss_every: Of these, compute the training loss of each whose number it divides, and of the last.
           on_round: Called with each round's metrics.
 
         Returns:
@@ -136,13 +147,15 @@ class Simulation:
         """
         if num_rounds < 1:
             raise ValueError(f"`num_rounds` must be at least 1; got {num_rounds}. Raise --num_rounds.")
-        if eval_every < 1:
-            raise ValueError(f"`eval_every` must be at least 1; got {eval_every}. Raise --eval_every.")
+        for name, value in (("eval_every", eval_every), ("train_loss_every", train_loss_every)):
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {value}. Raise --{name}.")
         last = self.round_number + num_rounds
         records = []
         while self.round_number < last:
             upcoming = self.round_number + 1
-            records.append(self.run_round(upcoming % eval_every == 0 or upcoming > last - LAST_ROUNDS))
+            evaluate = upcoming % eval_every == 0 or upcoming > last - LAST_ROUNDS
+            records.append(self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last))
             if on_round is not None:
                 on_round(records[-1])
         return summarize(records)
@@ -166,29 +179,36 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
 
 
 class _ServerFunctions:
-    """The server's side of an exchange, traced."""
+    """The server's side of an exchange, traced when it is first used: a traced function is called at half the cost."""
 
-    def __init__(self, exchange):
-        self._has_messages = None
+    def __init__(self, exchange: Exchange):
         self._exchange = exchange
-        self.broadcast = tf.function(exchange.broadcast)
-        # The number of participants may vary from round to round.
-        self.update = tf.function(exchange.server_update, reduce_retracing=True)
-        self._client_messages = tf.function(
-            lambda server_state, ids: tf.map_fn(
-                lambda client_id: exchange.client_message(server_state, client_id),
-                ids,
-                fn_output_signature=self._message_spec(server_state),
-            ),
-            reduce_retracing=True,
-        )
+        self._update = None
+        self._client_messages = None
+        # Seldom more than picking what to send.
+        self.broadcast = exchange.broadcast
 
-    def _message_spec(self, server_state):
-        traced = tf.function(self._exchange.client_message).get_concrete_function(server_state, tf.TensorSpec([], tf.int64))
-        return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), traced.structured_outputs)
+    def update(self, server_state, summed, kept, ids, round_):
+        """Returns the new server state."""
+        if self._update is None:
+            specs = (specs_of(server_state), specs_of(summed), specs_of(kept, True), specs_of(ids, True), specs_of(round_))
+            self._update = tf.function(self._exchange.server_update).get_concrete_function(*specs)
+        return self._update(server_state, summed, kept, ids, round_)
 
     def client_messages(self, server_state, ids):
         """Returns the message to each client, each leaf [c, ...]."""
-        if self._has_messages is None:
-            self._has_messages = bool(tf.nest.flatten(self._message_spec(server_state)))
-        return self._client_messages(server_state, ids) if self._has_messages else ()
+        if self._client_messages is None:
+            self._client_messages = self._trace_client_messages(server_state)
+        return self._client_messages(server_state, ids)
+
+    def _trace_client_messages(self, server_state):
+        message = self._exchange.client_message
+        traced = tf.function(message).get_concrete_function(specs_of(server_state), tf.TensorSpec([], tf.int64))
+        spec = specs_of(traced.structured_outputs)
+        if not tf.nest.flatten(spec):
+            return lambda server_state, ids: spec
+
+        def messages(server_state, ids):
+            return tf.map_fn(lambda client_id: message(server_state, client_id), ids, fn_output_signature=spec)
+
+        return tf.function(messages).get_concrete_function(specs_of(server_state), tf.TensorSpec([None], tf.int64))

@@ -1,0 +1,70 @@
+"""The loss of a head over fixed features, laid out for many evaluations: what the inner loops of PFLEGO and its kin work on.
+
+With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors E_kj = weight_j (softmax(Z)_kj - [y_j = k]):
+
+    l(W) = sum_j weight_j * cross_entropy(softmax(Z_j), y_j),  dl/dW = E X,  dl/dfeatures = E^T W[:, :M]
+
+The classes come first in Z and E, so that every product has its thin side first; and X is as wide as whole cache lines, the
+surplus columns being 0. Both make products with so few rows several times faster than the layout of `models.head`.
+"""
+
+import tensorflow as tf
+
+_FLOATS_PER_CACHE_LINE = 16
+
+
+class HeadObjective:
+    """The weighted mean loss of one client as a function of its head.
+
+    Args:
+      features: [n, M] float32.
+      labels: [n] int32.
+      example_weights: [n] float32, 0 for padding.
+      num_classes: K, the rows of the heads that it will be given.
+
+    Attributes:
+      inputs: X, [n, M'] float32; M' is M + 1 rounded up.
+      targets: [K, n] float32, one-hot labels.
+      example_weights: [n] float32.
+      num_classes: K.
+    """
+
+    def __init__(self, features: tf.Tensor, labels: tf.Tensor, example_weights: tf.Tensor, num_classes: int):
+        self._width = features.shape[1] + 1
+        surplus = tf.one_hot(tf.zeros_like(labels), 1 + -self._width % _FLOATS_PER_CACHE_LINE)
+        self.inputs = tf.concat([features, surplus], axis=1)
+        self.targets = tf.one_hot(labels, num_classes, axis=0)
+        self.example_weights = example_weights
+        self.num_classes = num_classes
+
+    def errors(self, head: tf.Tensor) -> tf.Tensor:
+        """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
+        return self.errors_at(self.widen(head))
+
+    def head_gradient(self, errors: tf.Tensor) -> tf.Tensor:
+        """Returns dl/dW [K, M + 1]."""
+        return self.narrow(self.wide_gradient(errors))
+
+    def features_gradient(self, errors: tf.Tensor, head: tf.Tensor) -> tf.Tensor:
+        """Returns dl/dfeatures [n, M]."""
+        return tf.linalg.matmul(errors, head[:, :-1], transpose_a=True)
+
+    # What an inner loop works on: heads as wide as X.
+
+    def widen(self, head: tf.Tensor) -> tf.Tensor:
+        """Returns [K, M'] for a head [K, M + 1]."""
+        return tf.pad(head, [(0, 0), (0, -self._width % _FLOATS_PER_CACHE_LINE)])
+
+    def narrow(self, wide: tf.Tensor) -> tf.Tensor:
+        """Returns [K, M + 1] for a head or a gradient [K, M']."""
+        return wide[:, : self._width]
+
+    def errors_at(self, wide: tf.Tensor) -> tf.Tensor:
+        """Returns E [K, n] at a head [K, M']."""
+        logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
+        exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
+        return self.example_weights * (exponentials / tf.reduce_sum(exponentials, axis=0) - self.targets)
+
+    def wide_gradient(self, errors: tf.Tensor) -> tf.Tensor:
+        """Returns dl/dW [K, M'], with 0 in the surplus columns."""
+        return tf.linalg.matmul(errors, self.inputs)
