@@ -36,6 +36,14 @@ def test_measured_table_is_what_the_result_files_say():
         assert seconds == f"{summary['seconds_per_round/median']:.3f}"
 
 
+def test_benchmark_table_is_what_the_result_file_says():
+    report = json.loads((ROOT / "results" / "benchmark.json").read_text())
+    rows = re.findall(r"\| `([\w/]+)` \| ([\d.]+) \|$", README, re.MULTILINE)
+    assert rows
+    for key, value in rows:
+        assert float(value) == report[key], key
+
+
 def test_every_algorithm_has_its_row_and_every_file_named_exists():
     from tf_pflego import algorithms
 

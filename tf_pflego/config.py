@@ -32,7 +32,7 @@ class RunConfig:
     clients_per_round_range: str = setting("", "least,most participants, for --participation=range")
     num_rounds: int = setting(200, "T, number of rounds", at_least=1)
     activation_gigabytes: float = setting(
-        8.0, "memory for activations, of all clients that run at once; what is larger passes in blocks", above=0
+        2.0, "memory for activations, of all clients that run at once; what is larger passes in blocks", above=0
     )
     label_space: str = setting("local", "labels within a client, or the dataset's", choices=clients.LABEL_SPACES)
     eval_every: int = setting(10, "evaluate every so many rounds; the last ten always", at_least=1)

@@ -1,7 +1,6 @@
 """From a configuration to a finished run: the only place that turns names into objects."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -58,10 +57,8 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     participation = run_config.participation_of(clients.num_clients)
     body = BODIES[run_config.dataset](clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
-    at_once = min(os.cpu_count(), participation.most_clients_per_round)
-    largest_client = int(clients.train.sizes.max()) * model.activation_bytes_per_example
-    if at_once * largest_client > run_config.activation_gigabytes * 2**30:
-        model = model.in_blocks()
+    largest = clients.train.sizes.max()
+    model = model.within(run_config.activation_gigabytes, largest, participation.most_clients_per_round)
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
 

@@ -19,7 +19,8 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms, data, engines, models
+from tf_pflego import algorithms, config, data, engines, models
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
@@ -27,6 +28,8 @@ from tf_pflego.training import Simulation
 NETWORKS = ("fashion_mnist", "omniglot", "synthetic")
 LOCAL_STEPS = 50
 WARM_UP = 3
+_FLOOR_BYTES = 2**31
+_CONVOLUTION = {"strides": 1, "padding": "SAME"}
 
 
 def in_turn(things, repeats):
@@ -59,44 +62,48 @@ def floor(body, sizes, backward=True):
 
     Args:
       body: A Keras model of dense and convolution layers.
-      sizes: How many examples pass at once, one number after the other.
+      sizes: How many examples pass at once; a number for each such pass.
       backward: Whether to do the backward pass too.
     """
     layers = [layer for layer in body.layers if isinstance(layer, tf.keras.layers.Dense | tf.keras.layers.Conv2D)]
-    most = int(max(sizes))
+    numbers = sum(int(np.prod(shape[1:])) for layer in layers for shape in (layer.input_shape, layer.output_shape))
+    # Each pass has rows of its own, as each client has, if that much fits the memory.
+    rows = int(max(max(sizes), min(sum(sizes), _FLOOR_BYTES // (4 * numbers))))
+    starts_of = np.minimum(starts(sizes)[:-1], rows - np.asarray(sizes))
     tensors = []
     for layer in layers:
-        before, after = ([most, *shape[1:]] for shape in (layer.input_shape, layer.output_shape))
+        before, after = ([rows, *shape[1:]] for shape in (layer.input_shape, layer.output_shape))
         tensors.append((tf.random.normal(before), layer.kernel.value(), tf.random.normal(after)))
 
-    @tf.function(reduce_retracing=True)
-    def passes(tensors, size):
+    def forward(layer, x, kernel):
+        return tf.matmul(x, kernel) if isinstance(layer, tf.keras.layers.Dense) else tf.nn.conv2d(x, kernel, **_CONVOLUTION)
+
+    def weights_gradient(layer, x, kernel, gradient):
+        if isinstance(layer, tf.keras.layers.Dense):
+            return tf.matmul(x, gradient, transpose_a=True)
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=kernel.shape, out_backprop=gradient, strides=[1] * 4, padding="SAME"
+        )
+
+    def input_gradient(layer, x, kernel, gradient):
+        if isinstance(layer, tf.keras.layers.Dense):
+            return tf.matmul(gradient, kernel, transpose_b=True)
+        return tf.nn.conv2d_transpose(gradient, kernel, tf.shape(x), **_CONVOLUTION)
+
+    @tf.function
+    def passes(tensors):
         results = []
-        for position, (layer, (x, kernel, gradient)) in enumerate(zip(layers, tensors, strict=True)):
-            x, gradient = x[:size], gradient[:size]
-            if isinstance(layer, tf.keras.layers.Dense):
-                results.append(tf.matmul(x, kernel))
+        for start, size in zip(starts_of.tolist(), map(int, sizes), strict=True):  # Side by side: every core has work.
+            for position, (layer, (x, kernel, gradient)) in enumerate(zip(layers, tensors, strict=True)):
+                x, gradient = x[start : start + size], gradient[start : start + size]
+                results.append(forward(layer, x, kernel))
                 if backward:
-                    results.append(tf.matmul(x, gradient, transpose_a=True))
+                    results.append(weights_gradient(layer, x, kernel, gradient))
                 if backward and position:
-                    results.append(tf.matmul(gradient, kernel, transpose_b=True))
-                continue
-            options = {"strides": 1, "padding": "SAME"}
-            results.append(tf.nn.conv2d(x, kernel, **options))
-            if backward:
-                results.append(tf.raw_ops.Conv2DBackpropFilter(
-                    input=x, filter_sizes=kernel.shape, out_backprop=gradient, strides=[1] * 4, padding="SAME"
-                ))  # fmt: skip
-            if backward and position:
-                results.append(tf.nn.conv2d_transpose(gradient, kernel, tf.shape(x), **options))
-        return [tf.reshape(result, [-1])[0] for result in results]
+                    results.append(input_gradient(layer, x, kernel, gradient))
+        return tf.add_n([tf.reshape(result, [-1])[0] for result in results])
 
-    def run():
-        for size in sizes:
-            for result in passes(tensors, tf.constant(int(size))):
-                result.numpy()
-
-    return run
+    return lambda: passes(tensors).numpy()
 
 
 def federation(sizes, test_sizes, num_classes, shape, seed=0):
@@ -130,6 +137,7 @@ def load(name, data_dir):
 def simulation_of(clients, body, algorithm, engine, per_round, **settings):
     """Returns a simulation; the sizes of its cohort do not change, so that a floor can be taken."""
     model = models.SplitModel(body, clients.num_classes.max())
+    model = model.within(config.RunConfig.activation_gigabytes, clients.train.sizes.max(), per_round)
     built = algorithms.build(algorithm, model, **{"local_steps": LOCAL_STEPS, **settings})
     return Simulation(built, clients, Participation(clients.num_clients, per_round), engine)
 
@@ -146,28 +154,58 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
     sizes = clients.train.sizes[:per_round]
     whole = name == "fashion_mnist"
     at_once = [sizes.sum()] if whole else sizes
-    test_at_once = [clients.test.sizes.sum()] if whole else clients.test.sizes
+    test_at_once = [clients.test.sizes.sum() // 2] * 2 if whole else clients.test.sizes
     for engine in engines.NAMES:
         started = time.perf_counter()
         with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
             pflego.run_round()
             report[f"{name}/pflego/{engine}/start_up_seconds"] = round(time.perf_counter() - started, 2)
-            things = {"floor": floor(body, at_once), "pflego": pflego.run_round}
+            for _ in range(WARM_UP):
+                pflego.run_round()
+            report[f"{name}/pflego/{engine}/main_megabytes"] = resident_megabytes(os.getpid())
+            if engine == "tff":
+                report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(pflego._engine.worker.pid)
+            nothing = Simulation(idle(pflego.algorithm.model), clients, pflego.participation, engine)
+            things = {"floor": floor(body, at_once), "pflego": pflego.run_round, "idle": nothing.run_round}
             if engine == "in_process":
                 things["evaluation_floor"] = floor(body, test_at_once, backward=False)
                 things["evaluation"] = lambda run=pflego: run.evaluate(train_loss=False)
                 things["train_loss"] = lambda run=pflego: run.evaluate(train_loss=True)
             seconds = in_turn(things, repeats)
+            nothing.close()
             compare(report, f"{name}/pflego/{engine}", seconds["pflego"], seconds["floor"])
+            report[f"{name}/idle/{engine}/seconds"] = spread(seconds["idle"])
+            report[f"{name}/idle/{engine}/over_floor"] = ratio(seconds["idle"], seconds["floor"])
             if engine == "in_process":
                 report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(seconds["evaluation"])
                 report[f"{name}/pflego/in_process/evaluation_with_train_loss_seconds"] = spread(seconds["train_loss"])
                 report[f"{name}/pflego/in_process/eval_share"] = ratio(seconds["evaluation"], seconds["pflego"])
                 report[f"{name}/pflego/in_process/eval_floor_share"] = ratio(seconds["evaluation_floor"], seconds["pflego"])
-            report[f"{name}/pflego/{engine}/main_megabytes"] = resident_megabytes(os.getpid())
-            if engine == "tff":
-                report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(pflego._engine.worker.pid)
             measure_fedper(name, clients, body, engine, per_round, pflego, fedper_repeats, report)
+
+
+def idle(model):
+    """Returns an algorithm whose clients send theta back: what remains of a round is the engine."""
+
+    def client_update(theta, client_message, state, client, round_):
+        weights = Weights([client.client_weight * w for w in theta], state)
+        return ClientResult(state, weights.theta, (), weights)
+
+    return Algorithm(
+        name="idle",
+        model=model,
+        init_server=lambda: [tf.constant(w) for w in model.initial_theta],
+        init_client=lambda seed, num_classes: tf.zeros([model.num_classes, model.num_features + 1]),
+        exchanges=(
+            Exchange(
+                broadcast=lambda theta, round_: theta,
+                client_update=client_update,
+                server_update=lambda theta, summed, kept, client_ids, round_: theta,
+            ),
+        ),
+        personalize=lambda theta, head: Weights(theta, head),
+        shared=frozenset({"theta"}),
+    )
 
 
 def measure_fedper(name, clients, body, engine, per_round, pflego, repeats, report):
@@ -201,18 +239,18 @@ def measure_federation_size(report, repeats):
     Clients have been visited once before rounds are timed; what the first visit costs is measured apart.
     """
     runs, name = {}, "synthetic/pflego/in_process/"
-    for exponent in (2, 3, 4, 5):
+    for exponent in (5, 4, 3, 2):
         number = 10**exponent
         clients = federation([20] * number, [5] * number, 2, (8, 8, 1))
         before = resident_megabytes(os.getpid())
         run = runs[exponent] = simulation_of(clients, models.mlp((8, 8, 1), 0), "pflego", "in_process", 20)
-        run.run_round()
+        for _ in range(10):
+            run.run_round()
+        # Of the store only what these rounds have touched is in memory, and the data are in a mapped file.
+        report[f"{name}i1e{exponent}_megabytes_added"] = round(resident_megabytes(os.getpid()) - before, 1)
         started = time.perf_counter()
-        states = tf.nest.flatten(run.store.get(range(number)))
+        run.store.get(range(number))
         report[f"{name}i1e{exponent}_first_visit_microseconds"] = round((time.perf_counter() - started) / number * 1e6, 1)
-        stored = sum(leaf.nbytes for leaf in states) / 2**20
-        del states
-        report[f"{name}i1e{exponent}_megabytes_without_store"] = round(resident_megabytes(os.getpid()) - before - stored, 1)
     seconds = in_turn({exponent: run.run_round for exponent, run in runs.items()}, repeats)
     for exponent in runs:
         report[f"{name}i1e{exponent}_seconds"] = spread(seconds[exponent])

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,6 +72,14 @@ def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_bl
         results.append(run(theta))
     for a, b in zip(*map(tf.nest.flatten, results), strict=True):
         np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+def test_blocks_are_chosen_where_the_activations_do_not_fit(tiny_model):
+    largest = 2**30 // tiny_model.activation_bytes_per_example
+    assert tiny_model.within(1.0, largest, 1) is tiny_model
+    assert tiny_model.within(1.0, largest + 1, 1) is not tiny_model
+    if os.cpu_count() > 1:
+        assert tiny_model.within(1.0, largest, 2) is not tiny_model
 
 
 def test_loss_and_gradient_match_the_oracle_with_padding(tiny_model):

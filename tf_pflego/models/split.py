@@ -60,6 +60,18 @@ class SplitModel:
         self._block = None
         self._seed = seed
 
+    def within(self, gigabytes: float, num_examples: int, num_clients: int) -> "SplitModel":
+        """Returns the model, in blocks if the activations of all clients that run at once would not fit.
+
+        Args:
+          gigabytes: The memory that they may take.
+          num_examples: Of the largest client.
+          num_clients: The largest number of participants; as many as there are cores run at once.
+        """
+        at_once = min(os.cpu_count(), num_clients)
+        needed = at_once * int(num_examples) * self.activation_bytes_per_example
+        return self.in_blocks() if needed > gigabytes * 2**30 else self
+
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES) -> "SplitModel":
         """Returns the same model for clients whose activations do not fit the memory.
 
