@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_pflego
 from tf_pflego import algorithms, config, data, models
-from tf_pflego.metrics import Progress, RunDirectory
+from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.training import Simulation
 
 BODIES = {
@@ -72,7 +72,7 @@ def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]
     directory = RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None
     with build_simulation(run_config, **hyper_parameters) as simulation:
         if directory is not None:
-            versions = {"tf_pflego": tf_pflego.__version__, "tensorflow": tf.__version__}
+            versions = {"tf_pflego": tf_pflego.__version__, "commit": source_commit(), "tensorflow": tf.__version__}
             hyper_parameters = dict(sorted(hyper_parameters.items()))
             directory.start(
                 dataclasses.asdict(run_config) | hyper_parameters | {"versions": versions}, simulation.data.partition

@@ -4,9 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.oracles import network
 from tf_pflego import algorithms, engines
+from tf_pflego.algorithms.personal_head import HeadState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Round
 from tf_pflego.core.participation import Participation
@@ -102,3 +104,66 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
     simulation.run_round()
     np.testing.assert_allclose(simulation.server_state.weights.head, head, atol=TOLERANCE)
     np.testing.assert_allclose(simulation.server_state.weights.theta[0], theta[0], atol=TOLERANCE)
+
+
+def server_states(name, model, data, rounds=3, **config):
+    """The server's weights after each of some rounds, as flat lists of arrays."""
+    simulation = Simulation(algorithms.build(name, model, local_steps=4, **config), data, Participation(3, 2), "in_process")
+    states = []
+    for _ in range(rounds):
+        simulation.run_round()
+        states.append([np.asarray(w).copy() for w in tf.nest.flatten(simulation.server_state)])
+    return states
+
+
+@pytest.mark.parametrize(("name", "config"), [("fedprox", {"proximal_weight": 0.0}), ("ditto", {"proximal_weight": 3.0})])
+def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(tiny_model, tiny_clients, name, config):
+    shared = {"client_learning_rate": RATE}
+    expected = server_states("fedavg", tiny_model, tiny_clients, **shared)
+    for a, b in zip(server_states(name, tiny_model, tiny_clients, **shared, **config), expected, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_allclose(x, y, atol=TOLERANCE)
+
+
+def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
+    for state in server_states("fedrep", tiny_model, tiny_clients, client_learning_rate=RATE, body_steps=0):
+        for w, start in zip(state, tiny_model.initial_theta, strict=True):
+            np.testing.assert_allclose(w, start, atol=TOLERANCE)
+
+
+def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(tiny_model):
+    """With one client the mean gradient is its own, and the correction is 0."""
+    from tests.conftest import make_clients
+
+    data = make_clients((5,), (2,), (3,))
+    states = []
+    for name in ("feddane", "fedprox"):
+        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE, proximal_weight=0.5)
+        simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
+        simulation.run_round()
+        states.append(tf.nest.flatten(simulation.server_state.weights))
+    for a, b in zip(*states, strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
+    """One client: its head stays with it, and is the classifier that FedAvg would average over it alone."""
+    from tests.conftest import make_clients
+
+    data = make_clients((5,), (2,), (3,))
+    heads, thetas = [], []
+    for name in ("fedper", "fedavg"):
+        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE)
+        simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
+        if name == "fedper":
+            simulation.store.put([0], HeadState(np.asarray(tiny_model.initial_weights().head)[None]))
+        for _ in range(3):
+            simulation.run_round()
+        weights = algorithm.personalize(
+            simulation.server_state, tf.nest.map_structure(lambda leaf: leaf[0], simulation.store.get([0]))
+        )
+        heads.append(weights.head)
+        thetas.append(weights.theta)
+    np.testing.assert_allclose(*heads, atol=TOLERANCE)
+    for a, b in zip(*thetas, strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)

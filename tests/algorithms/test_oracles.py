@@ -32,6 +32,18 @@ def simulation_of(name, model, clients, **config):
     return Simulation(algorithms.build(name, model, **config), clients, Participation(3, 2), "in_process", seed=11)
 
 
+def rounds_of(simulation):
+    """Yields the participants of each round, which the caller runs."""
+    for number in range(1, ROUNDS + 1):
+        yield simulation.participation.draw(simulation.seed, number)
+
+
+def server_weights(simulation):
+    """The network that the server starts from, in float64: (theta, head)."""
+    weights = simulation.server_state.weights
+    return float64(weights.theta), float64([weights.head])[0]
+
+
 def assert_close(actual, expected):
     for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
@@ -43,33 +55,86 @@ def test_pflego(tiny_model, tiny_clients, scale, tau):
     config = {"local_steps": tau, "client_learning_rate": 0.3, "server_learning_rate": 0.2, "head_step_scale": scale}
     simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **config)
     theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for number in range(1, ROUNDS + 1):
-        participants = simulation.participation.draw(simulation.seed, number)
+    for participants in rounds_of(simulation):
         theta, heads = pflego.one_round(theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2})
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
         assert_close(own_heads(simulation).values(), heads.values())
 
 
-def test_fedper(tiny_model, tiny_clients):
-    config = {"local_steps": 6, "client_learning_rate": 0.1}
-    simulation = simulation_of("fedper", tiny_model, tiny_clients, **config)
+def test_fedrecon(tiny_model, tiny_clients):
+    config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
+    simulation = simulation_of("fedrecon", tiny_model, tiny_clients, server_optimizer="sgd", **config)
     theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for number in range(1, ROUNDS + 1):
-        participants = simulation.participation.draw(simulation.seed, number)
-        theta, heads = averaging.fedper_round(theta, heads, tiny_clients, participants, config)
+    for participants in rounds_of(simulation):
+        theta, heads = pflego.fedrecon_round(theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2})
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
         assert_close(own_heads(simulation).values(), heads.values())
 
 
-def test_fedavg(tiny_model, tiny_clients):
-    config = {"local_steps": 6, "client_learning_rate": 0.1}
-    simulation = simulation_of("fedavg", tiny_model, tiny_clients, **config)
-    theta, head = float64(tiny_model.initial_theta), float64([simulation.server_state.weights.head])[0]
-    for number in range(1, ROUNDS + 1):
-        participants = simulation.participation.draw(simulation.seed, number)
-        theta, head = averaging.fedavg_round(theta, head, tiny_clients, participants, config)
+@pytest.mark.parametrize(("name", "config"), [("fedper", {}), ("fedrep", {"body_steps": 2}), ("fedrep", {"body_steps": 0})])
+def test_methods_that_average_the_body(tiny_model, tiny_clients, name, config):
+    config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
+    one_round = {"fedper": averaging.fedper_round, "fedrep": averaging.fedrep_round}[name]
+    simulation = simulation_of(name, tiny_model, tiny_clients, **config)
+    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
+    for participants in rounds_of(simulation):
+        theta, heads = one_round(theta, heads, tiny_clients, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+        assert_close(own_heads(simulation).values(), heads.values())
+
+
+@pytest.mark.parametrize(("name", "config"), [("fedavg", {}), ("fedprox", {"proximal_weight": 0.5})])
+def test_methods_that_average_the_model(tiny_model, tiny_clients, name, config):
+    config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
+    one_round = {"fedavg": averaging.fedavg_round, "fedprox": averaging.fedprox_round}[name]
+    simulation = simulation_of(name, tiny_model, tiny_clients, **config)
+    theta, head = server_weights(simulation)
+    for participants in rounds_of(simulation):
+        theta, head = one_round(theta, head, tiny_clients, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.weights.theta, theta)
+        assert_close([simulation.server_state.weights.head], [head])
+
+
+def test_ditto(tiny_model, tiny_clients):
+    config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
+    simulation = simulation_of("ditto", tiny_model, tiny_clients, **config)
+    theta, head = server_weights(simulation)
+    personal = {client: [*theta, head] for client in range(3)}
+    for participants in rounds_of(simulation):
+        theta, head, personal = averaging.ditto_round(theta, head, personal, tiny_clients, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.weights.theta, theta)
+        assert_close([simulation.server_state.weights.head], [head])
+        for client in range(3):
+            own = simulation.store.get([client]).weights
+            assert_close([*(w[0] for w in own.theta), own.head[0]], personal[client])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fedbabu(tiny_model, tiny_clients, momentum):
+    config = {"local_steps": 6, "client_learning_rate": 0.1, "momentum": momentum}
+    simulation = simulation_of("fedbabu", tiny_model, tiny_clients, **config)
+    theta = float64(tiny_model.initial_theta)
+    (head,) = float64([simulation.algorithm.personalize(simulation.server_state, ()).head])
+    np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(3), atol=1e-6)
+    assert not head[:, -1].any()
+    for participants in rounds_of(simulation):
+        theta = averaging.fedbabu_round(theta, head, tiny_clients, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+
+
+def test_feddane(tiny_model, tiny_clients):
+    config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
+    simulation = simulation_of("feddane", tiny_model, tiny_clients, **config)
+    theta, head = server_weights(simulation)
+    for number, participants in enumerate(rounds_of(simulation), start=1):
+        first = simulation.participation.draw(simulation.seed, number, "gradients")
+        theta, head = averaging.feddane_round(theta, head, tiny_clients, first, participants, config)
         simulation.run_round()
         assert_close(simulation.server_state.weights.theta, theta)
         assert_close([simulation.server_state.weights.head], [head])

@@ -62,3 +62,30 @@ def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
     assert summary["seconds_per_round/median"] == 10.5
     assert (summary["train_loss"], summary["bytes_down"], summary["bytes_up"]) == (-20, 40, 20)
     assert "train_loss/last10" not in summary
+
+
+def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients):
+    """FedBABU: everybody's hits and losses are those of the network after its own steps, which the server never sees."""
+    from tests.oracles.averaging import local_steps
+
+    config = {"local_steps": 8, "client_learning_rate": 0.5}
+    tuned = algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5, fine_tuning_steps=8)
+    simulation = Simulation(tuned, tiny_clients, Participation(3, 3), "in_process")
+    head = np.asarray(tuned.personalize(simulation.server_state, ()).head, np.float64)
+    result = simulation.evaluate()
+    for client in range(3):
+        x, y = network.of_client(tiny_clients.train, client)
+        served = local_steps([np.asarray(w, np.float64) for w in tiny_model.initial_theta], head, x, y, config)
+        assert result.train_loss[client] == pytest.approx(network.loss(*served, x, y), rel=1e-4)
+        x, y = network.of_client(tiny_clients.test, client)
+        assert result.test_hits[client] == np.sum(network.forward(*served, x)[2].argmax(axis=1) == y)
+    plain = Simulation(
+        algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5),
+        tiny_clients,
+        Participation(3, 3),
+        "in_process",
+    )
+    for run in (simulation, plain):
+        run.run_round()
+    for a, b in zip(simulation.server_state.theta, plain.server_state.theta, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -2,16 +2,28 @@
 
 from typing import Any
 
+from tf_pflego.algorithms.ditto import DittoConfig, build_ditto
 from tf_pflego.algorithms.fedavg import FedAvgConfig, build_fedavg
+from tf_pflego.algorithms.fedbabu import FedBabuConfig, build_fedbabu
+from tf_pflego.algorithms.feddane import FedDaneConfig, build_feddane
 from tf_pflego.algorithms.fedper import FedPerConfig, build_fedper
+from tf_pflego.algorithms.fedprox import FedProxConfig, build_fedprox
+from tf_pflego.algorithms.fedrecon import FedReconConfig, build_fedrecon
+from tf_pflego.algorithms.fedrep import FedRepConfig, build_fedrep
 from tf_pflego.algorithms.pflego import PflegoConfig, build_pflego
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
 REGISTRY = {
     "pflego": (PflegoConfig, build_pflego),
+    "fedrecon": (FedReconConfig, build_fedrecon),
     "fedper": (FedPerConfig, build_fedper),
+    "fedrep": (FedRepConfig, build_fedrep),
+    "fedbabu": (FedBabuConfig, build_fedbabu),
     "fedavg": (FedAvgConfig, build_fedavg),
+    "fedprox": (FedProxConfig, build_fedprox),
+    "feddane": (FedDaneConfig, build_feddane),
+    "ditto": (DittoConfig, build_ditto),
 }
 
 

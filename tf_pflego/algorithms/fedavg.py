@@ -22,13 +22,11 @@ Differences from the paper: none in the result. The classifier starts from Gloro
 """
 
 import dataclasses
-from typing import NamedTuple
-
-import tensorflow as tf
 
 from tf_pflego.algorithms import settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient_descent, weighted_mean
+from tf_pflego.algorithms.averaging import average_model
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.local_training import gradient_descent
 from tf_pflego.models.split import SplitModel
 
 
@@ -43,39 +41,10 @@ class FedAvgConfig:
         settings.check(self)
 
 
-class ServerState(NamedTuple):
-    """What the server keeps."""
-
-    weights: Weights  # body and classifier
-
-
-class Upload(NamedTuple):
-    """What the server sums over the participants."""
-
-    weights: Weights  # alpha_i times the client's network
-    client_weight: tf.Tensor  # [] alpha_i
-
-
 def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
 
-    def client_update(weights, client_message, state, client, round_):
-        del client_message, round_
-        weights = gradient_descent(model.loss, weights, client, config.local_steps, config.client_learning_rate)
-        alpha = client.client_weight
-        upload = Upload(tf.nest.map_structure(lambda w: alpha * w, weights), alpha)
-        return ClientResult(state, upload, (), weights)
+    def local_update(weights, client):
+        return gradient_descent(lambda w: model.loss(w, client), weights, config.local_steps, config.client_learning_rate)
 
-    def server_update(state, total, kept, client_ids, round_):
-        del state, kept, client_ids, round_
-        return ServerState(weighted_mean(total.weights, total.client_weight))
-
-    return Algorithm(
-        name="fedavg",
-        model=model,
-        init_server=lambda: ServerState(model.initial_weights()),
-        init_client=lambda seed, num_classes: (),
-        exchanges=(Exchange(lambda server, round_: server.weights, client_update, server_update),),
-        personalize=lambda server, client: server.weights,
-        shared=frozenset({"theta", "head"}),
-    )
+    return average_model("fedavg", model, local_update)

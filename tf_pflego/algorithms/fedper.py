@@ -13,7 +13,7 @@ The server keeps theta; client i keeps W_i.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
-  W_i      ClientState.head        [K, M + 1], the last column is the bias
+  W_i      HeadState.head          [K, M + 1], the last column is the bias
   tau      local_steps
   beta     client_learning_rate
   alpha_i  client.client_weight    []
@@ -23,14 +23,11 @@ alpha_i, which is the mean that N_i gives.
 """
 
 import dataclasses
-from typing import NamedTuple
-
-import tensorflow as tf
 
 from tf_pflego.algorithms import settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient_descent, weighted_mean
-from tf_pflego.models import head as head_lib
+from tf_pflego.algorithms.averaging import average_body
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.local_training import gradient_descent
 from tf_pflego.models.split import SplitModel
 
 
@@ -45,50 +42,10 @@ class FedPerConfig:
         settings.check(self)
 
 
-class ServerState(NamedTuple):
-    """What the server keeps."""
-
-    theta: list  # the body's weights
-
-
-class ClientState(NamedTuple):
-    """What client i keeps."""
-
-    head: tf.Tensor  # [K, M + 1] float32, W_i
-
-
-class Upload(NamedTuple):
-    """What the server sums over the participants."""
-
-    theta: list  # alpha_i theta_i
-    client_weight: tf.Tensor  # [] alpha_i
-
-
 def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
     """Returns FedPer for `model`."""
 
-    def init_client(seed, num_classes):
-        return ClientState(head_lib.uniform(seed, num_classes, model.num_classes, model.num_features))
+    def local_update(weights, client):
+        return gradient_descent(lambda w: model.loss(w, client), weights, config.local_steps, config.client_learning_rate)
 
-    def client_update(theta, client_message, state, client, round_):
-        del client_message, round_
-        weights = gradient_descent(
-            model.loss, Weights(theta, state.head), client, config.local_steps, config.client_learning_rate
-        )
-        alpha = client.client_weight
-        upload = Upload([alpha * w for w in weights.theta], alpha)
-        return ClientResult(ClientState(weights.head), upload, (), weights)
-
-    def server_update(state, total, kept, client_ids, round_):
-        del state, kept, client_ids, round_
-        return ServerState(weighted_mean(total.theta, total.client_weight))
-
-    return Algorithm(
-        name="fedper",
-        model=model,
-        init_server=lambda: ServerState([tf.constant(w) for w in model.initial_theta]),
-        init_client=init_client,
-        exchanges=(Exchange(lambda server, round_: server.theta, client_update, server_update),),
-        personalize=lambda server, client: Weights(server.theta, client.head),
-        shared=frozenset({"theta"}),
-    )
+    return average_body("fedper", model, local_update)

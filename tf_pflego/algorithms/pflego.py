@@ -16,7 +16,7 @@ The server keeps theta and the optimiser's state; client i keeps W_i.
 
   paper    here                          shape
   theta    theta                         list of the body's weights
-  W_i      ClientState.head              [K, M + 1], the last column is the bias
+  W_i      HeadState.head                [K, M + 1], the last column is the bias
   phi_i    features                      [n, M]
   tau      local_steps
   beta     client_learning_rate
@@ -30,14 +30,11 @@ time for the same result. Equation 3 scales the head's last step by rho I/r, whi
 """
 
 import dataclasses
-from typing import Any, NamedTuple
-
-import tensorflow as tf
 
 from tf_pflego.algorithms import settings
-from tf_pflego.core import optimizers
-from tf_pflego.core.algorithm import Algorithm, FeatureResult, Weights, features_exchange
-from tf_pflego.models import head as head_lib
+from tf_pflego.algorithms.gradient_server import gradient_server
+from tf_pflego.algorithms.personal_head import HeadState
+from tf_pflego.core.algorithm import Algorithm, FeatureResult
 from tf_pflego.models.head_descent import gradient_descent
 from tf_pflego.models.head_objective import HeadObjective
 from tf_pflego.models.split import SplitModel
@@ -59,29 +56,8 @@ class PflegoConfig:
         settings.check(self)
 
 
-class ServerState(NamedTuple):
-    """What the server keeps."""
-
-    theta: list  # the body's weights
-    optimizer: Any  # state of the server optimiser
-
-
-class ClientState(NamedTuple):
-    """What client i keeps."""
-
-    head: tf.Tensor  # [K, M + 1] float32, W_i
-
-
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     """Returns PFLEGO for `model`."""
-    optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
-
-    def init_server():
-        theta = [tf.constant(w) for w in model.initial_theta]
-        return ServerState(theta, optimizer.init(theta))
-
-    def init_client(seed, num_classes):
-        return ClientState(head_lib.uniform(seed, num_classes, model.num_classes, model.num_features))
 
     def features_update(state, features, client, round_):
         objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
@@ -92,19 +68,6 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
             scale *= client.client_weight
         g_phi = objective.features_gradient(client.client_weight * errors, head)
         head -= scale * objective.head_gradient(errors)
-        return FeatureResult(ClientState(head), g_phi, head)
+        return FeatureResult(HeadState(head), g_phi, head)
 
-    def server_update(state, theta_gradient, kept, client_ids, round_):
-        del kept, client_ids
-        gradient = [round_.participation_scale * g for g in theta_gradient]
-        return ServerState(*optimizer.apply(gradient, state.optimizer, state.theta))
-
-    return Algorithm(
-        name="pflego",
-        model=model,
-        init_server=init_server,
-        init_client=init_client,
-        exchanges=(features_exchange(model.features, features_update, server_update),),
-        personalize=lambda server, client: Weights(server.theta, client.head),
-        shared=frozenset({"theta"}),
-    )
+    return gradient_server("pflego", model, features_update, config.server_optimizer, config.server_learning_rate)

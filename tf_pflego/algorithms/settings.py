@@ -21,6 +21,16 @@ def client_learning_rate():
     return setting(0.007, "beta, learning rate of the local steps", above=0)
 
 
+def proximal_weight():
+    """mu."""
+    return setting(0.25, "mu, weight of the squared distance to the server's weights", at_least=0)
+
+
+def momentum():
+    """m."""
+    return setting(0.9, "m, momentum of the local steps, which starts anew in each round", at_least=0)
+
+
 def server_learning_rate():
     """rho."""
     return setting(0.001, "rho, (base) learning rate of the server optimiser", above=0)

@@ -104,6 +104,7 @@ class Algorithm:
       exchanges: The exchanges of a round, in order.
       personalize: (server_state, client_state) -> Weights with which the client would be served now.
       shared: The fields of these `Weights` that are the same for all clients, a subset of {"theta", "head"}.
+      fine_tune: (Weights, Client) -> the weights to test and serve, if a client adapts them to its training examples first.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Algorithm:
     exchanges: tuple[Exchange, ...]
     personalize: Callable[[Structure, Structure], Weights]
     shared: frozenset
+    fine_tune: Callable[[Weights, Client], Weights] | None = None
 
     def client_state_spec(self) -> Structure:
         """Returns the nest of `tf.TensorSpec` of one client's state."""

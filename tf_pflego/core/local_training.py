@@ -1,34 +1,46 @@
-"""Local training of a whole model: what FedAvg, FedPer and their kin do between the two messages of a round."""
+"""Local training: what clients do between the two messages of a round where more than the head is trained."""
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Client, Weights
 
-
-def gradient_descent(loss: Callable[[Weights, Client], tf.Tensor], weights: Weights, client: Client, steps: int, rate: float):
-    """Returns the weights after full-batch gradient steps on theta and head at once.
+def gradient_descent(loss: Callable[[Any], tf.Tensor], weights: Any, steps: int, rate: float, momentum: float = 0.0) -> Any:
+    """Returns the weights after gradient steps on all of them at once.
 
     Args:
-      loss: (weights, client) -> [] the client's mean loss.
-      weights: Where to start.
-      client: Whose examples to use.
-      steps: tau.
+      loss: weights -> [] the client's loss.
+      weights: Where to start, a nest of tensors.
+      steps: tau; none returns the weights as they are.
       rate: beta.
+      momentum: m; a step moves by -beta v, where v <- m v + gradient starts from 0.
     """
+    if steps == 0:
+        return weights
 
-    def step(k, weights):
+    def gradient_at(weights):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            value = loss(weights, client)
-        gradient = tape.gradient(value, weights)
-        return k + 1, tf.nest.map_structure(lambda w, g: w - rate * g, weights, gradient)
+            value = loss(weights)
+        return tape.gradient(value, weights)
 
-    _, weights = tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights), maximum_iterations=steps)
-    return weights
+    def step(k, weights, velocity):
+        velocity = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient_at(weights))
+        return k + 1, tf.nest.map_structure(lambda w, v: w - rate * v, weights, velocity), velocity
+
+    def plain_step(k, weights):
+        return k + 1, tf.nest.map_structure(lambda w, g: w - rate * g, weights, gradient_at(weights))
+
+    start = (tf.constant(0), weights)
+    if momentum:
+        start, step_once = (*start, tf.nest.map_structure(tf.zeros_like, weights)), step
+    else:
+        step_once = plain_step
+    return tf.while_loop(lambda k, *_: k < steps, step_once, start, maximum_iterations=steps)[1]
 
 
-def weighted_mean(weighted_sum, weight_sum: tf.Tensor):
-    """Returns sum(w_i x_i) / sum(w_i), the participants' mean, from the two sums."""
-    return tf.nest.map_structure(lambda total: total / weight_sum, weighted_sum)
+def squared_distance(weights: Any, center: Any) -> tf.Tensor:
+    """Returns [] the sum of squared differences of two nests of tensors."""
+    differences = tf.nest.map_structure(lambda w, c: tf.reduce_sum(tf.square(w - c)), weights, center)
+    return tf.add_n(tf.nest.flatten(differences))

@@ -5,11 +5,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Client, Exchange, Round, Structure
+from tf_pflego.core.algorithm import Algorithm, Client, Exchange, Round, Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.mapped import OpenData
+from tf_pflego.data.mapped import OpenData, Rows
 from tf_pflego.models import head as head_lib
-from tf_pflego.models.split import SplitModel
 
 
 class Participants(NamedTuple):
@@ -73,14 +72,28 @@ def count_hits(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tf.Te
     return tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)
 
 
+def read_client(rows: Rows, first, count, num_classes, client_weight, seed) -> Client:
+    """Returns a client that sees `count` training examples from row `first` on."""
+    examples, labels = rows.read(first, count)
+    return Client(
+        examples=examples,
+        labels=labels,
+        example_weights=tf.fill([count], 1.0 / tf.cast(count, tf.float32)),
+        num_examples=tf.cast(count, tf.int32),
+        num_classes=tf.cast(num_classes, tf.int32),
+        client_weight=client_weight,
+        seed=tf.cast(seed, tf.int32),
+    )
+
+
 def run_client(
-    exchange: Exchange, model: SplitModel, data: OpenData, message, client_message, state, facts, round_, evaluate: bool
+    algorithm: Algorithm, exchange: Exchange, data: OpenData, message, client_message, state, facts, round_, evaluate: bool
 ):
     """Runs one client's part of an exchange, as operations of the graph being built.
 
     Args:
-      exchange: The exchange.
-      model: The algorithm's model.
+      algorithm: The algorithm.
+      exchange: The exchange, one of the algorithm's.
       data: The clients' data, opened.
       message: From the server to all.
       client_message: From the server to this client.
@@ -93,19 +106,11 @@ def run_client(
       (summed, kept, state, hits); hits is -1 if not evaluated.
     """
     first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
-    examples, labels = data.train.read(first, count)
-    client = Client(
-        examples=examples,
-        labels=labels,
-        example_weights=tf.fill([count], 1.0 / tf.cast(count, tf.float32)),
-        num_examples=tf.cast(count, tf.int32),
-        num_classes=tf.cast(num_classes, tf.int32),
-        client_weight=facts.weight,
-        seed=tf.cast(tf.stack(seed), tf.int32),
-    )
+    client = read_client(data.train, first, count, num_classes, facts.weight, tf.stack(seed))
     result = exchange.client_update(message, client_message, state, client, round_)
     hits = tf.constant(-1)
     if evaluate:
+        weights = result.weights if algorithm.fine_tune is None else algorithm.fine_tune(result.weights, client)
         examples, labels = data.test.read(first_test, count_test)
-        hits = count_hits(result.weights.head, model.features(result.weights.theta, examples), labels)
+        hits = count_hits(weights.head, algorithm.model.features(weights.theta, examples), labels)
     return result.summed, result.kept, result.state, hits

@@ -19,7 +19,7 @@ class InProcessEngine:
     """
 
     def __init__(self, algorithm: Algorithm, data: MappedData):
-        self._model = algorithm.model
+        self._algorithm = algorithm
         self._data = data
         self._functions = {}
 
@@ -40,7 +40,7 @@ class InProcessEngine:
     def _trace(self, exchange, evaluate, message, brought, facts, round_):
         def run_one(data, message, brought, facts, round_):
             state, client_message = brought
-            return run_client(exchange, self._model, data, message, client_message, state, facts, round_, evaluate)
+            return run_client(self._algorithm, exchange, data, message, client_message, state, facts, round_, evaluate)
 
         @tf.function
         def run(message, brought, facts, round_):

@@ -31,7 +31,7 @@ class TffEngine:
     """
 
     def __init__(self, algorithm: Algorithm, data: MappedData, threads_per_operation: int | None = None):
-        self._model = algorithm.model
+        self._algorithm = algorithm
         self._data = data
         self.worker = Worker(data.train.descriptors + data.test.descriptors, threads_per_operation)
         self._context = execution_context(self.worker)
@@ -44,7 +44,7 @@ class TffEngine:
         key = (id(exchange), evaluate)
         if key not in self._computations:
             self._computations[key] = _ExchangeComputation(
-                exchange, self._model, self._data, message, round_, brought, evaluate
+                self._algorithm, exchange, self._data, message, round_, brought, evaluate
             )
         computation = self._computations[key]
         clients = list(computation.brought.pack_all(brought, len(participants.ids)))
@@ -67,14 +67,14 @@ class _ExchangeComputation:
       left: How what a client leaves is packed.
     """
 
-    def __init__(self, exchange, model, data, message, round_, brought, evaluate):
+    def __init__(self, algorithm, exchange, data, message, round_, brought, evaluate):
         one_client = tf.nest.map_structure(lambda leaf: leaf[0], brought)
         self.brought = Packing(one_client)
 
         def run_one(shared, facts, state, client_message):
             message_, round_here = tf.nest.pack_sequence_as((message, round_), shared)
             summed, *left = run_client(
-                exchange, model, data.open(), message_, client_message, state, facts, round_here, evaluate
+                algorithm, exchange, data.open(), message_, client_message, state, facts, round_here, evaluate
             )
             return summed, tuple(left)
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import subprocess
 import tempfile
 from typing import Any
 
@@ -88,3 +89,15 @@ class RunDirectory:
         partial = self.path / f".{name}.partial"
         partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         os.replace(partial, self.path / name)
+
+
+def source_commit() -> str | None:
+    """Returns the commit of the source tree that runs, with "+changes" if it has any, or None outside of a repository."""
+    root = pathlib.Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty=+changes", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

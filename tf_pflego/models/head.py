@@ -39,3 +39,15 @@ def glorot(seed: int, num_classes: int, num_features: int) -> tf.Tensor:
     limit = (6.0 / (num_features + num_classes)) ** 0.5
     kernel = seeds.generator(seed, "classifier").uniform(-limit, limit, (num_classes, num_features))
     return tf.constant(np.pad(kernel, [(0, 0), (0, 1)]), tf.float32)
+
+
+def orthogonal(seed: int, num_classes: int, num_features: int) -> np.ndarray:
+    """Returns a head [num_classes, M + 1] of random orthonormal rows, or columns if there are more classes than features.
+
+    Its biases are 0. Source: FedBABU.
+    """
+    longer, shorter = max(num_classes, num_features), min(num_classes, num_features)
+    q, r = np.linalg.qr(seeds.generator(seed, "orthogonal_head").normal(size=(longer, shorter)))
+    q *= np.sign(np.diag(r))  # Which makes it uniform among all such matrices.
+    kernel = q.T if num_classes < num_features else q
+    return np.pad(kernel, [(0, 0), (0, 1)]).astype(np.float32)

@@ -41,6 +41,7 @@ class SplitModel:
       theta_names: Names of the body's weights.
       initial_theta: Their values, a list of float32 arrays.
       num_features: M.
+      seed: Seed of what the model's users draw, besides theta_0.
       example_shape: Shape of one example.
       activation_bytes_per_example: Size of all that the body computes from one example: more than what its gradient needs.
 
@@ -58,7 +59,7 @@ class SplitModel:
         self.num_features = int(traced.output_shape[-1])
         self.activation_bytes_per_example = traced.bytes_per_example
         self._block = None
-        self._seed = seed
+        self.seed = seed
 
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> "SplitModel":
         """Returns the model, in blocks if the activations of all clients that run at once would not fit.
@@ -88,7 +89,7 @@ class SplitModel:
     def initial_weights(self) -> Weights:
         """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias, as float32 tensors."""
         return Weights(
-            [tf.constant(w) for w in self.initial_theta], head_lib.glorot(self._seed, self.num_classes, self.num_features)
+            [tf.constant(w) for w in self.initial_theta], head_lib.glorot(self.seed, self.num_classes, self.num_features)
         )
 
     def _import_body(self, theta, examples):

@@ -11,7 +11,7 @@ from tf_pflego.core.algorithm import Algorithm, specs_of
 from tf_pflego.core.state_store import ClientStateStore
 from tf_pflego.data.clients import ClientSplit
 from tf_pflego.data.mapped import MappedData
-from tf_pflego.engines.exchange import count_hits
+from tf_pflego.engines.exchange import count_hits, read_client
 from tf_pflego.models import head as head_lib
 
 _ACTIVATION_BYTES_PER_BLOCK = 2**28
@@ -77,7 +77,7 @@ class Evaluator:
             if statistic not in self._functions:
                 self._functions[statistic] = self._trace(statistic, server_state, store)
             offsets = split.offsets[clients.start : clients.stop + 1]
-            results.append(self._functions[statistic](server_state, states, offsets))
+            results.append(self._functions[statistic](server_state, states, offsets, np.asarray(clients)))
         return np.concatenate(results)
 
     def _blocks(self, split: ClientSplit):
@@ -99,10 +99,11 @@ class Evaluator:
         }[statistic]
 
         @tf.function
-        def run(server_state, states, offsets):
+        def run(server_state, states, offsets, ids):
             examples, labels = split.open().read(offsets[0], offsets[-1] - offsets[0])
+            training = self._data.train.open()
             shared = None
-            if "theta" in algorithm.shared:
+            if "theta" in algorithm.shared and algorithm.fine_tune is None:
                 # Any client's state will do: theta does not depend on it.
                 anyone = tf.nest.map_structure(lambda leaf: leaf[0], states)
                 theta = algorithm.personalize(server_state, anyone).theta
@@ -114,6 +115,8 @@ class Evaluator:
             def one(k):
                 rows = slice(offsets[k] - offsets[0], offsets[k + 1] - offsets[0])
                 weights = algorithm.personalize(server_state, tf.nest.map_structure(lambda leaf: leaf[k], states))
+                if algorithm.fine_tune is not None:
+                    weights = algorithm.fine_tune(weights, self._client(training, ids[k]))
                 features = model.features(weights.theta, examples[rows]) if shared is None else shared[rows]
                 return measure(weights.head, features, labels[rows])
 
@@ -121,7 +124,15 @@ class Evaluator:
             return tf.map_fn(one, tf.range(count), fn_output_signature=dtype, parallel_iterations=_PARTS)
 
         states_spec = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), store.spec)
-        return run.get_concrete_function(specs_of(server_state), states_spec, tf.TensorSpec([None], tf.int64))
+        numbers = tf.TensorSpec([None], tf.int64)
+        return run.get_concrete_function(specs_of(server_state), states_spec, numbers, numbers)
+
+    def _client(self, training, client_id):
+        """Returns a client outside of any round, as operations of the graph being built."""
+        clients = self._data.clients
+        columns = clients.train.offsets[:-1], clients.train.sizes, clients.num_classes, clients.client_weights
+        first, count, num_classes, weight = (tf.gather(tf.constant(column), client_id) for column in columns)
+        return read_client(training, first, count, num_classes, weight, tf.zeros([2], tf.int32))
 
 
 def _loss_sum(head, features, labels):

@@ -1,0 +1,85 @@
+"""FedBABU: the body alone is learnt, under a head that never moves.
+
+Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", in the full-batch form in which
+the PFLEGO paper compares with it. What is learnt: one feature extractor theta for all.
+
+A round:
+  1. The server sends theta to the participants.
+  2. Client i takes tau full-batch gradient steps with momentum m and rate beta on its copy theta_i, the head W fixed.
+  3. It uploads theta_i, weighted by N_i.
+  4. The server takes the N_i-weighted mean over the participants.
+
+Before a client is tested or served it may be fine-tuned: f full-batch steps of rate beta on theta and W, on its own data,
+which are not kept.
+
+The server keeps theta; a client keeps nothing.
+
+  paper    here                    shape
+  theta    theta                   list of the body's weights
+  W        head                    [K, M + 1], orthonormal rows, no bias; the same for all, a constant of the run
+  m        momentum
+  f        fine_tuning_steps       0 in the PFLEGO paper
+  tau      local_steps
+  beta     client_learning_rate
+  alpha_i  client.client_weight    []
+
+Differences from the paper: full-batch steps.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_pflego.algorithms import settings
+from tf_pflego.algorithms.averaging import BodyState, mean, upload
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
+from tf_pflego.core.local_training import gradient_descent
+from tf_pflego.models import head as head_lib
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class FedBabuConfig:
+    """Hyper-parameters of FedBABU."""
+
+    local_steps: int = settings.local_steps()
+    client_learning_rate: float = settings.client_learning_rate()
+    momentum: float = settings.momentum()
+    fine_tuning_steps: int = settings.setting(0, "f, steps on the whole network before a client is tested", at_least=0)
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
+    """Returns FedBABU for `model`."""
+    head = head_lib.orthogonal(model.seed, model.num_classes, model.num_features)
+
+    def fine_tune(weights, client):
+        return gradient_descent(lambda w: model.loss(w, client), weights, config.fine_tuning_steps, config.client_learning_rate)
+
+    def client_update(theta, client_message, state, client, round_):
+        del client_message, round_
+        theta = gradient_descent(
+            lambda theta: model.loss(Weights(theta, tf.constant(head)), client),
+            theta,
+            config.local_steps,
+            config.client_learning_rate,
+            config.momentum,
+        )
+        return ClientResult(state, upload(theta, client), (), Weights(theta, tf.constant(head)))
+
+    def server_update(state, total, kept, client_ids, round_):
+        del state, kept, client_ids, round_
+        return BodyState(mean(total))
+
+    return Algorithm(
+        name="fedbabu",
+        model=model,
+        init_server=lambda: BodyState([tf.constant(w) for w in model.initial_theta]),
+        init_client=lambda seed, num_classes: (),
+        exchanges=(Exchange(lambda server, round_: server.theta, client_update, server_update),),
+        personalize=lambda server, client: Weights(server.theta, tf.constant(head)),
+        shared=frozenset({"theta", "head"}),
+        fine_tune=fine_tune if config.fine_tuning_steps else None,
+    )

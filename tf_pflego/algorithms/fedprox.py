@@ -1,0 +1,54 @@
+"""FedProx: FedAvg whose clients are held near the server's weights.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", in the full-batch form in which the PFLEGO paper compares with
+it. What is learnt: one body and one classifier.
+
+A round:
+  1. The server sends the whole network theta_t to the participants.
+  2. Client i takes tau full-batch gradient steps of rate beta on l_i(theta) + (mu / 2) ||theta - theta_t||^2 from theta_t.
+  3. It uploads the result, weighted by N_i.
+  4. The server takes the N_i-weighted mean over the participants.
+
+The server keeps the network; a client keeps nothing.
+
+  paper    here                    shape
+  theta    Weights                 body and classifier
+  mu       proximal_weight
+  tau      local_steps
+  beta     client_learning_rate
+  alpha_i  client.client_weight    []
+
+Differences from the paper: a fixed number of steps instead of a solution of given inexactness.
+"""
+
+import dataclasses
+
+from tf_pflego.algorithms import settings
+from tf_pflego.algorithms.averaging import average_model
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.local_training import gradient_descent, squared_distance
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class FedProxConfig:
+    """Hyper-parameters of FedProx."""
+
+    local_steps: int = settings.local_steps()
+    client_learning_rate: float = settings.client_learning_rate()
+    proximal_weight: float = settings.proximal_weight()
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
+    """Returns FedProx for `model`."""
+
+    def local_update(server_weights, client):
+        def loss(weights):
+            return model.loss(weights, client) + config.proximal_weight / 2 * squared_distance(weights, server_weights)
+
+        return gradient_descent(loss, server_weights, config.local_steps, config.client_learning_rate)
+
+    return average_model("fedprox", model, local_update)

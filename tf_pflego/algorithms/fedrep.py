@@ -1,0 +1,67 @@
+"""FedRep: the head first, then the body.
+
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", in the full-batch form in which the
+PFLEGO paper compares with it. What is learnt: one feature extractor theta for all, a linear head W_i per client.
+
+A round:
+  1. The server sends theta to the participants.
+  2. Client i takes tau - e full-batch gradient steps of rate beta on W_i alone, over features computed once.
+  3. It takes e such steps on its copy theta_i, with W_i fixed.
+  4. It uploads N_i-weighted theta_i, and keeps W_i.
+  5. The server sets theta to the N_i-weighted mean over the participants.
+
+The server keeps theta; client i keeps W_i.
+
+  paper    here                    shape
+  theta    theta                   list of the body's weights
+  W_i      HeadState.head          [K, M + 1], the last column is the bias
+  tau      local_steps
+  e        body_steps
+  beta     client_learning_rate
+  alpha_i  client.client_weight    []
+
+Differences from the paper: heads start Uniform[0, 1), as those of the methods that it is compared with.
+"""
+
+import dataclasses
+
+from tf_pflego.algorithms import settings
+from tf_pflego.algorithms.averaging import average_body
+from tf_pflego.core.algorithm import Algorithm, Weights
+from tf_pflego.core.local_training import gradient_descent
+from tf_pflego.models import head_descent
+from tf_pflego.models.head_objective import HeadObjective
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRepConfig:
+    """Hyper-parameters of FedRep."""
+
+    local_steps: int = settings.local_steps()
+    body_steps: int = settings.setting(5, "e, the last of the local steps, which are on the body (at most all)", at_least=0)
+    client_learning_rate: float = settings.client_learning_rate()
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
+    """Returns FedRep for `model`."""
+    body_steps = min(config.body_steps, config.local_steps)
+
+    def local_update(weights, client):
+        features = model.features(weights.theta, client.examples)
+        objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
+        head = head_descent.gradient_descent(
+            objective, weights.head, config.local_steps - body_steps, config.client_learning_rate
+        )
+        theta = gradient_descent(
+            lambda theta: model.loss(Weights(theta, head), client),
+            weights.theta,
+            body_steps,
+            config.client_learning_rate,
+        )
+        return Weights(theta, head)
+
+    return average_body("fedrep", model, local_update)
