@@ -1,0 +1,72 @@
+"""Draws the curves of runs: loss and accuracy against rounds, seconds and bytes."""
+
+import json
+import pathlib
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+_MEASURES = (
+    ("train_loss", "training loss, all clients"),
+    ("test_accuracy/client_mean", "test accuracy, all clients"),
+    ("participant_test_accuracy/example_mean", "test accuracy, participants"),
+)
+_AXES = ("rounds", "seconds", "megabytes, down and up")
+
+
+def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathlib.Path]:
+    """Draws a figure for each dataset and degree of personalisation, with a curve for each run of the first seed.
+
+    Args:
+      experiment: Its name.
+      results: Where its runs are; figures go to results/EXPERIMENT.
+      rows: The finished runs.
+
+    Returns:
+      The files.
+    """
+    groups = {}
+    for row in rows:
+        runs = groups.setdefault((row["dataset"], row["personalization"]), {})
+        runs.setdefault(row["run"], results / experiment / row["run"] / f"seed{row['seed']}")
+    paths = []
+    for (dataset, personalization), runs in groups.items():
+        place = dataset.replace("/", "_") + ("" if dataset == "omniglot" else f"_{personalization}")
+        figure, axes = plt.subplots(len(_MEASURES), len(_AXES), figsize=(15, 11), sharey="row", layout="constrained")
+        for number, (name, directory) in enumerate(runs.items()):
+            curve = _curve(directory)
+            style = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3], "linewidth": 1.2}
+            for line, (measure, _) in zip(axes, _MEASURES, strict=True):
+                known = ~np.isnan(curve[measure])
+                for axis, along in zip(line, _AXES, strict=True):
+                    axis.plot(curve[along][known], curve[measure][known], label=name.removeprefix(f"{place}_"), **style)
+        for line, (_, label) in zip(axes, _MEASURES, strict=True):
+            line[0].set_ylabel(label)
+            for axis in line:
+                axis.grid(alpha=0.3)
+        for axis in axes[0]:
+            axis.set_yscale("log")
+        for axis, label in zip(axes[-1], _AXES, strict=True):
+            axis.set_xlabel(label)
+            axis.set_xlim(left=0)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(8, len(labels)))
+        paths.append(results / experiment / f"{place}.png")
+        figure.savefig(paths[-1], dpi=110)
+        plt.close(figure)
+    return paths
+
+
+def _curve(directory):
+    """Returns the columns of a run: arrays over rounds, NaN where a round was not evaluated."""
+    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    columns = {measure: np.array([record.get(measure, np.nan) for record in records]) for measure, _ in _MEASURES}
+    columns["rounds"] = np.array([record["round"] for record in records])
+    columns["seconds"] = np.cumsum([record["seconds"] for record in records])
+    columns["megabytes, down and up"] = np.cumsum([record["bytes_down"] + record["bytes_up"] for record in records]) / 1e6
+    return columns

@@ -1,0 +1,305 @@
+"""Runs the experiments of the PFLEGO paper and sets ours beside the paper's.
+
+  python tools/reproduce.py table1 --datasets=fashion_mnist [--personalizations=high] [--algorithms=pflego] [--seeds=0,1,2]
+  python tools/reproduce.py table1 --datasets=fashion_mnist --rounds=2      a trial, in runs/
+  python tools/reproduce.py list                                            the experiments
+  python tools/reproduce.py configs                                         writes run_configs/ anew
+
+Each run is a process of its own, `python -m tf_pflego.main --flagfile=run_configs/EXPERIMENT/NAME.flags`, one after the other,
+and leaves results/EXPERIMENT/NAME/seedN. What is finished is skipped, and made again if its flags have changed; an interrupted
+run starts anew when this is called again. At the end, and after an interruption, it writes from the finished runs
+
+  results/EXPERIMENT.csv    a row a run
+  results/EXPERIMENT.md     the table: ours, the paper's, and the difference
+  results/EXPERIMENT/*.png  loss and accuracy against rounds, seconds and bytes
+
+What is after `--` goes to every run, e.g. `-- --data_dir=DIR --engine=in_process`.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import figures
+import paper
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "run_configs"
+PERCENT = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One cell of a table, or one curve of a figure."""
+
+    experiment: str
+    name: str  # of the flag file
+    flags: dict  # flag -> value
+    paper: float | None = None  # accuracy in percent, if the paper gives one
+
+    @property
+    def flagfile(self) -> pathlib.Path:
+        """Where its flags stand."""
+        return CONFIGS / self.experiment / f"{self.name}.flags"
+
+    def text(self) -> str:
+        """Returns the flag file."""
+        said = f"; the paper has {self.paper} by participant_test_accuracy/example_mean" if self.paper is not None else ""
+        lines = [
+            f"# {_TITLES[self.experiment]}: {self.name}{said}.",
+            f"#   python -m tf_pflego.main --flagfile=run_configs/{self.experiment}/{self.name}.flags --output_dir=DIR",
+            f"# Written by tools/reproduce.py; results/{self.experiment}.csv has what it gave, if it was run.",
+        ]
+        return "\n".join([*lines, *(f"--{flag}={value}" for flag, value in self.flags.items())]) + "\n"
+
+
+_TITLES = {
+    "table1": "PFLEGO paper, Tables 1 and 6",
+    "table2": "PFLEGO paper, Tables 2, 3 and 7",
+    "local_steps": "PFLEGO paper, Figure 7",
+    "participation": "PFLEGO paper, Figure 8",
+    "learning_rates": "PFLEGO paper, Figure 9",
+}
+
+
+def cells(experiment: str) -> list[Cell]:
+    """Returns the cells of an experiment."""
+    common = {"num_clients": 100, "clients_per_round": 20, "num_rounds": 200, "local_steps": 50}
+    omniglot = {"dataset": "omniglot", "clients_per_round": 10, "num_rounds": 1000, "local_steps": 50}
+    result = []
+    if experiment == "table1":
+        for dataset in paper.DATASETS:
+            for column, personalization in enumerate(paper.PERSONALIZATIONS):
+                for algorithm in paper.ALGORITHMS:
+                    flags = {"algorithm": algorithm, "dataset": dataset, "personalization": personalization, **common}
+                    flags |= paper.hyper_parameters(algorithm, dataset, personalization)
+                    name = f"{_plain(dataset)}_{personalization}_{algorithm}"
+                    result.append(Cell(experiment, name, flags, paper.ACCURACY[dataset][algorithm][column]))
+    elif experiment == "table2":
+        for algorithm, accuracy in paper.OMNIGLOT_ACCURACY.items():
+            flags = {"algorithm": algorithm, **omniglot, **paper.hyper_parameters(algorithm, "omniglot", "high")}
+            result.append(Cell(experiment, f"omniglot_{algorithm}", flags, accuracy))
+    elif experiment == "local_steps":
+        for algorithm in ("pflego", "fedrecon"):
+            for steps in (5, 10, 25, 50, 75, 100):
+                flags = {"algorithm": algorithm, **omniglot, "participation": "range", "clients_per_round_range": "4,28"}
+                flags |= {"local_steps": steps, "client_learning_rate": 0.007, "server_learning_rate": 0.001}
+                flags |= {"num_rounds": 5000}
+                result.append(Cell(experiment, f"omniglot_{algorithm}_tau{steps}", flags))
+    elif experiment == "participation":
+        for algorithm in ("pflego", "fedavg", "fedper"):
+            for percent in (20, 40, 60, 100):
+                flags = {"algorithm": algorithm, "dataset": "cifar10", "personalization": "high", **common}
+                flags |= {"clients_per_round": percent, "client_learning_rate": 0.001}
+                if algorithm == "pflego":
+                    flags["server_learning_rate"] = 0.001
+                result.append(Cell(experiment, f"cifar10_{algorithm}_{percent}_percent", flags))
+    elif experiment == "learning_rates":
+        for server_rate in (0.001, 0.002, 0.003):
+            for client_rate in (0.001, 0.003, 0.005, 0.007, 0.009):
+                flags = {"algorithm": "pflego", **omniglot, "num_rounds": 5000}
+                flags |= {"client_learning_rate": client_rate, "server_learning_rate": server_rate}
+                result.append(Cell(experiment, f"omniglot_rho{server_rate}_beta{client_rate}", flags))
+    else:
+        raise ValueError(f"`experiment` must be one of {', '.join(_TITLES)}; got {experiment!r}.")
+    return result
+
+
+def chosen(options) -> list[Cell]:
+    """Returns the cells that the command line asks for.
+
+    Raises:
+      ValueError: There is none.
+    """
+
+    def fits(cell, flag, wanted):
+        return not wanted or str(cell.flags.get(flag, "high")) in wanted.split(",")
+
+    found = [
+        cell
+        for cell in cells(options.experiment)
+        if fits(cell, "dataset", options.datasets)
+        and fits(cell, "personalization", options.personalizations)
+        and fits(cell, "algorithm", options.algorithms)
+    ]
+    if not found:
+        raise ValueError(f"no cell of {options.experiment} fits; see `python tools/reproduce.py list`.")
+    return found
+
+
+def write_configs() -> None:
+    """Writes the flag files of all experiments."""
+    for experiment in _TITLES:
+        for cell in cells(experiment):
+            cell.flagfile.parent.mkdir(parents=True, exist_ok=True)
+            cell.flagfile.write_text(cell.text(), encoding="utf-8")
+
+
+def is_finished(directory: pathlib.Path, flags: dict) -> bool:
+    """Returns whether a directory holds a whole run that was made with these flags."""
+    if not (directory / "summary.json").exists():
+        return False
+    held = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    return all(str(held.get(flag)) == str(value) for flag, value in flags.items())
+
+
+def run(cell: Cell, seed: int, results: pathlib.Path, rounds: int | None, extra: list[str]) -> bool:
+    """Runs one cell, if it is not finished; returns whether it ended well."""
+    directory = results / cell.experiment / cell.name / f"seed{seed}"
+    flags = cell.flags | {"seed": seed} | ({"num_rounds": rounds} if rounds else {})
+    if is_finished(directory, flags):
+        print(f"{cell.name} seed {seed}: finished", flush=True)
+        return True
+    print(f"{cell.name} seed {seed}: running", flush=True)
+    command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={cell.flagfile}", f"--seed={seed}"]
+    command += [f"--num_rounds={rounds}"] if rounds else []
+    command += [f"--output_dir={directory}", "--overwrite", *extra]
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "log.txt", "w", encoding="utf-8") as log:
+        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if code:
+        print(f"{cell.name} seed {seed}: failed with code {code}; {directory / 'log.txt'} ends with", flush=True)
+        print("  " + "\n  ".join((directory / "log.txt").read_text(encoding="utf-8").splitlines()[-3:]), flush=True)
+        return False
+    (directory / "partition.npz").unlink()  # The seed gives it again.
+    (directory / "log.txt").unlink()
+    return True
+
+
+def rows_of(experiment: str, results: pathlib.Path) -> list[dict]:
+    """Returns a row for each finished run of an experiment, with the paper's figure."""
+    rows = []
+    for cell in cells(experiment):
+        for directory in sorted((results / experiment / cell.name).glob("seed*"), key=lambda path: int(path.name[4:])):
+            if not (directory / "summary.json").exists():
+                continue
+            config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+            summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+            rows.append(
+                {key: config.get(key) for key in ("dataset", "personalization", "algorithm", "seed")}
+                | {"run": cell.name, "num_rounds": summary["round"], "local_steps": config["local_steps"]}
+                | {key: config.get(key) for key in ("clients_per_round", "client_learning_rate", "server_learning_rate")}
+                | {"proximal_weight": config.get("proximal_weight")}
+                | {key: summary.get(key) for key in _SUMMARY}
+                | {"paper": cell.paper, "engine": config["engine"], "commit": config["versions"].get("commit")}
+            )
+    return rows
+
+
+_SUMMARY = (
+    "participant_test_accuracy/example_mean/last10",
+    "test_accuracy/client_mean/last10",
+    "train_loss",
+    "seconds_per_round/median",
+    "bytes_down",
+    "bytes_up",
+)
+
+
+def table_of(experiment: str, rows: list[dict]) -> str:
+    """Returns the Markdown table of an experiment: means over seeds, in percent."""
+    lines = [
+        f"# {_TITLES[experiment]}",
+        "",
+        "Test accuracy in percent, mean of the last ten rounds and of the seeds (± their standard deviation). *Participants*:",
+        "after their local training, hits over examples, the paper's protocol, to which *paper* and *difference* belong. *As",
+        "served*: every client, drawn or not, with what it would be served now, mean over clients.",
+        "",
+        "| run | rounds | seeds | participants | paper | difference | as served | seconds a round |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
+    for (name, rounds), group in groups.items():
+        ours = _mean([row["participant_test_accuracy/example_mean/last10"] for row in group])
+        served = _mean([row["test_accuracy/client_mean/last10"] for row in group])
+        seconds = _mean([row["seconds_per_round/median"] for row in group], 1)[0]
+        said = group[0]["paper"]
+        difference = f"{ours[0] - said:+.2f}" if said is not None and ours[0] is not None else ""
+        cells_ = [f"`{name}`", rounds, len(group), _show(ours), "" if said is None else f"{said:.2f}", difference]
+        lines.append(f"| {' | '.join(map(str, [*cells_, _show(served), f'{seconds:.3f}']))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _mean(values, scale=PERCENT):
+    values = [scale * value for value in values if value is not None]
+    if not values:
+        return None, None
+    mean = sum(values) / len(values)
+    spread = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if len(values) > 1 else None
+    return mean, spread
+
+
+def _show(mean_and_spread):
+    mean, spread = mean_and_spread
+    if mean is None:
+        return ""
+    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
+
+
+def write_results(experiment: str, results: pathlib.Path) -> None:
+    """Writes the CSV file, the table and the figures of an experiment from its finished runs."""
+    rows = rows_of(experiment, results)
+    if not rows:
+        return
+    results.mkdir(parents=True, exist_ok=True)
+    with open(results / f"{experiment}.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    (results / f"{experiment}.md").write_text(table_of(experiment, rows), encoding="utf-8")
+    drawn = figures.draw(experiment, results, rows)
+    print(f"written: {results / experiment}.csv, {results / experiment}.md" + "".join(f", {path}" for path in drawn))
+
+
+def _plain(dataset):
+    return re.sub(r"\W", "_", dataset)
+
+
+def main(argv: list[str]) -> int:
+    """Runs what was asked for; returns 0 if every run ended well, 1 if one did not, 2 for what the user can mend."""
+    argv, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=[*_TITLES, "list", "configs"])
+    parser.add_argument("--datasets", default="", help="some of its datasets; all if left out")
+    parser.add_argument("--personalizations", default="", help="some of high,medium,no")
+    parser.add_argument("--algorithms", default="", help="some of its algorithms")
+    parser.add_argument("--seeds", default="0", help="seeds, with commas between them")
+    parser.add_argument("--rounds", type=int, default=None, help="fewer rounds, for a trial; results go to runs/")
+    parser.add_argument("--results", default=None, help="where results go (default results, or runs for a trial)")
+    options = parser.parse_args(argv)
+    if options.experiment == "list":
+        for experiment, title in _TITLES.items():
+            print(f"{experiment:<16}{len(cells(experiment)):>4} cells   {title}")
+        return 0
+    if options.experiment == "configs":
+        write_configs()
+        return 0
+    results = pathlib.Path(options.results or (f"runs/{options.rounds}_rounds" if options.rounds else "results")).resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    good = True
+    try:
+        wanted = chosen(options)
+        for seed in map(int, options.seeds.split(",")):
+            for cell in wanted:
+                good &= run(cell, seed, results, options.rounds, extra)
+    except ValueError as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nreproduce: interrupted; call it again to go on", file=sys.stderr)
+        return 130
+    finally:
+        write_results(options.experiment, results)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
