@@ -157,9 +157,11 @@ def run(cell: Cell, seed: int, results: pathlib.Path, rounds: int | None, extra:
         print(f"{cell.name} seed {seed}: finished", flush=True)
         return True
     print(f"{cell.name} seed {seed}: running", flush=True)
-    command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={cell.flagfile}", f"--seed={seed}"]
+    command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={cell.flagfile.relative_to(ROOT)}", f"--seed={seed}"]
     command += [f"--num_rounds={rounds}"] if rounds else []
-    command += [f"--output_dir={directory}", "--overwrite", *extra]
+    # Not where this repository lies: a run's configuration should be the same anywhere.
+    place = directory.relative_to(ROOT) if directory.is_relative_to(ROOT) else directory
+    command += [f"--output_dir={place}", "--overwrite", *extra]
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "log.txt", "w", encoding="utf-8") as log:
         code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
@@ -282,7 +284,7 @@ def main(argv: list[str]) -> int:
     if options.experiment == "configs":
         write_configs()
         return 0
-    results = pathlib.Path(options.results or (f"runs/{options.rounds}_rounds" if options.rounds else "results")).resolve()
+    results = ROOT / (options.results or (f"runs/{options.rounds}_rounds" if options.rounds else "results"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     good = True
     try:
