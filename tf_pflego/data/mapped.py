@@ -3,15 +3,9 @@
 import tempfile
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tf_pflego.data.clients import ClientData, ClientSplit, as_floats
-
-# Stored images are decoded once, into the file, if the file stays below this; else at each visit, which costs a client's
-# round about as much as a tenth of its passes through a small network.
-_MOST_DECODED_BYTES = 2**31
-_EXAMPLES_PER_WRITE = 4096
 
 
 class MappedSplit:
@@ -22,10 +16,12 @@ class MappedSplit:
     """
 
     def __init__(self, split: ClientSplit):
-        examples = split.examples
-        decode = examples.size * np.dtype(np.float32).itemsize <= _MOST_DECODED_BYTES
-        self._arrays = ((tf.float32 if decode else examples.dtype, examples.shape), (np.int32, split.labels.shape))
-        self._files = [_write(examples, as_floats if decode else None), _write(split.labels)]
+        self._arrays = (split.examples, split.labels)
+        self._files = []
+        for array in self._arrays:
+            self._files.append(tempfile.TemporaryFile(prefix="tf_pflego_data_"))
+            array.tofile(self._files[-1])
+            self._files[-1].flush()
 
     @property
     def descriptors(self) -> list[int]:
@@ -42,8 +38,10 @@ class MappedSplit:
             raise RuntimeError("`open` must be called inside a tf.function.")
         return Rows(
             *(
-                tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{file.fileno()}")
-                for (dtype, shape), file in zip(self._arrays, self._files, strict=True)
+                tf.raw_ops.ImmutableConst(
+                    dtype=array.dtype, shape=array.shape, memory_region_name=f"/proc/self/fd/{file.fileno()}"
+                )
+                for array, file in zip(self._arrays, self._files, strict=True)
             )
         )
 
@@ -62,9 +60,14 @@ class Rows(NamedTuple):
     def read(self, start: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `count` rows from row `start` on: (examples float32, labels int32).
 
-        Decoded examples that begin on a boundary of 64 bytes are not copied.
+        They are copies: TensorFlow writes results into inputs that nothing else will read, and the mapped files are read-only.
         """
-        return as_floats(self.examples[start : start + count]), self.labels[start : start + count]
+        rows = slice(start, start + count)
+        if self.examples.dtype == tf.uint8:
+            examples = as_floats(self.examples[rows])
+        else:
+            examples = tf.raw_ops.DeepCopy(x=self.examples[rows])
+        return examples, tf.raw_ops.DeepCopy(x=self.labels[rows])
 
 
 class MappedData:
@@ -98,12 +101,3 @@ class OpenData(NamedTuple):
 
     train: Rows
     test: Rows
-
-
-def _write(array, convert=None):
-    file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
-    for start in range(0, len(array), _EXAMPLES_PER_WRITE):
-        part = array[start : start + _EXAMPLES_PER_WRITE]
-        np.asarray(part if convert is None else convert(part)).tofile(file)
-    file.flush()
-    return file

@@ -34,7 +34,7 @@ _GRPC_OPTIONS = (
 _POLL_SECONDS = 0.01
 
 
-class WorkerError(RuntimeError):
+class WorkerError(ChildProcessError):
     """The worker process did not start, or ended while it was needed."""
 
 
