@@ -72,7 +72,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         names = "all" if len(users) == len(REGISTRY) else ", ".join(name for name, _ in users)
         # The default is the algorithm's: two may differ.
         help_text = f"{field.metadata['help']} ({names}; default {field.default})"
-        _define(field, None, help_text, flag_values)
+        _define(field, None, help_text, flag_values, {word for _, own in users for word in own.metadata["words"]})
 
 
 def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:
@@ -95,8 +95,24 @@ def flag_names() -> Iterable[str]:
     return dict.fromkeys(names + [field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)])
 
 
-def _define(field, default, help_text, flag_values):
+class _NumberOrWord(flags.FloatParser):
+    """Parses a number, or one of some words."""
+
+    def __init__(self, words):
+        super().__init__()
+        self._words = words
+        self.syntactic_help = " or ".join(["a number", *sorted(words)])
+
+    def parse(self, argument):
+        return argument if argument in self._words else super().parse(argument)
+
+
+def _define(field, default, help_text, flag_values, words=()):
     kind = type(field.default)
+    if words:
+        parser = _NumberOrWord(words)
+        flags.DEFINE(parser, field.name, default, help_text, flag_values, flags.ArgumentSerializer())
+        return
     if field.metadata["choices"] is not None:
         flags.DEFINE_enum(field.name, default, list(field.metadata["choices"]), help_text, flag_values=flag_values)
     elif kind is bool:

@@ -92,6 +92,7 @@ def _explain(error, flag_values):
     if match and match[1] in flag_values:
         flag = flag_values[match[1]]
         expected = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(flag.flag_type(), "")
+        expected = expected or flag.parser.syntactic_help
         if _choices(flag):
             expected = f"one of {_choices(flag)}"
         return f"`{match[1]}` must be {expected}; got {match[2]!r}. Correct --{match[1]}."

@@ -146,13 +146,15 @@ def is_finished(directory: pathlib.Path, flags: dict) -> bool:
     if not (directory / "summary.json").exists():
         return False
     held = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return all(str(held.get(flag)) == str(value) for flag, value in flags.items())
+    # Where a machine keeps its data makes no other run.
+    return all(str(held.get(flag)) == str(value) for flag, value in flags.items() if flag not in ("data_dir", "download"))
 
 
 def run(cell: Cell, seed: int, results: pathlib.Path, rounds: int | None, extra: list[str]) -> bool:
     """Runs one cell, if it is not finished; returns whether it ended well."""
     directory = results / cell.experiment / cell.name / f"seed{seed}"
     flags = cell.flags | {"seed": seed} | ({"num_rounds": rounds} if rounds else {})
+    flags |= dict(flag.lstrip("-").split("=", 1) for flag in extra if "=" in flag)
     if is_finished(directory, flags):
         print(f"{cell.name} seed {seed}: finished", flush=True)
         return True

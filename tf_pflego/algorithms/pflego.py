@@ -26,7 +26,8 @@ The server keeps theta and the optimiser's state; client i keeps W_i.
 
 Differences from the paper: the one forward pass keeps its activations, where the paper passes the network forward a second
 time for the same result. Equation 3 scales the head's last step by rho I/r, while Proposition 1 needs rho (I/r) alpha_i:
-`head_step_scale` chooses ("algorithm1", "exact").
+`head_step_scale` chooses ("algorithm1", "exact"). The steps on W_i may be another solver's (`head_solver`), beta may be 1/L of
+each client (`client_learning_rate` auto), and in any case the client's loss does not rise, see `models.head_solvers`.
 """
 
 import dataclasses
@@ -35,8 +36,8 @@ from tf_pflego.algorithms import settings
 from tf_pflego.algorithms.gradient_server import gradient_server
 from tf_pflego.algorithms.personal_head import HeadState
 from tf_pflego.core.algorithm import Algorithm, FeatureResult
-from tf_pflego.models.head_descent import gradient_descent
 from tf_pflego.models.head_objective import HeadObjective
+from tf_pflego.models.head_solvers import SOLVERS, solve
 from tf_pflego.models.split import SplitModel
 
 
@@ -45,7 +46,8 @@ class PflegoConfig:
     """Hyper-parameters of PFLEGO."""
 
     local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
+    client_learning_rate: float | str = settings.client_learning_rate(words=("auto",))
+    head_solver: str = settings.setting("gd", "how the head is trained, but for its last step", choices=SOLVERS)
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()
     head_step_scale: str = settings.setting(
@@ -61,7 +63,7 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
 
     def features_update(state, features, client, round_):
         objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
-        head = gradient_descent(objective, state.head, config.local_steps - 1, config.client_learning_rate)
+        head = solve(objective, state.head, config.local_steps - 1, config.head_solver, config.client_learning_rate)
         errors = objective.errors(head)
         scale = config.server_learning_rate * round_.participation_scale
         if config.head_step_scale == "exact":

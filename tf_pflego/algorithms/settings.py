@@ -5,9 +5,18 @@ import math
 from typing import Any
 
 
-def setting(default: Any, help_text: str, *, at_least=None, above=None, choices=None) -> Any:
-    """Returns a dataclass field that carries its help text and the values it takes, for `check` and for the flags."""
-    limits = {"at_least": at_least, "above": above, "choices": choices}
+def setting(default: Any, help_text: str, *, at_least=None, above=None, choices=None, words=()) -> Any:
+    """Returns a dataclass field that carries its help text and the values it takes, for `check` and for the flags.
+
+    Args:
+      default: Its default.
+      help_text: Its help text.
+      at_least: The least number that it takes.
+      above: A number that it must be above.
+      choices: All values that it takes.
+      words: Words that a number may be replaced by.
+    """
+    limits = {"at_least": at_least, "above": above, "choices": choices, "words": words}
     return dataclasses.field(default=default, metadata={"help": help_text, **limits})
 
 
@@ -16,9 +25,9 @@ def local_steps():
     return setting(50, "tau, local steps of a participant in a round", at_least=1)
 
 
-def client_learning_rate():
+def client_learning_rate(words=()):
     """beta."""
-    return setting(0.007, "beta, learning rate of the local steps", above=0)
+    return setting(0.007, "beta, learning rate of the local steps", above=0, words=words)
 
 
 def proximal_weight():
@@ -51,10 +60,11 @@ def check(config: Any) -> None:
             if value not in choices:
                 raise ValueError(f"`{field.name}` must be one of {', '.join(choices)}; got {value!r}.")
             continue
-        if isinstance(field.default, bool | str):
+        if isinstance(field.default, bool | str) or value in limits["words"]:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"`{field.name}` must be a finite number; got {value!r}.")
+            allowed = "".join(f" or {word}" for word in limits["words"])
+            raise ValueError(f"`{field.name}` must be a finite number{allowed}; got {value!r}. Correct --{field.name}.")
         if isinstance(field.default, int) and value != int(value):
             raise ValueError(f"`{field.name}` must be a whole number; got {value!r}.")
         if limits["at_least"] is not None and value < limits["at_least"]:

@@ -8,8 +8,11 @@ The classes come first in Z and E, so that every product has its thin side first
 surplus columns being 0. Both make products with so few rows several times faster than the layout of `models.head`.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
+_POWER_ITERATIONS = 10
 _FLOATS_PER_CACHE_LINE = 16
 
 
@@ -49,6 +52,27 @@ class HeadObjective:
         """Returns dl/dfeatures [n, M]."""
         return tf.linalg.matmul(errors, head[:, :-1], transpose_a=True)
 
+    def loss(self, head: tf.Tensor) -> tf.Tensor:
+        """Returns [] l(W)."""
+        return self.loss_at(self.widen(head))
+
+    def smoothness(self) -> tf.Tensor:
+        """Returns [] L, a Lipschitz constant of dl/dW: half the largest eigenvalue of X^T diag(weights) X.
+
+        The Hessian of the cross-entropy in the logits is at most 1/2. The eigenvalue is found by power iteration, from below;
+        from the mean of X, which for features that are not negative is close to its eigenvector.
+        """
+        weights = self.example_weights[:, None]
+
+        def gram(vector):
+            product = tf.linalg.matmul(self.inputs, vector)
+            return tf.linalg.matmul(self.inputs, weights * product, transpose_a=True)
+
+        vector = tf.linalg.matmul(self.inputs, weights, transpose_a=True)
+        for _ in range(_POWER_ITERATIONS):
+            vector = gram(vector / tf.norm(vector))
+        return tf.norm(vector) / 2
+
     # What an inner loop works on: heads as wide as X.
 
     def widen(self, head: tf.Tensor) -> tf.Tensor:
@@ -61,10 +85,29 @@ class HeadObjective:
 
     def errors_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n] at a head [K, M']."""
-        logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
-        exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
-        return self.example_weights * (exponentials / tf.reduce_sum(exponentials, axis=0) - self.targets)
+        return self.example_weights * (self._probabilities(wide) - self.targets)
 
     def wide_gradient(self, errors: tf.Tensor) -> tf.Tensor:
         """Returns dl/dW [K, M'], with 0 in the surplus columns."""
         return tf.linalg.matmul(errors, self.inputs)
+
+    def loss_at(self, wide: tf.Tensor) -> tf.Tensor:
+        """Returns [] l(W) at a head [K, M']."""
+        logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
+        losses = tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(self.targets * logits, axis=0)
+        return tf.reduce_sum(self.example_weights * losses)
+
+    def hessian_at(self, wide: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns the product of the Hessian at a head [K, M'] with any [K, M']."""
+        probabilities = self._probabilities(wide)
+
+        def product(direction):
+            weighted = probabilities * tf.linalg.matmul(direction, self.inputs, transpose_b=True)
+            return self.wide_gradient(self.example_weights * (weighted - probabilities * tf.reduce_sum(weighted, axis=0)))
+
+        return product
+
+    def _probabilities(self, wide):
+        logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
+        exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
+        return exponentials / tf.reduce_sum(exponentials, axis=0)

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_pflego.models import head as head_lib
+from tf_pflego.models.head_objective import HeadObjective
+from tf_pflego.models.head_solvers import SOLVERS, solve
+
+TOLERANCE = 5e-6  # float32 against float64 over some tens of steps on weights of order 1.
+
+
+def problem(classes, examples=40, num_features=6, seed=0):
+    """Features, labels, weights and a head, in float64."""
+    rng = np.random.default_rng(seed)
+    features = np.maximum(rng.normal(size=(examples, num_features)), 0)
+    weights = rng.random(examples)
+    return features, rng.integers(0, classes, examples), weights / weights.sum(), rng.random((classes, num_features + 1))
+
+
+def objective_of(features, labels, weights, classes):
+    data = tf.constant(features, tf.float32), tf.constant(labels, tf.int32), tf.constant(weights, tf.float32)
+    return HeadObjective(*data, classes)
+
+
+def inputs_of(features):
+    return np.hstack([features, np.ones((len(features), 1))])
+
+
+def probabilities(features, head):
+    z = inputs_of(features) @ head.T
+    p = np.exp(z - z.max(axis=1, keepdims=True))
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def loss_of(features, labels, weights, head):
+    return -np.sum(weights * np.log(probabilities(features, head)[np.arange(len(labels)), labels]))
+
+
+def gradient_of(features, labels, weights, head):
+    return (weights[:, None] * (probabilities(features, head) - np.eye(len(head))[labels])).T @ inputs_of(features)
+
+
+def run(solver, data, head, steps, rate):
+    objective = objective_of(*data, len(head))
+    return tf.function(lambda head: solve(objective, head, steps, solver, rate))(tf.constant(head, tf.float32)).numpy()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_momentum_is_heavy_ball(classes):
+    *data, head = problem(classes)
+    expected, velocity = head, np.zeros_like(head)
+    for _ in range(12):
+        velocity = 0.9 * velocity + gradient_of(*data, expected)
+        expected = expected - 0.05 * velocity
+    np.testing.assert_allclose(run("momentum", data, head, 12, 0.05), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_adam_is_adam(classes):
+    *data, head = problem(classes)
+    expected, first, second = head, np.zeros_like(head), np.zeros_like(head)
+    for k in range(1, 13):
+        g = gradient_of(*data, expected)
+        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g**2
+        expected = expected - 0.05 * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-7 / np.sqrt(1 - 0.999**k))
+    np.testing.assert_allclose(run("adam", data, head, 12, 0.05), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_newton_reaches_the_minimum_that_gradient_descent_does_not(classes):
+    """The gradient there, in float64, is a thousandth of what as many gradient steps leave."""
+    *data, head = problem(classes)
+    left = {
+        solver: np.abs(gradient_of(*data, run(solver, data, head, 60, "auto").astype(np.float64))).max() for solver in SOLVERS
+    }
+    assert left["newton"] < 1e-3 * left["gd"]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_smoothness_is_half_the_largest_eigenvalue(classes):
+    features, labels, weights, _ = problem(classes)
+    x = inputs_of(features)
+    largest = np.linalg.eigvalsh(x.T @ (weights[:, None] * x))[-1] / 2
+    found = float(objective_of(features, labels, weights, classes).smoothness())
+    assert 0.98 * largest < found <= largest * (1 + 1e-5)
+
+
+def test_hessian_product_is_the_derivative_of_the_gradient():
+    *data, head = problem(3)
+    direction = np.random.default_rng(1).normal(size=head.shape)
+    h = 1e-5
+    expected = (gradient_of(*data, head + h * direction) - gradient_of(*data, head - h * direction)) / (2 * h)
+    objective = objective_of(*data, 3)
+    product = objective.hessian_at(objective.widen(tf.constant(head, tf.float32)))
+    found = objective.narrow(product(objective.widen(tf.constant(direction, tf.float32))))
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("rate", [1e4, 1e30, "auto"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
+    """From random heads and from the minimum, where every step that is not tiny goes up."""
+    for seed in range(3):
+        *data, head = problem(classes, seed=seed)
+        at_minimum = run("newton", data, head, 200, "auto").astype(np.float64)
+        for start in (head, 10 * head, at_minimum):
+            ended = run(solver, data, start, 15, rate).astype(np.float64)
+            assert loss_of(*data, ended) <= loss_of(*data, start) * (1 + 1e-6) + 1e-7
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_absent_classes_do_not_move(solver):
+    head = head_lib.uniform(tf.constant([1, 2]), tf.constant(2), 4, 6).numpy()
+    features, labels, weights, _ = problem(2)
+    moved = run(solver, (features, labels, weights), head, 20, "auto")
+    np.testing.assert_array_equal(moved[2:], head[2:])
+    assert (moved[:2] != head[:2]).any()
