@@ -36,7 +36,7 @@ def reproduce_once(results, digits_dir, *options):
 
 
 def test_flag_files_are_those_that_the_tables_give():
-    for experiment in ("table1", "table2", "local_steps", "participation", "learning_rates"):
+    for experiment in reproduce.TITLES:
         cells = reproduce.cells(experiment)
         assert {cell.flagfile for cell in cells} == {path for path in CONFIGS if path.parent.name == experiment}
         for cell in cells:

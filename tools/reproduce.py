@@ -52,19 +52,20 @@ class Cell:
         """Returns the flag file."""
         said = f"; the paper has {self.paper} by participant_test_accuracy/example_mean" if self.paper is not None else ""
         lines = [
-            f"# {_TITLES[self.experiment]}: {self.name}{said}.",
+            f"# {TITLES[self.experiment]}: {self.name}{said}.",
             f"#   python -m tf_pflego.main --flagfile=run_configs/{self.experiment}/{self.name}.flags --output_dir=DIR",
             f"# Written by tools/reproduce.py; results/{self.experiment}.csv has what it gave, if it was run.",
         ]
         return "\n".join([*lines, *(f"--{flag}={value}" for flag, value in self.flags.items())]) + "\n"
 
 
-_TITLES = {
+TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
     "table2": "PFLEGO paper, Tables 2, 3 and 7",
     "local_steps": "PFLEGO paper, Figure 7",
     "participation": "PFLEGO paper, Figure 8",
     "learning_rates": "PFLEGO paper, Figure 9",
+    "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta = 1/L",
 }
 
 
@@ -106,8 +107,16 @@ def cells(experiment: str) -> list[Cell]:
                 flags = {"algorithm": "pflego", **omniglot, "num_rounds": 5000}
                 flags |= {"client_learning_rate": client_rate, "server_learning_rate": server_rate}
                 result.append(Cell(experiment, f"omniglot_rho{server_rate}_beta{client_rate}", flags))
+    elif experiment == "head_solvers":
+        for column, personalization in enumerate(paper.PERSONALIZATIONS):
+            for solver, rate in (("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto")):
+                flags = {"algorithm": "pflego", "dataset": "fashion_mnist", "personalization": personalization, **common}
+                flags |= paper.hyper_parameters("pflego", "fashion_mnist", personalization)
+                flags |= {"head_solver": solver, "client_learning_rate": rate}
+                said = paper.ACCURACY["fashion_mnist"]["pflego"][column]
+                result.append(Cell(experiment, f"fashion_mnist_{personalization}_{solver}_{rate}", flags, said))
     else:
-        raise ValueError(f"`experiment` must be one of {', '.join(_TITLES)}; got {experiment!r}.")
+        raise ValueError(f"`experiment` must be one of {', '.join(TITLES)}; got {experiment!r}.")
     return result
 
 
@@ -135,7 +144,7 @@ def chosen(options) -> list[Cell]:
 
 def write_configs() -> None:
     """Writes the flag files of all experiments."""
-    for experiment in _TITLES:
+    for experiment in TITLES:
         for cell in cells(experiment):
             cell.flagfile.parent.mkdir(parents=True, exist_ok=True)
             cell.flagfile.write_text(cell.text(), encoding="utf-8")
@@ -209,7 +218,7 @@ _SUMMARY = (
 def table_of(experiment: str, rows: list[dict]) -> str:
     """Returns the Markdown table of an experiment: means over seeds, in percent."""
     lines = [
-        f"# {_TITLES[experiment]}",
+        f"# {TITLES[experiment]}",
         "",
         "Test accuracy in percent, mean of the last ten rounds and of the seeds (± their standard deviation). *Participants*:",
         "after their local training, hits over examples, the paper's protocol, to which *paper* and *difference* belong. *As",
@@ -271,7 +280,7 @@ def main(argv: list[str]) -> int:
     """Runs what was asked for; returns 0 if every run ended well, 1 if one did not, 2 for what the user can mend."""
     argv, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=[*_TITLES, "list", "configs"])
+    parser.add_argument("experiment", choices=[*TITLES, "list", "configs"])
     parser.add_argument("--datasets", default="", help="some of its datasets; all if left out")
     parser.add_argument("--personalizations", default="", help="some of high,medium,no")
     parser.add_argument("--algorithms", default="", help="some of its algorithms")
@@ -280,7 +289,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--results", default=None, help="where results go (default results, or runs for a trial)")
     options = parser.parse_args(argv)
     if options.experiment == "list":
-        for experiment, title in _TITLES.items():
+        for experiment, title in TITLES.items():
             print(f"{experiment:<16}{len(cells(experiment)):>4} cells   {title}")
         return 0
     if options.experiment == "configs":
