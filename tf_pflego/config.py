@@ -71,8 +71,14 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         field = users[0][1]
         names = "all" if len(users) == len(REGISTRY) else ", ".join(name for name, _ in users)
         # The default is the algorithm's: two may differ.
-        help_text = f"{field.metadata['help']} ({names}; default {field.default})"
-        _define(field, None, help_text, flag_values, {word for _, own in users for word in own.metadata["words"]})
+        words = {
+            word: [name for name, own in users if word in own.metadata["words"]]
+            for _, f in users
+            for word in f.metadata["words"]
+        }
+        also = "".join(f"; or {word} for {', '.join(takers)}" for word, takers in words.items())
+        help_text = f"{field.metadata['help']} ({names}; default {field.default}{also})"
+        _define(field, None, help_text, flag_values, words)
 
 
 def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:
@@ -102,6 +108,9 @@ class _NumberOrWord(flags.FloatParser):
         super().__init__()
         self._words = words
         self.syntactic_help = " or ".join(["a number", *sorted(words)])
+
+    def flag_type(self):
+        return self.syntactic_help
 
     def parse(self, argument):
         return argument if argument in self._words else super().parse(argument)
