@@ -71,14 +71,13 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         field = users[0][1]
         names = "all" if len(users) == len(REGISTRY) else ", ".join(name for name, _ in users)
         # The default is the algorithm's: two may differ.
-        words = {
-            word: [name for name, own in users if word in own.metadata["words"]]
-            for _, f in users
-            for word in f.metadata["words"]
-        }
-        also = "".join(f"; or {word} for {', '.join(takers)}" for word, takers in words.items())
+        takers: dict[str, list[str]] = {}
+        for name, own in users:
+            for word in own.metadata["words"]:
+                takers.setdefault(word, []).append(name)
+        also = "".join(f"; or {word} for {', '.join(who)}" for word, who in takers.items())
         help_text = f"{field.metadata['help']} ({names}; default {field.default}{also})"
-        _define(field, None, help_text, flag_values, words)
+        _define(field, None, help_text, flag_values, takers)
 
 
 def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:
