@@ -70,13 +70,13 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     for users in owners.values():
         field = users[0][1]
         names = "all" if len(users) == len(REGISTRY) else ", ".join(name for name, _ in users)
-        # The default is the algorithm's: two may differ.
         takers: dict[str, list[str]] = {}
         for name, own in users:
             for word in own.metadata["words"]:
                 takers.setdefault(word, []).append(name)
         also = "".join(f"; or {word} for {', '.join(who)}" for word, who in takers.items())
         help_text = f"{field.metadata['help']} ({names}; default {field.default}{also})"
+        # No default of the flag's own: the default is the algorithm's, and two may differ.
         _define(field, None, help_text, flag_values, takers)
 
 
