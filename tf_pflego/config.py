@@ -71,11 +71,15 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         field = users[0][1]
         names = "all" if len(users) == len(REGISTRY) else ", ".join(name for name, _ in users)
         takers: dict[str, list[str]] = {}
+        owners_of_default: dict[Any, list[str]] = {}
         for name, own in users:
+            owners_of_default.setdefault(own.default, []).append(name)
             for word in own.metadata["words"]:
                 takers.setdefault(word, []).append(name)
         also = "".join(f"; or {word} for {', '.join(who)}" for word, who in takers.items())
-        help_text = f"{field.metadata['help']} ({names}; default {field.default}{also})"
+        of = {value: f" of {', '.join(who)}" if len(owners_of_default) > 1 else "" for value, who in owners_of_default.items()}
+        default = ", ".join(f"{value}{who}" for value, who in of.items())
+        help_text = f"{field.metadata['help']} ({names}; default {default}{also})"
         # No default of the flag's own: the default is the algorithm's, and two may differ.
         _define(field, None, help_text, flag_values, takers)
 

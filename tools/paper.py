@@ -109,6 +109,9 @@ def hyper_parameters(algorithm: str, dataset: str, personalization: str) -> dict
         server_rate, mu = _RHO[dataset][column], _DITTO_MU[dataset][column] if algorithm == "ditto" else 0.25
     if algorithm in ("pflego", "fedrecon"):
         flags |= {"server_learning_rate": server_rate, "server_optimizer": "adam"}
+    if algorithm == "fedrep":
+        # Appendix A.3 has it, and five steps on the body, beside the name of FedBABU, which takes no such steps.
+        flags["momentum"] = 0.999
     if algorithm in ("fedprox", "ditto"):
         flags["proximal_weight"] = mu
     return flags

@@ -65,7 +65,7 @@ TITLES = {
     "local_steps": "PFLEGO paper, Figure 7",
     "participation": "PFLEGO paper, Figure 8",
     "learning_rates": "PFLEGO paper, Figure 9",
-    "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta = 1/L",
+    "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta that needs no tuning",
 }
 
 

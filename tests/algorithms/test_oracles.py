@@ -50,10 +50,12 @@ def assert_close(actual, expected):
 
 
 @pytest.mark.parametrize("scale", ["algorithm1", "exact"])
-@pytest.mark.parametrize("tau", [1, 6])
-def test_pflego(tiny_model, tiny_clients, scale, tau):
+@pytest.mark.parametrize(("tau", "rate"), [(1, 0.3), (6, 0.3), (6, "auto")])
+def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
+    """Where beta is automatic it is rho I/r here, since the curvature of these tiny losses is small."""
     config = {"local_steps": tau, "client_learning_rate": 0.3, "server_learning_rate": 0.2, "head_step_scale": scale}
-    simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **config)
+    asked = config | {"client_learning_rate": rate}
+    simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **asked)
     theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
     for participants in rounds_of(simulation):
         theta, heads = pflego.one_round(theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2})
@@ -73,7 +75,10 @@ def test_fedrecon(tiny_model, tiny_clients):
         assert_close(own_heads(simulation).values(), heads.values())
 
 
-@pytest.mark.parametrize(("name", "config"), [("fedper", {}), ("fedrep", {"body_steps": 2}), ("fedrep", {"body_steps": 0})])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("fedper", {})] + [("fedrep", {"body_steps": e, "momentum": m}) for e, m in ((2, 0.0), (0, 0.0), (2, 0.9))],
+)
 def test_methods_that_average_the_body(tiny_model, tiny_clients, name, config):
     config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
     one_round = {"fedper": averaging.fedper_round, "fedrep": averaging.fedrep_round}[name]

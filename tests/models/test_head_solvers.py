@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.head_objective import HeadObjective
-from tf_pflego.models.head_solvers import SOLVERS, solve
+from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
 
 TOLERANCE = 5e-6  # float32 against float64 over some tens of steps on weights of order 1.
 
@@ -41,8 +41,17 @@ def gradient_of(features, labels, weights, head):
 
 
 def run(solver, data, head, steps, rate):
-    objective = objective_of(*data, len(head))
-    return tf.function(lambda head: solve(objective, head, steps, solver, rate))(tf.constant(head, tf.float32)).numpy()
+    return traced(objective_of(*data, len(head)), steps, solver, rate)(tf.constant(head, tf.float32)).numpy()
+
+
+def traced(objective, steps, solver, rate):
+    """A function of the head that it starts from; a `rate` of auto is the automatic one, with no most."""
+
+    def solve_from(head):
+        beta = automatic_rate(objective, head, solver, np.inf) if rate == "auto" else rate
+        return solve(objective, head, steps, solver, beta)
+
+    return tf.function(solve_from)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -96,6 +105,20 @@ def test_hessian_product_is_the_derivative_of_the_gradient():
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize(("solver", "share"), [("gd", 1), ("momentum", 0.1), ("newton", 1)])
+def test_automatic_rate_is_one_over_the_curvature_at_the_head_or_the_most(solver, share):
+    """The curvature is the largest eigenvalue of the Hessian, by differences of the float64 gradient."""
+    *data, head = problem(3)
+    h, columns = 1e-5, []
+    for direction in np.eye(head.size).reshape(-1, *head.shape):
+        difference = gradient_of(*data, head + h * direction) - gradient_of(*data, head - h * direction)
+        columns.append(difference.ravel() / (2 * h))
+    curvature = np.linalg.eigvalsh(np.array(columns))[-1]
+    objective, start = objective_of(*data, 3), tf.constant(head, tf.float32)
+    np.testing.assert_allclose(automatic_rate(objective, start, solver, np.inf), share / curvature, rtol=0.02)
+    np.testing.assert_allclose(automatic_rate(objective, start, solver, 0.01), share * 0.01, rtol=1e-6)
+
+
 @pytest.mark.parametrize("rate", [1e4, 1e30, "auto"])
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("classes", [2, 3])
@@ -103,7 +126,7 @@ def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
     """From a random head, a large one, and the minimum, where every step that is not tiny goes up."""
     *data, head = problem(classes)
     objective = objective_of(*data, classes)
-    trained = tf.function(lambda start: solve(objective, start, 15, solver, rate))
+    trained = traced(objective, 15, solver, rate)
     at_minimum = run("newton", data, head, 200, "auto").astype(np.float64)
     for start in (head, 10 * head, at_minimum):
         ended = trained(tf.constant(start, tf.float32)).numpy().astype(np.float64)

@@ -41,18 +41,26 @@ def fedper_round(theta, heads, data, participants, config):
     return mean(thetas, sizes_of(data, participants)), heads
 
 
+def body_steps(theta, head, x, y, steps, config):
+    """Returns theta after gradient steps with momentum on it alone."""
+    velocity = [np.zeros_like(w) for w in theta]
+    for _ in range(steps):
+        g_theta, _ = network.gradients(theta, head, x, y)
+        velocity = [config["momentum"] * v + g for v, g in zip(velocity, g_theta, strict=True)]
+        theta = [w - config["client_learning_rate"] * v for w, v in zip(theta, velocity, strict=True)]
+    return theta
+
+
 def fedrep_round(theta, heads, data, participants, config):
     """Returns (theta, heads) after a round of FedRep."""
-    heads, thetas, rate = dict(heads), [], config["client_learning_rate"]
+    heads, thetas = dict(heads), []
     for client in participants:
         x, y = network.of_client(data.train, client)
+        velocity = np.zeros_like(heads[client])
         for _ in range(config["local_steps"] - config["body_steps"]):
-            heads[client] = heads[client] - rate * network.gradients(theta, heads[client], x, y)[1]
-        theta_i = theta
-        for _ in range(config["body_steps"]):
-            g_theta, _ = network.gradients(theta_i, heads[client], x, y)
-            theta_i = [w - rate * g for w, g in zip(theta_i, g_theta, strict=True)]
-        thetas.append(theta_i)
+            velocity = config["momentum"] * velocity + network.gradients(theta, heads[client], x, y)[1]
+            heads[client] = heads[client] - config["client_learning_rate"] * velocity
+        thetas.append(body_steps(theta, heads[client], x, y, config["body_steps"], config))
     return mean(thetas, sizes_of(data, participants)), heads
 
 
@@ -61,12 +69,7 @@ def fedbabu_round(theta, head, data, participants, config):
     thetas = []
     for client in participants:
         x, y = network.of_client(data.train, client)
-        theta_i, velocity = theta, [np.zeros_like(w) for w in theta]
-        for _ in range(config["local_steps"]):
-            g_theta, _ = network.gradients(theta_i, head, x, y)
-            velocity = [config["momentum"] * v + g for v, g in zip(velocity, g_theta, strict=True)]
-            theta_i = [w - config["client_learning_rate"] * v for w, v in zip(theta_i, velocity, strict=True)]
-        thetas.append(theta_i)
+        thetas.append(body_steps(theta, head, x, y, config["local_steps"], config))
     return mean(thetas, sizes_of(data, participants))
 
 

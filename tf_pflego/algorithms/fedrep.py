@@ -5,7 +5,7 @@ PFLEGO paper compares with it. What is learnt: one feature extractor theta for a
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i takes tau - e full-batch gradient steps of rate beta on W_i alone, over features computed once.
+  2. Client i takes tau - e full-batch gradient steps with momentum m and rate beta on W_i alone, over features computed once.
   3. It takes e such steps on its copy theta_i, with W_i fixed.
   4. It uploads N_i-weighted theta_i, and keeps W_i.
   5. The server sets theta to the N_i-weighted mean over the participants.
@@ -18,6 +18,7 @@ The server keeps theta; client i keeps W_i.
   tau      local_steps
   e        body_steps
   beta     client_learning_rate
+  m        momentum                0.999 in the PFLEGO paper's comparison
   alpha_i  client.client_weight    []
 
 Differences from the paper: heads start Uniform[0, 1), as those of the methods that it is compared with.
@@ -41,6 +42,7 @@ class FedRepConfig:
     local_steps: int = settings.local_steps()
     body_steps: int = settings.setting(5, "e, the last of the local steps, which are on the body (at most all)", at_least=0)
     client_learning_rate: float = settings.client_learning_rate()
+    momentum: float = settings.momentum(0.0)
 
     def __post_init__(self):
         settings.check(self)
@@ -53,15 +55,13 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
     def local_update(weights, client):
         features = model.features(weights.theta, client.examples)
         objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
-        head = head_descent.gradient_descent(
-            objective, weights.head, config.local_steps - body_steps, config.client_learning_rate
-        )
-        theta = gradient_descent(
-            lambda theta: model.loss(Weights(theta, head), client),
-            weights.theta,
-            body_steps,
-            config.client_learning_rate,
-        )
+        rate, momentum = config.client_learning_rate, config.momentum
+        head = head_descent.gradient_descent(objective, weights.head, config.local_steps - body_steps, rate, momentum)
+
+        def loss(theta):
+            return model.loss(Weights(theta, head), client)
+
+        theta = gradient_descent(loss, weights.theta, body_steps, rate, momentum)
         return Weights(theta, head)
 
     return average_body("fedrep", model, local_update)

@@ -26,8 +26,9 @@ The server keeps theta and the optimiser's state; client i keeps W_i.
 
 Differences from the paper: the one forward pass keeps its activations, where the paper passes the network forward a second
 time for the same result. Equation 3 scales the head's last step by rho I/r, while Proposition 1 needs rho (I/r) alpha_i:
-`head_step_scale` chooses ("algorithm1", "exact"). The steps on W_i may be another solver's (`head_solver`), beta may be 1/L of
-each client (`client_learning_rate` auto), and in any case the client's loss does not rise, see `models.head_solvers`.
+`head_step_scale` chooses ("algorithm1", "exact"). The steps on W_i may be another solver's (`head_solver`), beta may follow
+each client's curvature (`client_learning_rate` auto), and in any case the client's loss does not rise, see
+`models.head_solvers`.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ from tf_pflego.algorithms.gradient_server import gradient_server
 from tf_pflego.algorithms.personal_head import HeadState
 from tf_pflego.core.algorithm import Algorithm, FeatureResult
 from tf_pflego.models.head_objective import HeadObjective
-from tf_pflego.models.head_solvers import SOLVERS, solve
+from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
 
@@ -56,6 +57,8 @@ class PflegoConfig:
 
     def __post_init__(self):
         settings.check(self)
+        if self.head_solver == "adam" and self.client_learning_rate == "auto":
+            raise ValueError("`client_learning_rate` must be a number for Adam; got 'auto'. Try --client_learning_rate=0.01.")
 
 
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
@@ -63,9 +66,12 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
 
     def features_update(state, features, client, round_):
         objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
-        head = solve(objective, state.head, config.local_steps - 1, config.head_solver, config.client_learning_rate)
-        errors = objective.errors(head)
         scale = config.server_learning_rate * round_.participation_scale
+        rate = config.client_learning_rate
+        if rate == "auto":
+            rate = automatic_rate(objective, state.head, config.head_solver, most=scale)
+        head = solve(objective, state.head, config.local_steps - 1, config.head_solver, rate)
+        errors = objective.errors(head)
         if config.head_step_scale == "exact":
             scale *= client.client_weight
         g_phi = objective.features_gradient(client.client_weight * errors, head)

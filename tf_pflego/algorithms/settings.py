@@ -35,9 +35,9 @@ def proximal_weight():
     return setting(0.25, "mu, weight of the squared distance to the server's weights", at_least=0)
 
 
-def momentum():
+def momentum(default=0.9):
     """m."""
-    return setting(0.9, "m, momentum of the local steps, which starts anew in each round", at_least=0)
+    return setting(default, "m, momentum of the local steps, which starts anew in each round", at_least=0)
 
 
 def server_learning_rate():

@@ -8,7 +8,9 @@ from tf_pflego.models.head_objective import HeadObjective
 _UNROLLED_STEPS = 7
 
 
-def gradient_descent(objective: HeadObjective, head: tf.Tensor, steps: int, rate: float) -> tf.Tensor:
+def gradient_descent(
+    objective: HeadObjective, head: tf.Tensor, steps: int, rate: "float | tf.Tensor", momentum: float = 0.0
+) -> tf.Tensor:
     """Returns the head after `steps` full-batch gradient steps of `rate`.
 
     Args:
@@ -16,9 +18,12 @@ def gradient_descent(objective: HeadObjective, head: tf.Tensor, steps: int, rate
       head: [K, M + 1]; rows of absent classes stay as they are, since their gradient is exactly 0.
       steps: How many steps; none returns the head as it is.
       rate: The learning rate.
+      momentum: m; a step moves by -rate v, where v <- m v + gradient starts from 0.
     """
     if steps == 0 or objective.num_classes == 1:  # One class alone has no loss.
         return head
+    if momentum:
+        return _descend_with_momentum(objective, head, steps, rate, momentum)
     if objective.num_classes == 2:
         return _descend_two_classes(objective, head, steps, rate)
 
@@ -26,6 +31,16 @@ def gradient_descent(objective: HeadObjective, head: tf.Tensor, steps: int, rate
         return wide - rate * objective.wide_gradient(objective.errors_at(wide))
 
     return objective.narrow(_repeat(step, objective.widen(head), steps))
+
+
+def _descend_with_momentum(objective, head, steps, rate, momentum):
+    def step(k, wide, velocity):
+        velocity = momentum * velocity + objective.wide_gradient(objective.errors_at(wide))
+        return k + 1, wide - rate * velocity, velocity
+
+    wide = objective.widen(head)
+    start = (tf.constant(0), wide, tf.zeros_like(wide))
+    return objective.narrow(tf.while_loop(lambda k, *_: k < steps, step, start, maximum_iterations=steps)[1])
 
 
 def _descend_two_classes(objective, head, steps, rate):

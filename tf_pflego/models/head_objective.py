@@ -59,8 +59,7 @@ class HeadObjective:
     def smoothness(self) -> tf.Tensor:
         """Returns [] L, a Lipschitz constant of dl/dW: half the largest eigenvalue of X^T diag(weights) X.
 
-        The Hessian of the cross-entropy in the logits is at most 1/2. The eigenvalue is found by power iteration, from below;
-        from the mean of X, which for features that are not negative is close to its eigenvector.
+        The Hessian of the cross-entropy in the logits is at most 1/2.
         """
         weights = self.example_weights[:, None]
 
@@ -68,10 +67,13 @@ class HeadObjective:
             product = tf.linalg.matmul(self.inputs, vector)
             return tf.linalg.matmul(self.inputs, weights * product, transpose_a=True)
 
-        vector = tf.linalg.matmul(self.inputs, weights, transpose_a=True)
-        for _ in range(_POWER_ITERATIONS):
-            vector = gram(vector / tf.norm(vector))
-        return tf.norm(vector) / 2
+        # The mean of X, which for features that are not negative is close to the eigenvector.
+        return _largest_eigenvalue(gram, tf.linalg.matmul(self.inputs, weights, transpose_a=True)) / 2
+
+    def curvature(self, head: tf.Tensor) -> tf.Tensor:
+        """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1]; at most L, and far below where it is sure."""
+        wide = self.widen(head)
+        return _largest_eigenvalue(self.hessian_at(wide), self.wide_gradient(self.errors_at(wide)))
 
     # What an inner loop works on: heads as wide as X.
 
@@ -111,3 +113,11 @@ class HeadObjective:
         logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
         exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
         return exponentials / tf.reduce_sum(exponentials, axis=0)
+
+
+def _largest_eigenvalue(product, start):
+    """Returns [] the largest eigenvalue of a positive semidefinite matrix by power iteration, which comes to it from below."""
+    vector = start
+    for _ in range(_POWER_ITERATIONS):
+        vector = product(tf.math.divide_no_nan(vector, tf.norm(vector)))
+    return tf.norm(vector)

@@ -13,7 +13,7 @@ from tf_pflego.models.head_objective import HeadObjective
 
 SOLVERS = ("gd", "momentum", "adam", "newton")
 
-_MOMENTUM = 0.9
+MOMENTUM = 0.9
 _ADAM_DECAYS, _ADAM_EPSILON = (0.9, 0.999), 1e-7
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0: a share of L is added to its diagonal.
@@ -21,7 +21,7 @@ _NEWTON_DAMPING = 1e-4
 _MOST_HALVINGS = 10
 
 
-def solve(objective: HeadObjective, head: tf.Tensor, steps: int, solver: str, rate: "float | str") -> tf.Tensor:
+def solve(objective: HeadObjective, head: tf.Tensor, steps: int, solver: str, rate: "float | tf.Tensor") -> tf.Tensor:
     """Returns a head at which the client's loss is no larger than at `head`.
 
     Args:
@@ -29,12 +29,10 @@ def solve(objective: HeadObjective, head: tf.Tensor, steps: int, solver: str, ra
       head: [K, M + 1], where to start; rows of absent classes stay as they are.
       steps: How many.
       solver: One of `SOLVERS`. `newton` takes a Newton step, by conjugate gradients, for every ten steps.
-      rate: The learning rate, or "auto" for 1 / L (Proposition 2 asks for less than 2 / L); newton needs none.
+      rate: The learning rate; newton needs none.
     """
     if steps == 0 or objective.num_classes == 1:
         return head
-    if rate == "auto":
-        rate = 1 / objective.smoothness()
     run = {"gd": gradient_descent, "momentum": _momentum, "adam": _adam, "newton": _newton}[solver]
     solved = run(objective, head, steps, rate)
     started, ended = objective.loss(head), objective.loss(solved)
@@ -45,13 +43,26 @@ def solve(objective: HeadObjective, head: tf.Tensor, steps: int, solver: str, ra
     )
 
 
-def _momentum(objective, head, steps, rate):
-    def step(k, wide, velocity):
-        velocity = _MOMENTUM * velocity + objective.wide_gradient(objective.errors_at(wide))
-        return k + 1, wide - rate * velocity, velocity
+def automatic_rate(objective: HeadObjective, head: tf.Tensor, solver: str, most: "float | tf.Tensor") -> tf.Tensor:
+    """Returns [] a learning rate for `solve` that nobody has to tune: min(1/c, most), c the loss's curvature at `head`.
 
-    wide = objective.widen(head)
-    return objective.narrow(_loop(step, steps, wide, tf.zeros_like(wide)))
+    Proposition 2 asks for less than 2/L. L, which holds for any head, is so far above the curvature c at the head of a client
+    whose predictions are mostly sure that 1/L leaves its head behind the features; `solve` sees to it that the loss does not
+    rise. Before the features have grown c is small, and the head would run ahead of them: `most` holds it back.
+
+    Args:
+      objective: The client's loss.
+      head: [K, M + 1], where `solve` will start.
+      solver: Its solver, with a learning rate that is one of gradient descent (all but Adam); momentum m goes 1 / (1 - m)
+        times as far, so that its rate is smaller by that.
+      most: The largest rate; PFLEGO has rho I/r, the rate of its last step on the head.
+    """
+    rate = tf.minimum(1 / objective.curvature(head), most)
+    return rate * (1 - MOMENTUM) if solver == "momentum" else rate
+
+
+def _momentum(objective, head, steps, rate):
+    return gradient_descent(objective, head, steps, rate, MOMENTUM)
 
 
 def _adam(objective, head, steps, rate):
