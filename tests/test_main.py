@@ -100,7 +100,7 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
         (["--num_rounds=0"], ["`num_rounds` must be at least 1; got 0. Raise --num_rounds"]),
         (["--client_learning_rate=-1"], ["`client_learning_rate` must be above 0; got -1.0"]),
         (["--client_learning_rate=fast"], ["`client_learning_rate` must be a number or auto; got 'fast'"]),
-        (["--head_solver=adam", "--client_learning_rate=auto"], ["must be a number for Adam; got 'auto'. Try --client_learning"]),
+        (["--head_solver=adam", "--client_learning_rate=auto"], ["must be a number for Adam; got 'auto'. Try --client"]),
         (["--algorithm=fedper", "--client_learning_rate=auto"], ["`client_learning_rate` must be a finite number; got 'auto'"]),
         (["--algorithm=sgd"], ["`algorithm` must be one of pflego, ", "; got 'sgd'"]),
         (["--participation=range"], ["two whole numbers, least,most", "--clients_per_round_range=4,28"]),

@@ -62,6 +62,7 @@ class Cell:
 TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
     "table2": "PFLEGO paper, Tables 2, 3 and 7",
+    "omniglot_small": "Table 2 of the PFLEGO paper on eight of its fifty alphabets",
     "local_steps": "PFLEGO paper, Figure 7",
     "participation": "PFLEGO paper, Figure 8",
     "learning_rates": "PFLEGO paper, Figure 9",
@@ -86,6 +87,11 @@ def cells(experiment: str) -> list[Cell]:
         for algorithm, accuracy in paper.OMNIGLOT_ACCURACY.items():
             flags = {"algorithm": algorithm, **omniglot, **paper.hyper_parameters(algorithm, "omniglot", "high")}
             result.append(Cell(experiment, f"omniglot_{algorithm}", flags, accuracy))
+    elif experiment == "omniglot_small":
+        for algorithm in paper.OMNIGLOT_ACCURACY:
+            flags = {"algorithm": algorithm, **omniglot, **paper.hyper_parameters(algorithm, "omniglot", "high")}
+            flags |= {"omniglot_splits": "small1,small2", "clients_per_round": 2, "num_rounds": 200}
+            result.append(Cell(experiment, f"omniglot_small_{algorithm}", flags))
     elif experiment == "local_steps":
         for algorithm in ("pflego", "fedrecon"):
             for steps in (5, 10, 25, 50, 75, 100):
@@ -198,7 +204,7 @@ def rows_of(experiment: str, results: pathlib.Path) -> list[dict]:
                 {key: config.get(key) for key in ("dataset", "personalization", "algorithm", "seed")}
                 | {"run": cell.name, "num_rounds": summary["round"], "local_steps": config["local_steps"]}
                 | {key: config.get(key) for key in ("clients_per_round", "client_learning_rate", "server_learning_rate")}
-                | {"proximal_weight": config.get("proximal_weight")}
+                | {key: config.get(key) for key in ("proximal_weight", "momentum", "head_solver")}
                 | {key: summary.get(key) for key in _SUMMARY}
                 | {"paper": cell.paper, "engine": config["engine"], "commit": config["versions"].get("commit")}
             )

@@ -71,7 +71,7 @@ class HeadObjective:
         return _largest_eigenvalue(gram, tf.linalg.matmul(self.inputs, weights, transpose_a=True)) / 2
 
     def curvature(self, head: tf.Tensor) -> tf.Tensor:
-        """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1]; at most L, and far below where it is sure."""
+        """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1]; at most L, and mostly far below."""
         wide = self.widen(head)
         return _largest_eigenvalue(self.hessian_at(wide), self.wide_gradient(self.errors_at(wide)))
 
