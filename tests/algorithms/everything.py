@@ -9,6 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
+from tf_pflego.core.local_training import gradient
 
 NUM_CLIENTS = 3
 BATCH = 2
@@ -36,14 +37,10 @@ def build_everything(model):
         return ClientState(noise, zeros, tf.constant(0))
 
     def gradient_at(weights, client):
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            loss = model.loss(weights, client)
-        return tape.gradient(loss, weights)
+        return gradient(lambda weights: model.loss(weights, client), weights)
 
     def give_gradient(weights, client_message, state, client, round_):
-        gradient = gradient_at(weights, client)
-        weighted = tf.nest.map_structure(lambda g: client.client_weight * g, gradient)
+        weighted = tf.nest.map_structure(lambda g: client.client_weight * g, gradient_at(weights, client))
         return ClientResult(state._replace(visits=state.visits + round_.number), weighted, (), weights)
 
     def take_direction(server, total, kept, client_ids, round_):
@@ -57,8 +54,8 @@ def build_everything(model):
             labels=tf.gather(client.labels, rows),
             example_weights=tf.fill([BATCH], 1 / BATCH),
         )
-        gradient = gradient_at(state.weights, batch)
-        momentum = tf.nest.map_structure(lambda m, g, d: 0.9 * m + g + d, state.momentum, gradient, direction)
+        own_gradient = gradient_at(state.weights, batch)
+        momentum = tf.nest.map_structure(lambda m, g, d: 0.9 * m + g + d, state.momentum, own_gradient, direction)
         own = tf.nest.map_structure(lambda w, m, s: w - RATE * m + 0.01 * affinity * s, state.weights, momentum, weights)
         upload = (tf.reduce_sum(own.head), tf.reduce_sum(own.theta[0], axis=0))
         return ClientResult(ClientState(own, momentum, state.visits + 1), client.client_weight, upload, own)

@@ -43,6 +43,16 @@ def mean(total: Upload) -> Any:
     return tf.nest.map_structure(lambda w: w / total.client_weight, total.weights)
 
 
+def take_mean(state: type) -> Callable[..., Any]:
+    """Returns the server's update that puts the mean in the place of all that it keeps, in a `state` of one field."""
+
+    def server_update(_, total, kept, client_ids, round_):
+        del kept, client_ids, round_
+        return state(mean(total))
+
+    return server_update
+
+
 def average_model(name: str, model: SplitModel, local_update: Callable[[Weights, Client], Weights]) -> Algorithm:
     """Returns a method that averages one network for all; clients keep nothing.
 
@@ -57,16 +67,12 @@ def average_model(name: str, model: SplitModel, local_update: Callable[[Weights,
         weights = local_update(weights, client)
         return ClientResult(state, upload(weights, client), (), weights)
 
-    def server_update(state, total, kept, client_ids, round_):
-        del state, kept, client_ids, round_
-        return ModelState(mean(total))
-
     return Algorithm(
         name=name,
         model=model,
         init_server=lambda: ModelState(model.initial_weights()),
         init_client=lambda seed, num_classes: (),
-        exchanges=(Exchange(lambda server, round_: server.weights, client_update, server_update),),
+        exchanges=(Exchange(lambda server, round_: server.weights, client_update, take_mean(ModelState)),),
         personalize=lambda server, client: server.weights,
         shared=frozenset({"theta", "head"}),
     )
@@ -86,16 +92,12 @@ def average_body(name: str, model: SplitModel, local_update: Callable[[Weights, 
         weights = local_update(Weights(theta, state.head), client)
         return ClientResult(HeadState(weights.head), upload(weights.theta, client), (), weights)
 
-    def server_update(state, total, kept, client_ids, round_):
-        del state, kept, client_ids, round_
-        return BodyState(mean(total))
-
     return Algorithm(
         name=name,
         model=model,
         init_server=lambda: BodyState([tf.constant(w) for w in model.initial_theta]),
         init_client=uniform_heads(model),
-        exchanges=(Exchange(lambda server, round_: server.theta, client_update, server_update),),
+        exchanges=(Exchange(lambda server, round_: server.theta, client_update, take_mean(BodyState)),),
         personalize=lambda server, client: Weights(server.theta, client.head),
         shared=frozenset({"theta"}),
     )

@@ -27,22 +27,19 @@ import dataclasses
 from typing import NamedTuple
 
 from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.averaging import ModelState, mean, upload
+from tf_pflego.algorithms.averaging import ModelState, take_mean, upload
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
 from tf_pflego.core.local_training import gradient_descent, squared_distance
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class DittoConfig:
+class DittoConfig(settings.HyperParameters):
     """Hyper-parameters of Ditto."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
     proximal_weight: float = settings.proximal_weight()
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 class ClientState(NamedTuple):
@@ -67,16 +64,12 @@ def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
         personal = descend(personal_loss, state.weights)
         return ClientResult(ClientState(personal), upload(shared, client), (), personal)
 
-    def server_update(state, total, kept, client_ids, round_):
-        del state, kept, client_ids, round_
-        return ModelState(mean(total))
-
     return Algorithm(
         name="ditto",
         model=model,
         init_server=lambda: ModelState(model.initial_weights()),
         init_client=lambda seed, num_classes: ClientState(model.initial_weights()),
-        exchanges=(Exchange(lambda server, round_: server.weights, client_update, server_update),),
+        exchanges=(Exchange(lambda server, round_: server.weights, client_update, take_mean(ModelState)),),
         personalize=lambda server, client: client.weights,
         shared=frozenset(),
     )

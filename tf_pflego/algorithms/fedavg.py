@@ -31,14 +31,11 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgConfig:
+class FedAvgConfig(settings.HyperParameters):
     """Hyper-parameters of FedAvg."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:

@@ -31,7 +31,7 @@ import dataclasses
 import tensorflow as tf
 
 from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.averaging import BodyState, mean, upload
+from tf_pflego.algorithms.averaging import BodyState, take_mean, upload
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
 from tf_pflego.core.local_training import gradient_descent
 from tf_pflego.models import head as head_lib
@@ -39,16 +39,13 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedBabuConfig:
+class FedBabuConfig(settings.HyperParameters):
     """Hyper-parameters of FedBABU."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
     momentum: float = settings.momentum()
     fine_tuning_steps: int = settings.setting(0, "f, steps on the whole network before a client is tested", at_least=0)
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
@@ -69,16 +66,12 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
         )
         return ClientResult(state, upload(theta, client), (), Weights(theta, tf.constant(head)))
 
-    def server_update(state, total, kept, client_ids, round_):
-        del state, kept, client_ids, round_
-        return BodyState(mean(total))
-
     return Algorithm(
         name="fedbabu",
         model=model,
         init_server=lambda: BodyState([tf.constant(w) for w in model.initial_theta]),
         init_client=lambda seed, num_classes: (),
-        exchanges=(Exchange(lambda server, round_: server.theta, client_update, server_update),),
+        exchanges=(Exchange(lambda server, round_: server.theta, client_update, take_mean(BodyState)),),
         personalize=lambda server, client: Weights(server.theta, tf.constant(head)),
         shared=frozenset({"theta", "head"}),
         fine_tune=fine_tune if config.fine_tuning_steps else None,

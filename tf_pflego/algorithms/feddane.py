@@ -31,20 +31,17 @@ import tensorflow as tf
 from tf_pflego.algorithms import settings
 from tf_pflego.algorithms.averaging import mean, upload
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient_descent, squared_distance
+from tf_pflego.core.local_training import gradient, gradient_descent, squared_distance
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDaneConfig:
+class FedDaneConfig(settings.HyperParameters):
     """Hyper-parameters of FedDANE."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
     proximal_weight: float = settings.proximal_weight()
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 class ServerState(NamedTuple):
@@ -58,10 +55,7 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
     """Returns FedDANE for `model`."""
 
     def gradient_at(weights, client):
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            loss = model.loss(weights, client)
-        return tape.gradient(loss, weights)
+        return gradient(lambda weights: model.loss(weights, client), weights)
 
     def give_gradient(weights, client_message, state, client, round_):
         del client_message, round_
@@ -73,8 +67,8 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
 
     def train(message, client_message, state, client, round_):
         del client_message, round_
-        server_weights, gradient = message
-        correction = tf.nest.map_structure(tf.subtract, gradient, gradient_at(server_weights, client))
+        server_weights, mean_gradient = message
+        correction = tf.nest.map_structure(tf.subtract, mean_gradient, gradient_at(server_weights, client))
 
         def loss(weights):
             moved = tf.nest.map_structure(tf.subtract, weights, server_weights)

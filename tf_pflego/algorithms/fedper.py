@@ -32,14 +32,11 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedPerConfig:
+class FedPerConfig(settings.HyperParameters):
     """Hyper-parameters of FedPer."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:

@@ -31,15 +31,12 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProxConfig:
+class FedProxConfig(settings.HyperParameters):
     """Hyper-parameters of FedProx."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
     proximal_weight: float = settings.proximal_weight()
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:

@@ -37,16 +37,13 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedReconConfig:
+class FedReconConfig(settings.HyperParameters):
     """Hyper-parameters of FedRecon."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()
-
-    def __post_init__(self):
-        settings.check(self)
 
 
 def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:

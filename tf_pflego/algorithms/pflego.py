@@ -43,7 +43,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoConfig:
+class PflegoConfig(settings.HyperParameters):
     """Hyper-parameters of PFLEGO."""
 
     local_steps: int = settings.local_steps()
@@ -56,7 +56,7 @@ class PflegoConfig:
     )
 
     def __post_init__(self):
-        settings.check(self)
+        super().__post_init__()
         if self.head_solver == "adam" and self.client_learning_rate == "auto":
             raise ValueError("`client_learning_rate` must be a number for Adam; got 'auto'. Try --client_learning_rate=0.01.")
 

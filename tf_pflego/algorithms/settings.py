@@ -50,6 +50,17 @@ def server_optimizer():
     return setting("adam", "optimiser of theta at the server", choices=("adam", "sgd"))
 
 
+class HyperParameters:
+    """Base of an algorithm's configuration, a dataclass of `setting` fields, which it checks as soon as it is made.
+
+    Raises:
+      ValueError: A field has a value that it does not take.
+    """
+
+    def __post_init__(self):
+        check(self)
+
+
 def check(config: Any) -> None:
     """Raises ValueError for the first field of a configuration that has a value it does not take."""
     for field in dataclasses.fields(config):

@@ -6,6 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 
+def gradient(loss: Callable[[Any], tf.Tensor], weights: Any) -> Any:
+    """Returns the gradient of `loss` at `weights`, a nest of tensors, as the same nest."""
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        value = loss(weights)
+    return tape.gradient(value, weights)
+
+
 def gradient_descent(loss: Callable[[Any], tf.Tensor], weights: Any, steps: int, rate: float, momentum: float = 0.0) -> Any:
     """Returns the weights after gradient steps on all of them at once.
 
@@ -19,18 +27,12 @@ def gradient_descent(loss: Callable[[Any], tf.Tensor], weights: Any, steps: int,
     if steps == 0:
         return weights
 
-    def gradient_at(weights):
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            value = loss(weights)
-        return tape.gradient(value, weights)
-
     def step(k, weights, velocity):
-        velocity = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient_at(weights))
+        velocity = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient(loss, weights))
         return k + 1, tf.nest.map_structure(lambda w, v: w - rate * v, weights, velocity), velocity
 
     def plain_step(k, weights):
-        return k + 1, tf.nest.map_structure(lambda w, g: w - rate * g, weights, gradient_at(weights))
+        return k + 1, tf.nest.map_structure(lambda w, g: w - rate * g, weights, gradient(loss, weights))
 
     start = (tf.constant(0), weights)
     if momentum:
