@@ -19,6 +19,7 @@ What is after `--` goes to every run, e.g. `-- --data_dir=DIR --engine=in_proces
 import argparse
 import csv
 import dataclasses
+import fnmatch
 import json
 import pathlib
 import re
@@ -142,6 +143,7 @@ def chosen(options) -> list[Cell]:
         if fits(cell, "dataset", options.datasets)
         and fits(cell, "personalization", options.personalizations)
         and fits(cell, "algorithm", options.algorithms)
+        and fnmatch.fnmatch(cell.name, options.names)
     ]
     if not found:
         raise ValueError(f"no cell of {options.experiment} fits; see `python tools/reproduce.py list`.")
@@ -290,6 +292,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--datasets", default="", help="some of its datasets; all if left out")
     parser.add_argument("--personalizations", default="", help="some of high,medium,no")
     parser.add_argument("--algorithms", default="", help="some of its algorithms")
+    parser.add_argument("--names", default="*", help="some of its cells, by a pattern of their names, e.g. '*_auto'")
     parser.add_argument("--seeds", default="0", help="seeds, with commas between them")
     parser.add_argument("--rounds", type=int, default=None, help="fewer rounds, for a trial; results go to runs/")
     parser.add_argument("--results", default=None, help="where results go (default results, or runs for a trial)")

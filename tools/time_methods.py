@@ -1,0 +1,120 @@
+"""Times a round of every method on TFF beside one of PFLEGO: what Table 3 of the PFLEGO paper does, on the machine at hand.
+
+  python tools/time_methods.py [--data_dir=DIR] [--results=results] [--only=fashion_mnist,omniglot]
+
+Fashion-MNIST: 20 of 100 clients of two classes. Omniglot: two clients, whose alphabets are of the median size of the eight at
+hand. A method's rounds and PFLEGO's are timed in turn, in this process, after one round of each, and the medians are compared.
+Without the TFDS datasets it takes random images of the same shapes and says so. It writes results/round_times.json and the
+table from it, results/round_times.md; datasets that are left out stay as they were.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import argparse
+import json
+import pathlib
+import time
+
+import benchmark
+import numpy as np
+import paper
+import tensorflow as tf
+
+from tf_pflego import algorithms, data, engines, models
+from tf_pflego.data.partition import starts
+
+ENGINE = "tff"
+
+
+def of_median_size(clients, count):
+    """Returns the `count` clients in the middle of all by their number of examples."""
+    order, first = np.argsort(clients.train.sizes, kind="stable"), (clients.num_clients - count) // 2
+    chosen = order[first : first + count]
+
+    def part(split):
+        examples, labels = zip(*(split.of(client) for client in chosen), strict=True)
+        return data.ClientSplit(np.concatenate(examples), np.concatenate(labels), starts(split.sizes[chosen]))
+
+    return data.ClientData(part(clients.train), part(clients.test), clients.num_classes[chosen])
+
+
+def measure(clients, body, per_round, repeats):
+    """Returns, for each method, its seconds a round, PFLEGO's beside them, and their ratio."""
+    report = {}
+    with benchmark.simulation_of(clients, body, "pflego", ENGINE, per_round) as pflego:
+        pflego.run_round()
+        for name in algorithms.REGISTRY:
+            with benchmark.simulation_of(clients, body, name, ENGINE, per_round) as method:
+                method.run_round()
+                seconds = {"method": [], "pflego": []}
+                for _ in range(repeats):
+                    for key, simulation in (("pflego", pflego), ("method", method)):
+                        started = time.perf_counter()
+                        simulation.run_round()
+                        seconds[key].append(time.perf_counter() - started)
+            report[name] = {
+                "seconds": benchmark.spread(seconds["method"]),
+                "pflego_seconds": benchmark.spread(seconds["pflego"]),
+                "over_pflego": benchmark.ratio(seconds["method"], seconds["pflego"]),
+            }
+            print(
+                f"{name:<10}{report[name]['seconds']['median']:>10.3f} s {report[name]['over_pflego']:>8.2f} of PFLEGO",
+                flush=True,
+            )
+    return report
+
+
+def table_of(report):
+    """Returns the Markdown table."""
+    lines = [
+        "# Seconds a round",
+        "",
+        f"Medians on TFF, {report['cores']} cores, tau = 50; *ratio*: to PFLEGO's rounds beside them. Fashion-MNIST, High: 20 of",
+        "100 clients. Omniglot: two alphabets of median size, where the paper (its Table 3) has ten of fifty.",
+        "",
+        "| method | Fashion-MNIST | ratio | Omniglot | ratio | paper, Omniglot | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in algorithms.REGISTRY:
+        cells = [f"`{name}`"]
+        for dataset in ("fashion_mnist", "omniglot"):
+            row = report.get(dataset, {}).get(name)
+            cells += [f"{row['seconds']['median']:.3f}", f"{row['over_pflego']:.2f}"] if row else ["", ""]
+        said = paper.OMNIGLOT_SECONDS.get(name)
+        cells += [f"{said:.3f}", f"{said / paper.OMNIGLOT_SECONDS['pflego']:.2f}"] if said else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    """Measures what was asked for and writes it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_dir", default=None, help="TFDS data directory")
+    parser.add_argument("--results", default="results", help="where the table goes")
+    parser.add_argument("--only", default="fashion_mnist,omniglot", help="some of fashion_mnist, omniglot")
+    parser.add_argument("--repeats", type=int, default=None, help="rounds that are timed (default 5, Omniglot 1)")
+    options = parser.parse_args()
+    engines.prepare_process(20)  # As the program does it.
+    tf.get_logger().setLevel("ERROR")  # A function for each simulation is meant, and no retracing.
+    place = pathlib.Path(options.results) / "round_times.json"
+    report = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    report |= {"cores": os.cpu_count(), "tensorflow": tf.__version__}
+    for dataset in options.only.split(","):
+        clients, source = benchmark.load(dataset, options.data_dir)
+        print(f"{dataset}, {source} images")
+        if dataset == "omniglot":
+            clients = of_median_size(clients, 2)
+            measured = measure(clients, models.omniglot_cnn(clients.example_shape, 0), 2, options.repeats or 1)
+        else:
+            measured = measure(clients, models.mlp(clients.example_shape, 0), 20, options.repeats or 5)
+        report[dataset] = {"data": source, **measured}
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        place.with_suffix(".md").write_text(table_of(report), encoding="utf-8")
+    print(table_of(report))
+
+
+if __name__ == "__main__":
+    main()
