@@ -95,8 +95,17 @@ def test_a_table_is_run_written_skipped_and_gone_on_with(tmp_path, digits_dir):
     assert (tmp_path / "table1" / "digits_high.png").stat().st_size > 10_000
 
 
-def test_nothing_to_run_is_said(tmp_path, digits_dir):
-    result = reproduce_once(tmp_path, digits_dir, "--algorithms=fedsomething")
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--algorithms=fedsomething", "reproduce: no cell of table1 fits"),
+        ("--names=fashion_mnist_low_*", "reproduce: no cell of table1 fits"),
+        ("--seeds=0;1", "reproduce: `seeds` must be whole numbers with commas between them; got '0;1'."),
+    ],
+)
+def test_nothing_to_run_is_said_and_nothing_written(tmp_path, digits_dir, option, said):
+    result = reproduce_once(tmp_path, digits_dir, option)
     assert result.returncode == 2
-    assert result.stderr.startswith("reproduce: no cell of table1 fits")
+    assert result.stderr.startswith(said)
     assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())

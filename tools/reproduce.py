@@ -150,6 +150,17 @@ def chosen(options) -> list[Cell]:
     return found
 
 
+def seeds_of(text: str) -> list[int]:
+    """Returns the seeds of a list like 0,1,2.
+
+    Raises:
+      ValueError: It is none.
+    """
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise ValueError(f"`seeds` must be whole numbers with commas between them; got {text!r}. Try --seeds=0,1,2.")
+    return [int(seed) for seed in text.split(",")]
+
+
 def write_configs() -> None:
     """Writes the flag files of all experiments."""
     for experiment in TITLES:
@@ -306,15 +317,16 @@ def main(argv: list[str]) -> int:
         return 0
     results = ROOT / (options.results or (f"runs/{options.rounds}_rounds" if options.rounds else "results"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    good = True
     try:
-        wanted = chosen(options)
-        for seed in map(int, options.seeds.split(",")):
-            for cell in wanted:
-                good &= run(cell, seed, results, options.rounds, extra)
+        wanted, seeds = chosen(options), seeds_of(options.seeds)
     except ValueError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
+    good = True
+    try:
+        for seed in seeds:
+            for cell in wanted:
+                good &= run(cell, seed, results, options.rounds, extra)
     except KeyboardInterrupt:
         print("\nreproduce: interrupted; call it again to go on", file=sys.stderr)
         return 130

@@ -71,8 +71,8 @@ def table_of(report):
     lines = [
         "# Seconds a round",
         "",
-        f"Medians on TFF, {report['cores']} cores, tau = 50; *ratio*: to PFLEGO's rounds beside them. Fashion-MNIST, High: 20 of",
-        "100 clients. Omniglot: two alphabets of median size, where the paper (its Table 3) has ten of fifty.",
+        f"Medians on TFF, {report['cores']} cores, tau = 50; *ratio*: to PFLEGO's rounds beside them. Fashion-MNIST, High:",
+        "20 of 100 clients. Omniglot: two alphabets of median size, where the paper (its Table 3) has ten of fifty.",
         "",
         "| method | Fashion-MNIST | ratio | Omniglot | ratio | paper, Omniglot | ratio |",
         "|---|---|---|---|---|---|---|",
