@@ -67,6 +67,7 @@ TITLES = {
     "local_steps": "PFLEGO paper, Figure 7",
     "participation": "PFLEGO paper, Figure 8",
     "learning_rates": "PFLEGO paper, Figure 9",
+    "without_momentum": "FedRep without the momentum that the PFLEGO paper's appendix names",
     "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta that needs no tuning",
 }
 
@@ -114,11 +115,18 @@ def cells(experiment: str) -> list[Cell]:
                 flags = {"algorithm": "pflego", **omniglot, "num_rounds": 5000}
                 flags |= {"client_learning_rate": client_rate, "server_learning_rate": server_rate}
                 result.append(Cell(experiment, f"omniglot_rho{server_rate}_beta{client_rate}", flags))
+    elif experiment == "without_momentum":
+        for personalization in paper.PERSONALIZATIONS:
+            flags = {"algorithm": "fedrep", "dataset": "fashion_mnist", "personalization": personalization, **common}
+            flags |= paper.hyper_parameters("fedrep", "fashion_mnist", personalization) | {"momentum": 0.0}
+            said = paper.ACCURACY["fashion_mnist"]["fedrep"][paper.PERSONALIZATIONS.index(personalization)]
+            result.append(Cell(experiment, f"fashion_mnist_{personalization}_fedrep", flags, said))
     elif experiment == "head_solvers":
         for column, personalization in enumerate(paper.PERSONALIZATIONS):
-            for solver, rate in (("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto")):
-                flags = {"algorithm": "pflego", "dataset": "fashion_mnist", "personalization": personalization, **common}
-                flags |= paper.hyper_parameters("pflego", "fashion_mnist", personalization)
+            tuned = paper.hyper_parameters("pflego", "fashion_mnist", personalization)
+            solvers = (("gd", tuned["client_learning_rate"]), ("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto"))
+            for solver, rate in solvers:
+                flags = {"algorithm": "pflego", "dataset": "fashion_mnist", "personalization": personalization, **common, **tuned}
                 flags |= {"head_solver": solver, "client_learning_rate": rate}
                 said = paper.ACCURACY["fashion_mnist"]["pflego"][column]
                 result.append(Cell(experiment, f"fashion_mnist_{personalization}_{solver}_{rate}", flags, said))
