@@ -124,9 +124,10 @@ def cells(experiment: str) -> list[Cell]:
     elif experiment == "head_solvers":
         for column, personalization in enumerate(paper.PERSONALIZATIONS):
             tuned = paper.hyper_parameters("pflego", "fashion_mnist", personalization)
-            solvers = (("gd", tuned["client_learning_rate"]), ("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto"))
-            for solver, rate in solvers:
-                flags = {"algorithm": "pflego", "dataset": "fashion_mnist", "personalization": personalization, **common, **tuned}
+            beta = tuned["client_learning_rate"]
+            for solver, rate in (("gd", beta), ("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto")):
+                flags = {"algorithm": "pflego", "dataset": "fashion_mnist", "personalization": personalization, **common}
+                flags |= tuned
                 flags |= {"head_solver": solver, "client_learning_rate": rate}
                 said = paper.ACCURACY["fashion_mnist"]["pflego"][column]
                 result.append(Cell(experiment, f"fashion_mnist_{personalization}_{solver}_{rate}", flags, said))
