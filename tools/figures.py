@@ -50,9 +50,11 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
                 axis.grid(alpha=0.3)
         for axis in axes[0]:
             axis.set_yscale("log")
-        for axis, label in zip(axes[-1], _AXES, strict=True):
-            axis.set_xlabel(label)
-            axis.set_xlim(left=0)
+        for column, label in zip(axes.T, _AXES, strict=True):
+            column[-1].set_xlabel(label)
+            for axis in column:
+                # A round takes some methods tens of times as long as others.
+                axis.set_xscale("log") if label == "seconds" else axis.set_xlim(left=0)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(8, len(labels)))
         paths.append(results / experiment / f"{place}.png")
