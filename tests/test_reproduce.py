@@ -8,16 +8,15 @@ import subprocess
 import sys
 import time
 
+import paper
 import pytest
+import reproduce
 from absl import flags
 
 from tf_pflego import config
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
 
-import paper
-import reproduce
 
 TIMEOUT_SECONDS = 300
 CONFIGS = sorted((ROOT / "run_configs").rglob("*.flags"))

@@ -4,6 +4,7 @@
   python tools/reproduce.py table1 --datasets=fashion_mnist --rounds=2      a trial, in runs/
   python tools/reproduce.py list                                            the experiments
   python tools/reproduce.py configs                                         writes run_configs/ anew
+  python tools/reproduce.py documents                                       puts the tables into README.md and docs/
 
 Each run is a process of its own, `python -m tf_pflego.main --flagfile=run_configs/EXPERIMENT/NAME.flags`, one after the other,
 and leaves results/EXPERIMENT/NAME/seedN. What is finished is skipped, and made again if its flags have changed; an interrupted
@@ -29,10 +30,11 @@ import sys
 
 import figures
 import paper
+import tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "run_configs"
-PERCENT = 100
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,8 @@ def cells(experiment: str) -> list[Cell]:
             flags = {"algorithm": algorithm, **omniglot, **paper.hyper_parameters(algorithm, "omniglot", "high")}
             flags |= {"omniglot_splits": "small1,small2", "clients_per_round": 2, "num_rounds": 200}
             result.append(Cell(experiment, f"omniglot_small_{algorithm}", flags))
+        automatic = result[-1].flags | {"client_learning_rate": "auto"}
+        result.append(Cell(experiment, "omniglot_small_pflego_auto", automatic))
     elif experiment == "local_steps":
         for algorithm in ("pflego", "fedrecon"):
             for steps in (5, 10, 25, 50, 75, 100):
@@ -234,55 +238,13 @@ def rows_of(experiment: str, results: pathlib.Path) -> list[dict]:
 
 
 _SUMMARY = (
-    "participant_test_accuracy/example_mean/last10",
-    "test_accuracy/client_mean/last10",
+    tables.PARTICIPANTS,
+    tables.SERVED,
     "train_loss",
     "seconds_per_round/median",
     "bytes_down",
     "bytes_up",
 )
-
-
-def table_of(experiment: str, rows: list[dict]) -> str:
-    """Returns the Markdown table of an experiment: means over seeds, in percent."""
-    lines = [
-        f"# {TITLES[experiment]}",
-        "",
-        "Test accuracy in percent, mean of the last ten rounds and of the seeds (± their standard deviation). *Participants*:",
-        "after their local training, hits over examples, the paper's protocol, to which *paper* and *difference* belong. *As",
-        "served*: every client, drawn or not, with what it would be served now, mean over clients.",
-        "",
-        "| run | rounds | seeds | participants | paper | difference | as served | seconds a round |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    groups = {}
-    for row in rows:
-        groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
-    for (name, rounds), group in groups.items():
-        ours = _mean([row["participant_test_accuracy/example_mean/last10"] for row in group])
-        served = _mean([row["test_accuracy/client_mean/last10"] for row in group])
-        seconds = _mean([row["seconds_per_round/median"] for row in group], 1)[0]
-        said = group[0]["paper"]
-        difference = f"{ours[0] - said:+.2f}" if said is not None and ours[0] is not None else ""
-        cells_ = [f"`{name}`", rounds, len(group), _show(ours), "" if said is None else f"{said:.2f}", difference]
-        lines.append(f"| {' | '.join(map(str, [*cells_, _show(served), f'{seconds:.3f}']))} |")
-    return "\n".join(lines) + "\n"
-
-
-def _mean(values, scale=PERCENT):
-    values = [scale * value for value in values if value is not None]
-    if not values:
-        return None, None
-    mean = sum(values) / len(values)
-    spread = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if len(values) > 1 else None
-    return mean, spread
-
-
-def _show(mean_and_spread):
-    mean, spread = mean_and_spread
-    if mean is None:
-        return ""
-    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
 def write_results(experiment: str, results: pathlib.Path) -> None:
@@ -295,7 +257,7 @@ def write_results(experiment: str, results: pathlib.Path) -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    (results / f"{experiment}.md").write_text(table_of(experiment, rows), encoding="utf-8")
+    (results / f"{experiment}.md").write_text(tables.page_of(TITLES[experiment], rows), encoding="utf-8")
     drawn = figures.draw(experiment, results, rows)
     print(f"written: {results / experiment}.csv, {results / experiment}.md" + "".join(f", {path}" for path in drawn))
 
@@ -308,7 +270,7 @@ def main(argv: list[str]) -> int:
     """Runs what was asked for; returns 0 if every run ended well, 1 if one did not, 2 for what the user can mend."""
     argv, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=[*TITLES, "list", "configs"])
+    parser.add_argument("experiment", choices=[*TITLES, "list", "configs", "documents"])
     parser.add_argument("--datasets", default="", help="some of its datasets; all if left out")
     parser.add_argument("--personalizations", default="", help="some of high,medium,no")
     parser.add_argument("--algorithms", default="", help="some of its algorithms")
@@ -323,6 +285,10 @@ def main(argv: list[str]) -> int:
         return 0
     if options.experiment == "configs":
         write_configs()
+        return 0
+    if options.experiment == "documents":
+        for document in DOCUMENTS:
+            document.write_text(tables.refresh(document, ROOT), encoding="utf-8")
         return 0
     results = ROOT / (options.results or (f"runs/{options.rounds}_rounds" if options.rounds else "results"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
