@@ -40,12 +40,12 @@ def of_median_size(clients, count):
     return data.ClientData(part(clients.train), part(clients.test), clients.num_classes[chosen])
 
 
-def measure(clients, body, per_round, repeats):
+def measure(clients, body, per_round, repeats, names=tuple(algorithms.REGISTRY)):
     """Returns, for each method, its seconds a round, PFLEGO's beside them, and their ratio."""
     report = {}
     with benchmark.simulation_of(clients, body, "pflego", ENGINE, per_round) as pflego:
         pflego.run_round()
-        for name in algorithms.REGISTRY:
+        for name in names:
             with benchmark.simulation_of(clients, body, name, ENGINE, per_round) as method:
                 method.run_round()
                 seconds = {"method": [], "pflego": []}

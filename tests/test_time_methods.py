@@ -1,0 +1,30 @@
+"""What tools/time_methods.py measures on, and what it writes."""
+
+import benchmark
+import numpy as np
+import time_methods
+
+from tf_pflego import models
+
+
+def test_clients_of_median_size():
+    clients = benchmark.federation([9, 4, 5, 8, 6], [3, 1, 1, 2, 2], [2, 3, 4, 5, 6], (4, 4, 1))
+    chosen = time_methods.of_median_size(clients, 2)
+    np.testing.assert_array_equal(chosen.train.sizes, [5, 6])
+    np.testing.assert_array_equal(chosen.num_classes, [4, 6])
+    for own, whole in ((chosen.train, clients.train), (chosen.test, clients.test)):
+        for new, old in ((0, 2), (1, 4)):
+            for mine, theirs in zip(own.of(new), whole.of(old), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def test_rounds_are_timed_beside_those_of_pflego():
+    clients = benchmark.federation([6, 6], [2, 2], 2, (4, 4, 1))
+    report = {"cores": 2, "omniglot": {}, "fashion_mnist": {}}
+    report["fashion_mnist"] = time_methods.measure(clients, models.mlp((4, 4, 1), 0), 2, 2, names=("pflego", "fedper"))
+    figures = report["fashion_mnist"]["fedper"]
+    assert figures["seconds"]["runs"] == figures["pflego_seconds"]["runs"] == 2
+    assert figures["over_pflego"] == round(figures["seconds"]["median"] / figures["pflego_seconds"]["median"], 3)
+    assert f"| `fedper` | {figures['seconds']['median']:.3f} | {figures['over_pflego']:.2f} |  |  | 14.436 | 2.06 |" in (
+        time_methods.table_of(report).splitlines()
+    )
