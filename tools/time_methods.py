@@ -1,11 +1,11 @@
 """Times a round of every method on TFF beside one of PFLEGO: what Table 3 of the PFLEGO paper does, on the machine at hand.
 
-  python tools/time_methods.py [--data_dir=DIR] [--results=results] [--only=fashion_mnist,omniglot]
+  python tools/time_methods.py [--data_dir=DIR] [--results=results] [--only DATASET ...] [--methods METHOD ...]
 
 Fashion-MNIST: 20 of 100 clients of two classes. Omniglot: two clients, whose alphabets are of the median size of the eight at
 hand. A method's rounds and PFLEGO's are timed in turn, in this process, after one round of each, and the medians are compared.
 Without the TFDS datasets it takes random images of the same shapes and says so. It writes results/round_times.json and the
-table from it, results/round_times.md; datasets that are left out stay as they were.
+table from it, results/round_times.md; what is left out stays as it was.
 """
 
 import os
@@ -26,6 +26,7 @@ from tf_pflego import algorithms, data, engines, models
 from tf_pflego.data.partition import starts
 
 ENGINE = "tff"
+DATASETS = ["fashion_mnist", "omniglot"]
 
 
 def of_median_size(clients, count):
@@ -40,9 +41,8 @@ def of_median_size(clients, count):
     return data.ClientData(part(clients.train), part(clients.test), clients.num_classes[chosen])
 
 
-def measure(clients, body, per_round, repeats, names=tuple(algorithms.REGISTRY)):
-    """Returns, for each method, its seconds a round, PFLEGO's beside them, and their ratio."""
-    report = {}
+def measure(clients, body, per_round, repeats, names):
+    """Yields, for each method, its name and its seconds a round, PFLEGO's beside them, and their ratio."""
     with benchmark.simulation_of(clients, body, "pflego", ENGINE, per_round) as pflego:
         pflego.run_round()
         for name in names:
@@ -54,16 +54,8 @@ def measure(clients, body, per_round, repeats, names=tuple(algorithms.REGISTRY))
                         started = time.perf_counter()
                         simulation.run_round()
                         seconds[key].append(time.perf_counter() - started)
-            report[name] = {
-                "seconds": benchmark.spread(seconds["method"]),
-                "pflego_seconds": benchmark.spread(seconds["pflego"]),
-                "over_pflego": benchmark.ratio(seconds["method"], seconds["pflego"]),
-            }
-            print(
-                f"{name:<10}{report[name]['seconds']['median']:>10.3f} s {report[name]['over_pflego']:>8.2f} of PFLEGO",
-                flush=True,
-            )
-    return report
+            spreads = {"seconds": benchmark.spread(seconds["method"]), "pflego_seconds": benchmark.spread(seconds["pflego"])}
+            yield name, {**spreads, "over_pflego": benchmark.ratio(seconds["method"], seconds["pflego"])}
 
 
 def table_of(report):
@@ -79,7 +71,7 @@ def table_of(report):
     ]
     for name in algorithms.REGISTRY:
         cells = [f"`{name}`"]
-        for dataset in ("fashion_mnist", "omniglot"):
+        for dataset in DATASETS:
             row = report.get(dataset, {}).get(name)
             cells += [f"{row['seconds']['median']:.3f}", f"{row['over_pflego']:.2f}"] if row else ["", ""]
         said = paper.OMNIGLOT_SECONDS.get(name)
@@ -93,7 +85,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default=None, help="TFDS data directory")
     parser.add_argument("--results", default="results", help="where the table goes")
-    parser.add_argument("--only", default="fashion_mnist,omniglot", help="some of fashion_mnist, omniglot")
+    parser.add_argument("--only", nargs="+", default=DATASETS, choices=DATASETS, help="some of the datasets")
+    parser.add_argument(
+        "--methods", nargs="+", default=list(algorithms.REGISTRY), choices=algorithms.REGISTRY, help="some of all"
+    )
     parser.add_argument("--repeats", type=int, default=None, help="rounds that are timed (default 5, Omniglot 1)")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does it.
@@ -101,18 +96,20 @@ def main():
     place = pathlib.Path(options.results) / "round_times.json"
     report = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     report |= {"cores": os.cpu_count(), "tensorflow": tf.__version__}
-    for dataset in options.only.split(","):
+    for dataset in options.only:
         clients, source = benchmark.load(dataset, options.data_dir)
-        print(f"{dataset}, {source} images")
+        print(f"{dataset}, {source} images", flush=True)
         if dataset == "omniglot":
             clients = of_median_size(clients, 2)
-            measured = measure(clients, models.omniglot_cnn(clients.example_shape, 0), 2, options.repeats or 1)
+            body, per_round, repeats = models.omniglot_cnn(clients.example_shape, 0), 2, 1
         else:
-            measured = measure(clients, models.mlp(clients.example_shape, 0), 20, options.repeats or 5)
-        report[dataset] = {"data": source, **measured}
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        place.with_suffix(".md").write_text(table_of(report), encoding="utf-8")
+            body, per_round, repeats = models.mlp(clients.example_shape, 0), 20, 5
+        for name, figures in measure(clients, body, per_round, options.repeats or repeats, options.methods):
+            print(f"{name:<10}{figures['seconds']['median']:>10.3f} s {figures['over_pflego']:>8.2f} of PFLEGO", flush=True)
+            report.setdefault(dataset, {})[name] = {**figures, "data": source}
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            place.with_suffix(".md").write_text(table_of(report), encoding="utf-8")
     print(table_of(report))
 
 
