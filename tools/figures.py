@@ -1,6 +1,7 @@
 """Draws the curves of runs: loss and accuracy against rounds, seconds and bytes."""
 
 import json
+import os
 import pathlib
 
 import matplotlib
@@ -9,6 +10,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import ticker
 
 _MEASURES = (
     ("train_loss", "training loss, all clients"),
@@ -36,6 +38,8 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
     paths = []
     for (dataset, personalization), runs in groups.items():
         place = dataset.replace("/", "_") + ("" if dataset == "omniglot" else f"_{personalization}")
+        # The names are words, not paths: they are compared letter by letter, up to the last word that all begin with.
+        shared = os.path.commonprefix(list(runs)).rpartition("_")[0] + "_" if len(runs) > 1 else ""  # noqa: RUF071
         figure, axes = plt.subplots(len(_MEASURES), len(_AXES), figsize=(15, 11), sharey="row", layout="constrained")
         for number, (name, directory) in enumerate(runs.items()):
             curve = _curve(directory)
@@ -43,24 +47,35 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
             for line, (measure, _) in zip(axes, _MEASURES, strict=True):
                 known = ~np.isnan(curve[measure])
                 for axis, along in zip(line, _AXES, strict=True):
-                    axis.plot(curve[along][known], curve[measure][known], label=name.removeprefix(f"{place}_"), **style)
+                    axis.plot(curve[along][known], curve[measure][known], label=name.removeprefix(shared), **style)
         for line, (_, label) in zip(axes, _MEASURES, strict=True):
             line[0].set_ylabel(label)
             for axis in line:
                 axis.grid(alpha=0.3)
         for axis in axes[0]:
             axis.set_yscale("log")
+            _write_numbers(axis.yaxis)
         for column, label in zip(axes.T, _AXES, strict=True):
             column[-1].set_xlabel(label)
             for axis in column:
-                # A round takes some methods tens of times as long as others.
-                axis.set_xscale("log") if label == "seconds" else axis.set_xlim(left=0)
+                if label == "seconds":  # A round takes some methods tens of times as long as others.
+                    axis.set_xscale("log")
+                    _write_numbers(axis.xaxis)
+                else:
+                    axis.set_xlim(left=0)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(8, len(labels)))
         paths.append(results / experiment / f"{place}.png")
         figure.savefig(paths[-1], dpi=110)
         plt.close(figure)
     return paths
+
+
+def _write_numbers(axis):
+    """Writes plain numbers on a logarithmic axis, also between the powers of ten."""
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _curve(directory):
