@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 
+import experiments
 import paper
 import pytest
-import reproduce
 from absl import flags
 
 from tf_pflego import config
@@ -35,8 +35,8 @@ def reproduce_once(results, digits_dir, *options):
 
 
 def test_flag_files_are_those_that_the_tables_give():
-    for experiment in reproduce.TITLES:
-        cells = reproduce.cells(experiment)
+    for experiment in experiments.TITLES:
+        cells = experiments.cells(experiment)
         assert {cell.flagfile for cell in cells} == {path for path in CONFIGS if path.parent.name == experiment}
         for cell in cells:
             assert cell.flagfile.read_text(encoding="utf-8") == cell.text(), "run `python tools/reproduce.py configs`"

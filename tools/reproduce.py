@@ -19,7 +19,6 @@ What is after `--` goes to every run, e.g. `-- --data_dir=DIR --engine=in_proces
 
 import argparse
 import csv
-import dataclasses
 import fnmatch
 import json
 import pathlib
@@ -29,115 +28,10 @@ import subprocess
 import sys
 
 import figures
-import paper
 import tables
+from experiments import ROOT, TITLES, Cell, cells, write_configs
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-CONFIGS = ROOT / "run_configs"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One cell of a table, or one curve of a figure."""
-
-    experiment: str
-    name: str  # of the flag file
-    flags: dict  # flag -> value
-    paper: float | None = None  # accuracy in percent, if the paper gives one
-
-    @property
-    def flagfile(self) -> pathlib.Path:
-        """Where its flags stand."""
-        return CONFIGS / self.experiment / f"{self.name}.flags"
-
-    def text(self) -> str:
-        """Returns the flag file."""
-        said = f"; the paper has {self.paper} by participant_test_accuracy/example_mean" if self.paper is not None else ""
-        lines = [
-            f"# {TITLES[self.experiment]}: {self.name}{said}.",
-            f"#   python -m tf_pflego.main --flagfile=run_configs/{self.experiment}/{self.name}.flags --output_dir=DIR",
-            f"# Written by tools/reproduce.py; results/{self.experiment}.csv has what it gave, if it was run.",
-        ]
-        return "\n".join([*lines, *(f"--{flag}={value}" for flag, value in self.flags.items())]) + "\n"
-
-
-TITLES = {
-    "table1": "PFLEGO paper, Tables 1 and 6",
-    "table2": "PFLEGO paper, Tables 2, 3 and 7",
-    "omniglot_small": "Table 2 of the PFLEGO paper on eight of its fifty alphabets",
-    "local_steps": "PFLEGO paper, Figure 7",
-    "participation": "PFLEGO paper, Figure 8",
-    "learning_rates": "PFLEGO paper, Figure 9",
-    "without_momentum": "FedRep without the momentum that the PFLEGO paper's appendix names",
-    "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta that needs no tuning",
-}
-
-
-def cells(experiment: str) -> list[Cell]:
-    """Returns the cells of an experiment."""
-    common = {"num_clients": 100, "clients_per_round": 20, "num_rounds": 200, "local_steps": 50}
-    omniglot = {"dataset": "omniglot", "clients_per_round": 10, "num_rounds": 1000, "local_steps": 50}
-    result = []
-    if experiment == "table1":
-        for dataset in paper.DATASETS:
-            for column, personalization in enumerate(paper.PERSONALIZATIONS):
-                for algorithm in paper.ALGORITHMS:
-                    flags = {"algorithm": algorithm, "dataset": dataset, "personalization": personalization, **common}
-                    flags |= paper.hyper_parameters(algorithm, dataset, personalization)
-                    name = f"{_plain(dataset)}_{personalization}_{algorithm}"
-                    result.append(Cell(experiment, name, flags, paper.ACCURACY[dataset][algorithm][column]))
-    elif experiment == "table2":
-        for algorithm, accuracy in paper.OMNIGLOT_ACCURACY.items():
-            flags = {"algorithm": algorithm, **omniglot, **paper.hyper_parameters(algorithm, "omniglot", "high")}
-            result.append(Cell(experiment, f"omniglot_{algorithm}", flags, accuracy))
-    elif experiment == "omniglot_small":
-        for algorithm in paper.OMNIGLOT_ACCURACY:
-            flags = {"algorithm": algorithm, **omniglot, **paper.hyper_parameters(algorithm, "omniglot", "high")}
-            flags |= {"omniglot_splits": "small1,small2", "clients_per_round": 2, "num_rounds": 200}
-            result.append(Cell(experiment, f"omniglot_small_{algorithm}", flags))
-        automatic = result[-1].flags | {"client_learning_rate": "auto"}
-        result.append(Cell(experiment, "omniglot_small_pflego_auto", automatic))
-    elif experiment == "local_steps":
-        for algorithm in ("pflego", "fedrecon"):
-            for steps in (5, 10, 25, 50, 75, 100):
-                flags = {"algorithm": algorithm, **omniglot, "participation": "range", "clients_per_round_range": "4,28"}
-                flags |= {"local_steps": steps, "client_learning_rate": 0.007, "server_learning_rate": 0.001}
-                flags |= {"num_rounds": 5000}
-                result.append(Cell(experiment, f"omniglot_{algorithm}_tau{steps}", flags))
-    elif experiment == "participation":
-        for algorithm in ("pflego", "fedavg", "fedper"):
-            for percent in (20, 40, 60, 100):
-                flags = {"algorithm": algorithm, "dataset": "cifar10", "personalization": "high", **common}
-                flags |= {"clients_per_round": percent, "client_learning_rate": 0.001}
-                if algorithm == "pflego":
-                    flags["server_learning_rate"] = 0.001
-                result.append(Cell(experiment, f"cifar10_{algorithm}_{percent}_percent", flags))
-    elif experiment == "learning_rates":
-        for server_rate in (0.001, 0.002, 0.003):
-            for client_rate in (0.001, 0.003, 0.005, 0.007, 0.009):
-                flags = {"algorithm": "pflego", **omniglot, "num_rounds": 5000}
-                flags |= {"client_learning_rate": client_rate, "server_learning_rate": server_rate}
-                result.append(Cell(experiment, f"omniglot_rho{server_rate}_beta{client_rate}", flags))
-    elif experiment == "without_momentum":
-        for personalization in paper.PERSONALIZATIONS:
-            flags = {"algorithm": "fedrep", "dataset": "fashion_mnist", "personalization": personalization, **common}
-            flags |= paper.hyper_parameters("fedrep", "fashion_mnist", personalization) | {"momentum": 0.0}
-            said = paper.ACCURACY["fashion_mnist"]["fedrep"][paper.PERSONALIZATIONS.index(personalization)]
-            result.append(Cell(experiment, f"fashion_mnist_{personalization}_fedrep", flags, said))
-    elif experiment == "head_solvers":
-        for column, personalization in enumerate(paper.PERSONALIZATIONS):
-            tuned = paper.hyper_parameters("pflego", "fashion_mnist", personalization)
-            beta = tuned["client_learning_rate"]
-            for solver, rate in (("gd", beta), ("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto")):
-                flags = {"algorithm": "pflego", "dataset": "fashion_mnist", "personalization": personalization, **common}
-                flags |= tuned
-                flags |= {"head_solver": solver, "client_learning_rate": rate}
-                said = paper.ACCURACY["fashion_mnist"]["pflego"][column]
-                result.append(Cell(experiment, f"fashion_mnist_{personalization}_{solver}_{rate}", flags, said))
-    else:
-        raise ValueError(f"`experiment` must be one of {', '.join(TITLES)}; got {experiment!r}.")
-    return result
 
 
 def chosen(options) -> list[Cell]:
@@ -172,14 +66,6 @@ def seeds_of(text: str) -> list[int]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise ValueError(f"`seeds` must be whole numbers with commas between them; got {text!r}. Try --seeds=0,1,2.")
     return [int(seed) for seed in text.split(",")]
-
-
-def write_configs() -> None:
-    """Writes the flag files of all experiments."""
-    for experiment in TITLES:
-        for cell in cells(experiment):
-            cell.flagfile.parent.mkdir(parents=True, exist_ok=True)
-            cell.flagfile.write_text(cell.text(), encoding="utf-8")
 
 
 def is_finished(directory: pathlib.Path, flags: dict) -> bool:
@@ -260,10 +146,6 @@ def write_results(experiment: str, results: pathlib.Path) -> None:
     (results / f"{experiment}.md").write_text(tables.page_of(TITLES[experiment], rows), encoding="utf-8")
     drawn = figures.draw(experiment, results, rows)
     print(f"written: {results / experiment}.csv, {results / experiment}.md" + "".join(f", {path}" for path in drawn))
-
-
-def _plain(dataset):
-    return re.sub(r"\W", "_", dataset)
 
 
 def main(argv: list[str]) -> int:

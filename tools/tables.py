@@ -20,7 +20,7 @@ _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
 def page_of(title: str, rows: list[dict]) -> str:
-    """Returns the page of an experiment: for each dataset a grid of methods by degrees, then a row a cell.
+    """Returns the page of an experiment: for each dataset a grid of methods by degrees, if it has several, then a row a cell.
 
     Args:
       title: Its first line.
@@ -29,9 +29,11 @@ def page_of(title: str, rows: list[dict]) -> str:
     lines = [f"# {title}", "", _EXPLANATION]
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         own = [row for row in rows if row["dataset"] == dataset]
+        lines += [f"## {dataset}", ""]
         if len({row["personalization"] for row in own}) > 1 and len({row["algorithm"] for row in own}) > 1:
-            lines += [f"{dataset}, participants:", "", *_grid(own), ""]
-    return "\n".join([*lines, *_list(rows)]) + "\n"
+            lines += ["Participants:", "", *_grid(own), ""]
+        lines += [*_list(own), ""]
+    return "\n".join(lines)
 
 
 def refresh(document: pathlib.Path, root: pathlib.Path) -> str:
