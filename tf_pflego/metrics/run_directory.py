@@ -91,13 +91,20 @@ class RunDirectory:
         os.replace(partial, self.path / name)
 
 
-def source_commit() -> str | None:
-    """Returns the commit of the source tree that runs, with "+changes" if it has any, or None outside of a repository."""
-    root = pathlib.Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    git = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty=+changes", "--exclude=*"]
+def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
+    """Returns the commit of a package's source tree, with "+changes" if the package differs, or None where git has none.
+
+    What lies beside the package, results for one, makes no other program. A repository that only surrounds it, as that of a
+    project whose environment it is installed into, is not its source tree.
+    """
+
+    def git(*arguments):
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        if not git("ls-files", "--", "."):
+            return None
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
