@@ -11,12 +11,14 @@ import time
 import experiments
 import paper
 import pytest
+import reproduce
+import tables
 from absl import flags
 
 from tf_pflego import config
 
 ROOT = pathlib.Path(__file__).parents[1]
-
+RESULTS = ROOT / "results"
 
 TIMEOUT_SECONDS = 300
 CONFIGS = sorted((ROOT / "run_configs").rglob("*.flags"))
@@ -49,6 +51,38 @@ def test_every_flag_file_is_valid_and_fits_its_algorithm(path):
     values(["program", f"--flagfile={path}"])
     _, _, unused = config.from_flags(values)
     assert not unused
+
+
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in RESULTS.glob("*.md") if path.stem in experiments.TITLES))
+def test_committed_tables_are_those_of_the_committed_runs(experiment):
+    rows = reproduce.rows_of(experiment, RESULTS)
+    assert (RESULTS / f"{experiment}.md").read_text(encoding="utf-8") == tables.page_of(experiments.TITLES[experiment], rows)
+    with open(RESULTS / f"{experiment}.csv", encoding="utf-8") as file:
+        written = list(csv.DictReader(file))
+    assert written == [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+
+
+def first_round_within_a_point(cell, of_cell, seed):
+    """The first evaluated round of `cell` whose participants are within a point of where those of `of_cell` end."""
+
+    def accuracies(name):
+        lines = (RESULTS / "head_solvers" / name / f"seed{seed}" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        values = {line["round"]: line.get("participant_test_accuracy/example_mean") for line in map(json.loads, lines)}
+        return {round_number: value for round_number, value in values.items() if value is not None}
+
+    end = sum(list(accuracies(of_cell).values())[-10:]) / 10
+    return next(round_number for round_number, value in accuracies(cell).items() if value >= end - 0.01)
+
+
+@pytest.mark.parametrize("degree,tuned", [("medium", 0.006), ("no", 0.007)])
+def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
+    """What docs/results.md says of Newton's method."""
+    name = f"fashion_mnist_{degree}_"
+    for seed in range(3):
+        newton, descent = (
+            first_round_within_a_point(name + cell, f"{name}gd_{tuned}", seed) for cell in ("newton_auto", f"gd_{tuned}")
+        )
+        assert 0.2 <= newton / descent <= 0.45
 
 
 def test_hyper_parameters_of_tables_6_and_7():

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import statistics
 
 PERCENT = 100
 PARTICIPANTS = "participant_test_accuracy/example_mean/last10"
@@ -74,7 +75,7 @@ def _list(rows):
         groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
     for (name, rounds), group in groups.items():
         ours, said = _mean([row[PARTICIPANTS] for row in group]), group[0]["paper"]
-        difference = f"{PERCENT * ours - said:+.2f}" if said is not None and ours is not None else ""
+        difference = f"{round(PERCENT * ours - said, 2) + 0.0:+.2f}" if said is not None and ours is not None else ""
         seconds = _mean([row["seconds_per_round/median"] for row in group])
         cells = [f"`{name}`", str(rounds), str(len(group)), _accuracy(group, PARTICIPANTS), _percent(said), difference]
         yield f"| {' | '.join([*cells, _accuracy(group, SERVED), f'{seconds:.3f}'])} |"
@@ -85,8 +86,8 @@ def _accuracy(rows, key):
     values = [PERCENT * row[key] for row in rows if row[key] is not None]
     if not values:
         return ""
-    spread = (sum((value - _mean(values)) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if len(values) > 1 else None
-    return f"{_mean(values):.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{_mean(values):.2f}{spread}"
 
 
 def _percent(value):
