@@ -9,6 +9,7 @@ import sys
 import time
 
 import experiments
+import figures
 import paper
 import pytest
 import reproduce
@@ -83,6 +84,16 @@ def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
             first_round_within_a_point(name + cell, f"{name}gd_{tuned}", seed) for cell in ("newton_auto", f"gd_{tuned}")
         )
         assert 0.2 <= newton / descent <= 0.45
+
+
+def test_a_sweep_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_value():
+    styles = figures.styles([f"{method}_tau{steps}" for method in ("pflego", "fedrecon") for steps in (5, 10, 25)])
+    assert [style["linestyle"] for style in styles] == 3 * ["-"] + 3 * ["--"]
+    colors = [tuple(style["color"]) for style in styles]
+    assert colors[:3] == colors[3:]
+    assert len(set(colors)) == 3
+    colors = [style["color"] for style in figures.styles(["pflego", "fedrecon", "pflego_auto"])]
+    assert len(set(colors)) == 3
 
 
 def test_hyper_parameters_of_tables_6_and_7():

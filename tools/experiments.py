@@ -75,8 +75,8 @@ def _omniglot_small() -> Iterator[tuple]:
     yield "omniglot_small_pflego_auto", _of_table2("pflego") | small | {"client_learning_rate": "auto"}
 
 
-# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with the rates of Table 6, for machines that lack the data or the hours.
-# They are at Medium, since at High all methods end within a point of each other.
+# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with Table 6's rates, for machines that lack the data or
+# the hours. They are at Medium, since at High all methods end within a point of each other.
 
 
 def _local_steps() -> Iterator[tuple]:

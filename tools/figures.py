@@ -17,6 +17,7 @@ _MEASURES = (
     ("test_accuracy/client_mean", "test accuracy, all clients"),
     ("participant_test_accuracy/example_mean", "test accuracy, participants"),
 )
+_LINES = ("-", "--", ":", "-.")
 _AXES = ("rounds", "seconds", "megabytes, down and up")
 
 
@@ -41,13 +42,13 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
         # The names are words, not paths: they are compared letter by letter, up to the last word that all begin with.
         shared = os.path.commonprefix(list(runs)).rpartition("_")[0] + "_" if len(runs) > 1 else ""  # noqa: RUF071
         figure, axes = plt.subplots(len(_MEASURES), len(_AXES), figsize=(15, 11), sharey="row", layout="constrained")
-        for number, (name, directory) in enumerate(runs.items()):
+        labels = [name.removeprefix(shared) for name in runs]
+        for label, style, directory in zip(labels, styles(labels), runs.values(), strict=True):
             curve = _curve(directory)
-            style = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3], "linewidth": 1.2}
             for line, (measure, _) in zip(axes, _MEASURES, strict=True):
                 known = ~np.isnan(curve[measure])
                 for axis, along in zip(line, _AXES, strict=True):
-                    axis.plot(curve[along][known], curve[measure][known], label=name.removeprefix(shared), **style)
+                    axis.plot(curve[along][known], curve[measure][known], label=label, linewidth=1.2, **style)
         for line, (_, label) in zip(axes, _MEASURES, strict=True):
             line[0].set_ylabel(label)
             for axis in line:
@@ -69,6 +70,20 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
         figure.savefig(paths[-1], dpi=110)
         plt.close(figure)
     return paths
+
+
+def styles(labels: list[str]) -> list[dict]:
+    """Returns the colour and the line of each curve.
+
+    Where the labels are a grid, FIRST_SECOND with all firsts and all seconds, the first is told by the line and the second by a
+    colour from dark to bright, so that a sweep shows as one. Elsewhere each curve has a colour of its own.
+    """
+    pairs = [label.rsplit("_", 1) for label in labels]
+    lines, colors = (list(dict.fromkeys(pair[place] for pair in pairs)) for place in (0, -1))
+    if len(lines) > 1 and 1 < len(colors) and len(labels) == len(lines) * len(colors):
+        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(colors)))
+        return [{"color": shades[colors.index(pair[-1])], "linestyle": _LINES[lines.index(pair[0]) % 4]} for pair in pairs]
+    return [{"color": f"C{number % 10}", "linestyle": _LINES[number // 10 % 4]} for number in range(len(labels))]
 
 
 def _write_numbers(axis):
