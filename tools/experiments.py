@@ -94,7 +94,7 @@ def _participation() -> Iterator[tuple]:
     for algorithm in ("pflego", "fedavg", "fedper"):
         rates = {"client_learning_rate": 0.001} | ({"server_learning_rate": 0.001} if algorithm == "pflego" else {})
         of_paper = {"algorithm": algorithm, "dataset": "cifar10", "personalization": "high", **_COMMON, **rates}
-        twin = _of_table1(algorithm, "fashion_mnist", "medium") | {"num_rounds": 100}
+        twin = _of_table1(algorithm, "fashion_mnist", "medium") | {"num_rounds": 60}
         for name, flags in (("cifar10_high", of_paper), ("fashion_mnist_medium", twin)):
             for clients in (20, 40, 60, 100):
                 yield f"{name}_{algorithm}_r{clients}", flags | {"clients_per_round": clients}
