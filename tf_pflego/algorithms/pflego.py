@@ -27,7 +27,7 @@ The server keeps theta and the optimiser's state; client i keeps W_i.
 Differences from the paper: the one forward pass keeps its activations, where the paper passes the network forward a second
 time for the same result. Equation 3 scales the head's last step by rho I/r, while Proposition 1 needs rho (I/r) alpha_i:
 `head_step_scale` chooses ("algorithm1", "exact"). The steps on W_i may be another solver's (`head_solver`), beta may follow
-each client's curvature (`client_learning_rate` auto), and in any case the client's loss does not rise, see
+each client's curvature (`client_learning_rate` auto), and in any case step 3 does not raise the client's loss, see
 `models.head_solvers`.
 """
 
