@@ -64,8 +64,7 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
                     _write_numbers(axis.xaxis)
                 else:
                     axis.set_xlim(left=0)
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(8, len(labels)))
+        _write_legend(figure, axes[0, 0].get_lines(), labels)
         paths.append(results / experiment / f"{place}.png")
         figure.savefig(paths[-1], dpi=110)
         plt.close(figure)
@@ -78,12 +77,33 @@ def styles(labels: list[str]) -> list[dict]:
     Where the labels are a grid, FIRST_SECOND with all firsts and all seconds, the first is told by the line and the second by a
     colour from dark to bright, so that a sweep shows as one. Elsewhere each curve has a colour of its own.
     """
-    pairs = [label.rsplit("_", 1) for label in labels]
-    lines, colors = (list(dict.fromkeys(pair[place] for pair in pairs)) for place in (0, -1))
-    if len(lines) > 1 and 1 < len(colors) and len(labels) == len(lines) * len(colors):
-        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(colors)))
-        return [{"color": shades[colors.index(pair[-1])], "linestyle": _LINES[lines.index(pair[0]) % 4]} for pair in pairs]
+    if grid := _grid(labels):
+        firsts, seconds = grid
+        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(seconds)))
+        pairs = [label.rsplit("_", 1) for label in labels]
+        return [
+            {"color": shades[seconds.index(second)], "linestyle": _LINES[firsts.index(first) % 4]} for first, second in pairs
+        ]
     return [{"color": f"C{number % 10}", "linestyle": _LINES[number // 10 % 4]} for number in range(len(labels))]
+
+
+def _grid(labels):
+    """Returns the firsts and the seconds of labels FIRST_SECOND that are a grid of several of both, else None."""
+    pairs = [label.rsplit("_", 1) for label in labels]
+    if any(len(pair) < 2 for pair in pairs):
+        return None
+    firsts, seconds = (list(dict.fromkeys(ends)) for ends in zip(*pairs, strict=True))
+    return (firsts, seconds) if min(len(firsts), len(seconds)) > 1 and len(labels) == len(firsts) * len(seconds) else None
+
+
+def _write_legend(figure, curves, labels):
+    """Writes a legend above a figure: a row for each first of a grid, else as many columns as there is room for."""
+    order, columns = range(len(labels)), max(1, min(len(labels), 140 // (8 + max(map(len, labels)))))
+    if grid := _grid(labels):
+        firsts, seconds = grid
+        columns = len(seconds)  # A legend is filled column by column.
+        order = [labels.index(f"{first}_{second}") for second in seconds for first in firsts]
+    figure.legend([curves[k] for k in order], [labels[k] for k in order], loc="outside upper center", ncols=columns)
 
 
 def _write_numbers(axis):
