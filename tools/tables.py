@@ -10,9 +10,9 @@ SERVED = "test_accuracy/client_mean/last10"
 
 _EXPLANATION = """\
 Test accuracy in percent, mean of the last ten rounds and of the seeds (± their standard deviation). *Participants*: after their
-local training, hits over examples, the paper's protocol, to which *paper* and *difference* belong. *As served*: every client,
-drawn or not, with what it would be served now, mean over clients. *Seconds*: a round, as busy as the machine was; what is to be
-compared is in round_times.md.
+local training, hits over examples, the paper's protocol; *paper* and *difference*, where the paper has a figure, belong to it.
+*As served*: every client, drawn or not, with what it would be served now, mean over clients. *Seconds*: a round, as busy as the
+machine was; what is to be compared is in round_times.md.
 """
 _HEADINGS = {"high": "High", "medium": "Medium", "no": "No"}
 # A line `<!-- results/table1.md, table 2 -->`, and the table below it.
@@ -68,8 +68,10 @@ def _grid(rows):
 
 
 def _list(rows):
-    yield "| run | rounds | seeds | participants | paper | difference | as served | seconds |"
-    yield "|---|---|---|---|---|---|---|---|"
+    known = any(row["paper"] is not None for row in rows)
+    heads = ["run", "rounds", "seeds", "participants", *(["paper", "difference"] if known else []), "as served", "seconds"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
     groups = {}
     for row in rows:
         groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
@@ -77,7 +79,8 @@ def _list(rows):
         ours, said = _mean([row[PARTICIPANTS] for row in group]), group[0]["paper"]
         difference = f"{round(PERCENT * ours - said, 2) + 0.0:+.2f}" if said is not None and ours is not None else ""
         seconds = _mean([row["seconds_per_round/median"] for row in group])
-        cells = [f"`{name}`", str(rounds), str(len(group)), _accuracy(group, PARTICIPANTS), _percent(said), difference]
+        beside = [_percent(said), difference] if known else []
+        cells = [f"`{name}`", str(rounds), str(len(group)), _accuracy(group, PARTICIPANTS), *beside]
         yield f"| {' | '.join([*cells, _accuracy(group, SERVED), f'{seconds:.3f}'])} |"
 
 
