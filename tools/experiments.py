@@ -83,14 +83,14 @@ def _omniglot_small() -> Iterator[tuple]:
 
 
 def _local_steps() -> Iterator[tuple]:
-    rates = {"client_learning_rate": 0.007, "server_learning_rate": 0.001, "num_rounds": 5000}
-    for algorithm in ("pflego", "fedrecon"):
-        of_paper = {"algorithm": algorithm, **_OMNIGLOT, "participation": "range", "clients_per_round_range": "4,28", **rates}
-        drawn = {"participation": "range", "clients_per_round_range": "8,56"}
-        twin = _of_table1("pflego", "fashion_mnist", "medium") | {"algorithm": algorithm} | drawn
-        for name, flags in (("omniglot", of_paper), ("fashion_mnist_medium", twin)):
+    rates = {"client_learning_rate": 0.007, "server_learning_rate": 0.001}
+    of_paper = {"algorithm": "pflego", **_OMNIGLOT, "num_rounds": 5000, **rates}
+    twin = _of_table1("pflego", "fashion_mnist", "medium")
+    for name, flags, drawn in (("omniglot", of_paper, "4,28"), ("fashion_mnist_medium", twin, "8,56")):
+        for algorithm in ("pflego", "fedrecon"):
             for steps in (5, 10, 25, 50, 75, 100):
-                yield f"{name}_{algorithm}_tau{steps}", flags | {"local_steps": steps}
+                swept = {"participation": "range", "clients_per_round_range": drawn, "local_steps": steps}
+                yield f"{name}_{algorithm}_tau{steps}", flags | {"algorithm": algorithm} | swept
 
 
 def _participation() -> Iterator[tuple]:

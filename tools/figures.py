@@ -77,32 +77,27 @@ def styles(labels: list[str]) -> list[dict]:
     Where the labels are a grid, FIRST_SECOND with all firsts and all seconds, the first is told by the line and the second by a
     colour from dark to bright, so that a sweep shows as one. Elsewhere each curve has a colour of its own.
     """
-    if grid := _grid(labels):
-        firsts, seconds = grid
-        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(seconds)))
-        pairs = [label.rsplit("_", 1) for label in labels]
-        return [
-            {"color": shades[seconds.index(second)], "linestyle": _LINES[firsts.index(first) % 4]} for first, second in pairs
-        ]
-    return [{"color": f"C{number % 10}", "linestyle": _LINES[number // 10 % 4]} for number in range(len(labels))]
+    if places := _grid(labels):
+        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, 1 + max(column for _, column in places)))
+        return [{"color": shades[column], "linestyle": _LINES[row]} for row, column in places]
+    return [{"color": f"C{number % 10}", "linestyle": _LINES[number // 10 % len(_LINES)]} for number in range(len(labels))]
 
 
 def _grid(labels):
-    """Returns the firsts and the seconds of labels FIRST_SECOND that are a grid of several of both, else None."""
-    pairs = [label.rsplit("_", 1) for label in labels]
-    if any(len(pair) < 2 for pair in pairs):
+    """Returns each label's row and column, by its FIRST and its SECOND, where all of them fill a grid; else None."""
+    firsts, _, seconds = zip(*(label.rpartition("_") for label in labels), strict=True)
+    rows, columns = list(dict.fromkeys(firsts)), list(dict.fromkeys(seconds))
+    if not (1 < len(rows) <= len(_LINES) and 1 < len(columns) and len(labels) == len(rows) * len(columns)):
         return None
-    firsts, seconds = (list(dict.fromkeys(ends)) for ends in zip(*pairs, strict=True))
-    return (firsts, seconds) if min(len(firsts), len(seconds)) > 1 and len(labels) == len(firsts) * len(seconds) else None
+    return [(rows.index(first), columns.index(second)) for first, second in zip(firsts, seconds, strict=True)]
 
 
 def _write_legend(figure, curves, labels):
-    """Writes a legend above a figure: a row for each first of a grid, else as many columns as there is room for."""
+    """Writes a legend above a figure: laid out like the grid, else in as many columns as there is room for."""
     order, columns = range(len(labels)), max(1, min(len(labels), 140 // (8 + max(map(len, labels)))))
-    if grid := _grid(labels):
-        firsts, seconds = grid
-        columns = len(seconds)  # A legend is filled column by column.
-        order = [labels.index(f"{first}_{second}") for second in seconds for first in firsts]
+    if places := _grid(labels):  # A legend is filled column by column.
+        order = sorted(order, key=lambda k: places[k][::-1])
+        columns = 1 + max(column for _, column in places)
     figure.legend([curves[k] for k in order], [labels[k] for k in order], loc="outside upper center", ncols=columns)
 
 
