@@ -7,9 +7,9 @@ from typing import Any
 from absl import flags
 
 from tf_pflego.algorithms import REGISTRY
-from tf_pflego.algorithms.settings import check, setting
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.settings import check, setting
 from tf_pflego.data import clients, datasets, partition
 from tf_pflego.engines import NAMES as ENGINES
 

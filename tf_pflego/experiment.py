@@ -58,7 +58,7 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     body = BODIES[run_config.dataset](clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()
-    model = model.within(run_config.activation_gigabytes, largest, participation.most_clients_per_round)
+    model = model.within(run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round)
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
 

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, config, data, engines, models
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
@@ -187,24 +187,23 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
 def idle(model):
     """Returns an algorithm whose clients send theta back: what remains of a round is the engine."""
 
-    def client_update(theta, client_message, state, client, round_):
-        weights = Weights([client.client_weight * w for w in theta], state)
-        return ClientResult(state, weights.theta, (), weights)
+    def client_update(theta, head, client, round_):
+        weights = Weights([client.client_weight * w for w in theta], head)
+        return ClientResult(weights, head, summed=weights.theta)
 
     return Algorithm(
         name="idle",
         model=model,
-        init_server=lambda: [tf.constant(w) for w in model.initial_theta],
-        init_client=lambda seed, num_classes: tf.zeros([model.num_classes, model.num_features + 1]),
+        init_server=lambda federation: model.initial_weights().theta,
+        init_client=lambda theta, seed, num_classes: model.uniform_head(seed, num_classes),
         exchanges=(
             Exchange(
                 broadcast=lambda theta, round_: theta,
                 client_update=client_update,
-                server_update=lambda theta, summed, kept, client_ids, round_: theta,
+                server_update=lambda theta, uploads, round_: theta,
             ),
         ),
-        personalize=lambda theta, head: Weights(theta, head),
-        shared=frozenset({"theta"}),
+        served={"personalized": Served(lambda theta, head: Weights(theta, head), model.predict)},
     )
 
 
@@ -246,10 +245,10 @@ def measure_federation_size(report, repeats):
         run = runs[exponent] = simulation_of(clients, models.mlp((8, 8, 1), 0), "pflego", "in_process", 20)
         for _ in range(10):
             run.run_round()
-        # Of the store only what these rounds have touched is in memory, and the data are in a mapped file.
+        # Of the states only what these rounds have touched is in memory; the data are in mapped files.
         report[f"{name}i1e{exponent}_megabytes_added"] = round(resident_megabytes(os.getpid()) - before, 1)
         started = time.perf_counter()
-        run.store.get(range(number))
+        run.set_client_states(range(number), run.client_states(range(number)))
         report[f"{name}i1e{exponent}_first_visit_microseconds"] = round((time.perf_counter() - started) / number * 1e6, 1)
     seconds = in_turn({exponent: run.run_round for exponent, run in runs.items()}, repeats)
     for exponent in runs:

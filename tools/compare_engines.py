@@ -22,7 +22,7 @@ def final_weights(run_config, hyper_parameters):
     with experiment.build_simulation(run_config, **hyper_parameters) as simulation:
         for _ in range(run_config.num_rounds):
             simulation.run_round()
-        everyone = simulation.store.get(range(simulation.data.num_clients))
+        everyone = simulation.client_states(range(simulation.data.num_clients))
         return [np.asarray(leaf) for leaf in tf.nest.flatten((simulation.server_state, everyone))]
 
 

@@ -1,76 +1,101 @@
 """An algorithm that is good for nothing but asks for all that the contract offers.
 
-Two exchanges a round with cohorts of their own, a message to each client alone, uploads that the server keeps apart by
-client, a personal full model and momentum at the client, and mini-batches drawn from the client's seed.
+Two exchanges per round with cohorts of their own; a message to each client alone, made for all
+participants at once and with the round's seed; uploads that the server keeps apart by client, and
+keeps until the next round; an I x I matrix; a client state that starts from the server's state, of
+which one leaf is never read at the client; mini-batches; and two models that are served, one of
+which is fine-tuned first.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient
+from tf_pflego.core import nests, optimizers
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import gradient, minimize, shuffled, take
 
-NUM_CLIENTS = 3
 BATCH = 2
 RATE = 0.05
 
 
 class ServerState(NamedTuple):
     weights: Weights
-    direction: Weights  # the mean gradient that the first cohort gives
-    affinity: tf.Tensor  # [I], one number kept for each client
+    direction: Weights  # the gradient that the first cohort gives
+    affinity: tf.Tensor  # [I, I]
+    last: Any  # each leaf [c, ...]: what the last round's participants uploaded
+    last_ids: tf.Tensor  # [c] int64
 
 
 class ClientState(NamedTuple):
     weights: Weights  # a personal full model
-    momentum: Weights
+    uploaded: Weights  # written and never read by the client
     visits: tf.Tensor  # [] int32
 
 
 def build_everything(model):
-    zeros = tf.nest.map_structure(tf.zeros_like, model.initial_weights())
+    model = model.with_shared_classifier()
+    optimizer = optimizers.sgd(RATE, momentum=0.9)
 
-    def init_client(seed, num_classes):
-        del num_classes
-        noise = tf.nest.map_structure(lambda w: tf.random.stateless_normal(w.shape, seed, 0.0, 0.1), model.initial_weights())
-        return ClientState(noise, zeros, tf.constant(0))
+    def init_server(federation):
+        weights = model.initial_weights()
+        nobody = tf.nest.map_structure(lambda w: tf.zeros([0, *w.shape]), weights)
+        affinity = tf.ones([federation.num_clients] * 2) / federation.max_clients_per_round
+        return ServerState(weights, nests.zeros_like(weights), affinity, nobody, tf.zeros([0], tf.int64))
 
-    def gradient_at(weights, client):
-        return gradient(lambda weights: model.loss(weights, client), weights)
+    def init_client(server, seed, num_classes):
+        def start(w):
+            return w + tf.random.stateless_normal(w.shape, seed, 0.0, 0.1)
 
-    def give_gradient(weights, client_message, state, client, round_):
-        weighted = tf.nest.map_structure(lambda g: client.client_weight * g, gradient_at(weights, client))
-        return ClientResult(state._replace(visits=state.visits + round_.number), weighted, (), weights)
+        weights = tf.nest.map_structure(start, server.weights)
+        return ClientState(weights, nests.zeros_like(weights), num_classes)
 
-    def take_direction(server, total, kept, client_ids, round_):
-        return server._replace(direction=total)
+    def give_gradient(weights, state, client, round_):
+        g = gradient(lambda w: model.loss(w, client), weights)
+        state = state._replace(visits=state.visits + round_.number)
+        return ClientResult(weights, state, summed=nests.scale(client.client_weight, g))
 
-    def train(message, affinity, state, client, round_):
+    def take_direction(server, uploads, round_):
+        return server._replace(direction=uploads.summed)
+
+    def mixtures(server, ids, round_):
+        """A mixture of the last participants' uploads for each participant, and some noise."""
+        weights = tf.gather(tf.gather(server.affinity, ids), server.last_ids, axis=1)
+        noise = tf.random.stateless_uniform([tf.shape(ids)[0]], round_.seed)
+        return nests.weighted_sums(weights, server.last), noise
+
+    def train(message, state, client, round_):
         weights, direction = message
-        rows = tf.random.stateless_uniform([BATCH], client.seed, maxval=client.num_examples, dtype=tf.int32)
-        batch = client._replace(
-            examples=tf.gather(client.examples, rows),
-            labels=tf.gather(client.labels, rows),
-            example_weights=tf.fill([BATCH], 1 / BATCH),
-        )
-        own_gradient = gradient_at(state.weights, batch)
-        momentum = tf.nest.map_structure(lambda m, g, d: 0.9 * m + g + d, state.momentum, own_gradient, direction)
-        own = tf.nest.map_structure(lambda w, m, s: w - RATE * m + 0.01 * affinity * s, state.weights, momentum, weights)
-        upload = (tf.reduce_sum(own.head), tf.reduce_sum(own.theta[0], axis=0))
-        return ClientResult(ClientState(own, momentum, state.visits + 1), client.client_weight, upload, own)
+        mixture, noise = client.message
+        start = nests.add(nests.mix(0.5, state.weights, weights), nests.scale(0.01 * noise, mixture))
 
-    def mix(server, weight, kept, client_ids, round_):
-        sums, columns = kept
-        affinity = tf.tensor_scatter_nd_update(server.affinity, client_ids[:, None], sums)
-        shift = weight * tf.reduce_mean(columns)
-        weights = tf.nest.map_structure(lambda w, d: w - RATE * d + 1e-3 * shift, server.weights, server.direction)
-        return ServerState(weights, server.direction, affinity)
+        def loss(w, batch):
+            return model.loss(w, batch) + 0.1 * nests.inner_product(w, direction)
+
+        own = minimize(loss, start, client, optimizer, epochs=2, batch_size=BATCH)
+        upload = nests.subtract(own, weights)
+        state = ClientState(own, upload, state.visits + 1)
+        return ClientResult(own, state, summed=client.client_weight, individual=upload)
+
+    def mix(server, uploads, round_):
+        moved = tf.nest.map_structure(
+            lambda w, u: w + tf.reduce_sum(u, axis=0) / tf.cast(round_.num_clients, tf.float32),
+            server.weights,
+            uploads.individual,
+        )
+        ids = uploads.client_ids
+        rows = tf.gather(server.affinity, ids) * (1 - 0.1 * uploads.summed)
+        affinity = tf.tensor_scatter_nd_update(server.affinity, ids[:, None], rows)
+        return ServerState(moved, server.direction, affinity, uploads.individual, ids)
+
+    def fine_tune(weights, client):
+        half = take(client, shuffled(client.num_examples, client.seed)[: client.num_examples // 2])
+        return minimize(model.loss, weights, half, optimizer, epochs=2)
 
     return Algorithm(
         name="everything",
         model=model,
-        init_server=lambda: ServerState(model.initial_weights(), zeros, tf.zeros([NUM_CLIENTS])),
+        init_server=init_server,
         init_client=init_client,
         exchanges=(
             Exchange(lambda server, round_: server.weights, give_gradient, take_direction, cohort="gradients"),
@@ -78,9 +103,11 @@ def build_everything(model):
                 lambda server, round_: (server.weights, server.direction),
                 train,
                 mix,
-                client_message=lambda server, client_id: server.affinity[client_id],
+                client_messages=mixtures,
             ),
         ),
-        personalize=lambda server, client: client.weights,
-        shared=frozenset(),
+        served={
+            "personalized": Served(lambda server, client: client.weights, model.predict),
+            "fine_tuned": Served(lambda server, client: server.weights, model.predict, fine_tune),
+        },
     )

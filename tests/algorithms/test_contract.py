@@ -24,7 +24,7 @@ def leaves(structure):
 
 
 def everyone(simulation):
-    return leaves(simulation.store.get(range(simulation.data.num_clients)))
+    return leaves(simulation.client_states(range(simulation.data.num_clients)))
 
 
 def assert_identical(first, second):
@@ -54,13 +54,13 @@ def test_functions_are_pure(algorithm, tiny_clients):
     """A round from the same state, in the same objects, gives the same bits and leaves its inputs alone."""
     simulation = simulation_of(algorithm, tiny_clients)
     simulation.run_round()
-    server, clients = simulation.server_state, simulation.store.get(range(3))
+    server, clients = simulation.server_state, simulation.client_states(range(3))
     kept = leaves((server, clients))
     simulation.run_round()
     first = leaves(simulation.server_state) + everyone(simulation)
     assert_identical(leaves((server, clients)), kept)
     simulation.server_state, simulation.round_number = server, 1
-    simulation.store.put(range(3), clients)
+    simulation.set_client_states(range(3), clients)
     simulation.run_round()
     assert_identical(leaves(simulation.server_state) + everyone(simulation), first)
 
@@ -96,24 +96,6 @@ def test_round_with_nobody_changes_nothing_and_is_recorded(algorithm, tiny_clien
     assert "participant_test_accuracy/client_mean" not in record
     assert "test_accuracy/client_mean" in record
     assert_identical(leaves(simulation.server_state) + everyone(simulation), before)
-
-
-def test_shared_is_what_personalize_shares(algorithm, tiny_clients):
-    simulation = simulation_of(algorithm, tiny_clients)
-    simulation.run_round()
-    simulation.run_round()
-    states = simulation.store.get(range(3))
-    served = [
-        algorithm.personalize(simulation.server_state, tf.nest.map_structure(lambda leaf, k=k: tf.constant(leaf[k]), states))
-        for k in range(3)
-    ]
-    for field in ("theta", "head"):
-        same = all(
-            np.array_equal(a, b)
-            for other in served[1:]
-            for a, b in zip(tf.nest.flatten(getattr(served[0], field)), tf.nest.flatten(getattr(other, field)), strict=True)
-        )
-        assert same == (field in algorithm.shared)
 
 
 def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):

@@ -7,12 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.oracles import network
-from tf_pflego import algorithms, engines
-from tf_pflego.algorithms.personal_head import HeadState
-from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Round
+from tf_pflego import algorithms
+from tf_pflego.algorithms.averaging import HeadState
 from tf_pflego.core.participation import Participation
-from tf_pflego.data.mapped import MappedData
 from tf_pflego.training import Simulation
 
 TOLERANCE = 2e-6  # float32 rounding of sums of a few terms of order 1.
@@ -31,9 +28,8 @@ def joint_gradient(data, theta, heads):
 
 
 def initial(model, data, algorithm, seed):
-    from tf_pflego.core.state_store import ClientStateStore
-
-    heads = ClientStateStore(algorithm, data.num_classes, seed).get(range(data.num_clients)).head
+    simulation = Simulation(algorithm, data, Participation(3, 3), "in_process", seed)
+    heads = simulation.client_states(range(data.num_clients)).head
     own = {k: np.asarray(heads[k, :classes], np.float64) for k, classes in enumerate(data.num_classes)}
     return [np.asarray(w, np.float64) for w in model.initial_theta], own
 
@@ -49,7 +45,7 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
     for w, start, g in zip(simulation.server_state.theta, theta, g_theta, strict=True):
         np.testing.assert_allclose(w, start - RATE * g, atol=TOLERANCE)
     for client, classes in enumerate(tiny_clients.num_classes):
-        moved = simulation.store.get([client]).head[0, :classes]
+        moved = simulation.client_states([client]).head[0, :classes]
         np.testing.assert_allclose(moved, heads[client] - RATE * g_heads[client], atol=TOLERANCE)
 
 
@@ -65,12 +61,13 @@ def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tin
     mean_theta = [np.zeros_like(w) for w in theta]
     mean_heads = {k: np.zeros_like(w) for k, w in heads.items()}
     for subset in subsets:
-        simulation = Simulation(algorithm, tiny_clients, Participation(3, r), "in_process", seed=5)
-        step(simulation, subset)
+        chosen = Chosen(3, r, clients_per_round_range=subset)
+        simulation = Simulation(algorithm, tiny_clients, chosen, "in_process", seed=5)
+        simulation.run_round()
         for total, w, start in zip(mean_theta, simulation.server_state.theta, theta, strict=True):
             total += (start - np.asarray(w, np.float64)) / len(subsets)
         for client, classes in enumerate(tiny_clients.num_classes):
-            moved = simulation.store.get([client]).head[0, :classes]
+            moved = simulation.client_states([client]).head[0, :classes]
             mean_heads[client] += (heads[client] - moved) / len(subsets)
     for estimate, g in zip(mean_theta, g_theta, strict=True):
         np.testing.assert_allclose(estimate, g, atol=TOLERANCE)
@@ -78,17 +75,11 @@ def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tin
         np.testing.assert_allclose(mean_heads[client], g_heads[client], atol=TOLERANCE)
 
 
-def step(simulation, subset):
-    """A round of chosen participants."""
-    ids = np.asarray(subset)
-    (exchange,) = simulation.algorithm.exchanges
-    round_ = Round(np.int32(1), np.float32(simulation.participation.scale))
-    participants = engines.Participants(ids, seeds.client_seeds(0, "client", ids, 1), simulation.store.get(ids), ())
-    engine = engines.build("in_process", simulation.algorithm, MappedData(simulation.data), len(ids))
-    message = exchange.broadcast(simulation.server_state, round_)
-    outcome = engine.run_exchange(exchange, message, participants, round_, evaluate=False)
-    simulation.server_state = exchange.server_update(simulation.server_state, outcome.summed, outcome.kept, ids, round_)
-    simulation.store.put(ids, outcome.states)
+class Chosen(Participation):
+    """A participation whose participants are chosen and not drawn."""
+
+    def draw(self, seed, round_number, cohort="participants"):
+        return np.asarray(self.clients_per_round_range)
 
 
 def test_fedavg_of_one_client_is_its_local_training(tiny_model):
@@ -156,12 +147,12 @@ def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
         algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE)
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         if name == "fedper":
-            simulation.store.put([0], HeadState(np.asarray(tiny_model.initial_weights().head)[None]))
+            simulation.set_client_states([0], HeadState(np.asarray(tiny_model.initial_weights().head)[None]))
         for _ in range(3):
             simulation.run_round()
-        weights = algorithm.personalize(
-            simulation.server_state, tf.nest.map_structure(lambda leaf: leaf[0], simulation.store.get([0]))
-        )
+        state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([0]))
+        (served,) = algorithm.served.values()
+        weights = served.weights(simulation.server_state, state)
         heads.append(weights.head)
         thetas.append(weights.theta)
     np.testing.assert_allclose(*heads, atol=TOLERANCE)

@@ -23,8 +23,8 @@ def test_every_client_takes_part_with_probability_r_over_i(participation):
     counts = np.zeros(20)
     for number in range(1, rounds + 1):
         counts[participation.draw(1, number)] += 1
-    assert participation.mean_clients_per_round == 6
-    assert participation.scale == 20 / 6
+    assert participation.federation.mean_clients_per_round == 6
+    assert participation.federation.participation_scale == 20 / 6
     # 5 standard deviations of a binomial proportion: the draws are fixed by the seed, so this cannot flake.
     np.testing.assert_allclose(counts / rounds, 6 / 20, atol=5 * np.sqrt(0.3 * 0.7 / rounds))
 

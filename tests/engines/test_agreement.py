@@ -24,7 +24,7 @@ def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
     for engine in ("in_process", "tff"):
         with Simulation(algorithm, tiny_clients, participation, engine, seed=6) as simulation:
             records.append([simulation.run_round(evaluate=number % 2 == 0) for number in range(ROUNDS)])
-            finals.append(tf.nest.flatten((simulation.server_state, simulation.store.get(range(3)))))
+            finals.append(tf.nest.flatten((simulation.server_state, simulation.client_states(range(3)))))
     for a, b in zip(*finals, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=ENGINE_TOLERANCE, rtol=ENGINE_TOLERANCE)
     for a, b in zip(*records, strict=True):
@@ -48,5 +48,5 @@ def test_stored_images_are_read_as_in_process(tiny_model):
     for engine in ("in_process", "tff"):
         with Simulation(algorithm, data, Participation(3, 3), engine) as simulation:
             simulation.run_round(evaluate=True)
-            heads.append(simulation.store.get(range(3)).head)
+            heads.append(simulation.client_states(range(3)).head)
     np.testing.assert_allclose(*heads, atol=ENGINE_TOLERANCE)

@@ -13,6 +13,12 @@ def test_uniform_head_is_uniform_and_depends_on_its_seed_alone():
     np.testing.assert_allclose(np.quantile(heads[0], [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.02)
 
 
+def test_absent_classes_of_a_uniform_head_are_0():
+    head = head_lib.uniform(tf.constant([7, 1]), tf.constant(2), 4, 5).numpy()
+    assert head[:2].all()
+    assert not head[2:].any()
+
+
 def test_glorot_classifier_has_its_bounds_and_no_bias():
     head = head_lib.glorot(0, 10, 200).numpy()
     assert not head[:, -1].any()

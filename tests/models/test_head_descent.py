@@ -27,9 +27,7 @@ def test_matches_plain_gradient_descent_in_float64(steps, classes, examples):
     rng = np.random.default_rng(classes)
     head, features = rng.random((classes, 9)), rng.normal(size=(examples, 8))
     labels = rng.integers(0, classes, examples)
-    objective = HeadObjective(
-        tf.constant(features, tf.float32), tf.constant(labels), tf.fill([examples], 1 / examples), classes
-    )
+    objective = HeadObjective(tf.constant(features, tf.float32), tf.constant(labels), classes)
     moved = gradient_descent(objective, tf.constant(head, tf.float32), steps, RATE)
     np.testing.assert_allclose(moved, oracle(head, features, labels, steps), atol=TOLERANCE)
 
@@ -39,7 +37,8 @@ def test_absent_classes_do_not_move(own, rows):
     rng = np.random.default_rng(0)
     head = head_lib.uniform(tf.constant([1, 2]), tf.constant(own), rows, 8)
     features, labels = rng.normal(size=(12, 8)), rng.integers(0, own, 12)
-    objective = HeadObjective(tf.constant(features, tf.float32), tf.constant(labels), tf.fill([12], 1 / 12), rows)
+    data = tf.constant(features, tf.float32), tf.constant(labels)
+    objective = HeadObjective(*data, rows, num_classes=tf.constant(own))
     moved = gradient_descent(objective, head, 20, RATE).numpy()
     np.testing.assert_array_equal(moved[own:], head[own:])
     expected = oracle(head[:own].numpy().astype(np.float64), features, labels, 20)

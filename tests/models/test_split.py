@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.oracles import network
 from tf_pflego import models
 from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.local_training import value_and_gradient
 from tf_pflego.models import SplitModel
 
 TOLERANCE = 1e-5
@@ -82,26 +83,29 @@ def test_blocks_are_chosen_where_the_activations_do_not_fit(tiny_model):
         assert tiny_model.within(1.0, largest, 2) is not tiny_model
 
 
-def test_loss_and_gradient_match_the_oracle_with_padding(tiny_model):
+def test_loss_and_gradient_match_the_oracle(tiny_model):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
     head = rng.normal(size=(3, 6))
     weights = Weights([tf.constant(w) for w in tiny_model.initial_theta], tf.constant(head, tf.float32))
-    padded = Client(
-        tf.constant(np.vstack([x, np.ones((2, 4))]), tf.float32),
-        tf.constant([*y, 0, 0], tf.int32),
-        tf.constant([1 / 6] * 6 + [0] * 2, tf.float32),
-        *[None] * 4,
-    )
-    with tf.GradientTape() as tape:
-        tape.watch(weights)
-        loss = tiny_model.loss(weights, padded)
-    gradient = tape.gradient(loss, weights)
+    client = Client(tf.constant(x, tf.float32), tf.constant(y, tf.int32), tf.constant(6), tf.constant(3), None, None)
+    loss, found = value_and_gradient(lambda w: tiny_model.loss(w, client), weights)
     theta = [np.asarray(w, np.float64) for w in tiny_model.initial_theta]
     np.testing.assert_allclose(loss, network.loss(theta, head, x, y), atol=TOLERANCE)
     g_theta, g_head = network.gradients(theta, head, x, y)
-    np.testing.assert_allclose(gradient.head, g_head, atol=TOLERANCE)
-    np.testing.assert_allclose(gradient.theta[0], g_theta[0], atol=TOLERANCE)
+    np.testing.assert_allclose(found.head, g_head, atol=TOLERANCE)
+    np.testing.assert_allclose(found.theta[0], g_theta[0], atol=TOLERANCE)
+
+
+def test_a_class_that_a_client_lacks_is_not_predicted_unless_the_classifier_is_shared(tiny_model):
+    weights = tiny_model.initial_weights()
+    weights = weights._replace(head=weights.head + tf.constant([[0.0], [0.0], [9.0]]))
+    x = tf.constant(np.random.default_rng(0).normal(size=(6, 4)), tf.float32)
+    own = tiny_model.predict(weights, x, tf.constant(2))
+    shared = tiny_model.with_shared_classifier().predict(weights, x, tf.constant(2))
+    assert np.argmax(own, axis=1).max() == 1
+    assert np.argmax(shared, axis=1).max() == 2
+    np.testing.assert_array_equal(own[:, :2], shared[:, :2])
 
 
 def test_a_subclassed_body_serves():

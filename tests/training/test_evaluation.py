@@ -4,21 +4,22 @@ import pytest
 from tests.oracles import network
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
-from tf_pflego.training import Simulation, evaluation, summarize
+from tf_pflego.engines import local_clients
+from tf_pflego.training import Simulation, summarize
 
 
 @pytest.mark.parametrize("name", ["pflego", "fedavg"])
-@pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["a client a block", "one block"])
+@pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["one client per block", "one block"])
 def test_every_client_is_evaluated_with_what_it_is_served(name, block_bytes, tiny_model, tiny_clients, monkeypatch):
-    monkeypatch.setattr(evaluation, "_ACTIVATION_BYTES_PER_BLOCK", block_bytes)
+    monkeypatch.setattr(local_clients, "_STATE_BYTES_PER_BLOCK", block_bytes)
     simulation = Simulation(algorithms.build(name, tiny_model, local_steps=3), tiny_clients, Participation(3, 2), "in_process")
     simulation.run_round()
-    result = simulation.evaluate()
+    (result,) = simulation.evaluate().values()
     losses, hits = [], []
     for client in range(3):
         server = simulation.server_state
         if name == "pflego":
-            theta, head = server.theta, simulation.store.get([client]).head[0][: tiny_clients.num_classes[client]]
+            theta, head = server.theta, simulation.client_states([client]).head[0][: tiny_clients.num_classes[client]]
         else:
             theta, head = server.weights
         theta, head = [np.asarray(w, np.float64) for w in theta], np.asarray(head, np.float64)
@@ -71,8 +72,8 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
     config = {"local_steps": 8, "client_learning_rate": 0.5}
     tuned = algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5, fine_tuning_steps=8)
     simulation = Simulation(tuned, tiny_clients, Participation(3, 3), "in_process")
-    head = np.asarray(tuned.personalize(simulation.server_state, ()).head, np.float64)
-    result = simulation.evaluate()
+    head = np.asarray(tuned.served["generic"].weights(simulation.server_state, ()).head, np.float64)
+    (result,) = simulation.evaluate().values()
     for client in range(3):
         x, y = network.of_client(tiny_clients.train, client)
         served = local_steps([np.asarray(w, np.float64) for w in tiny_model.initial_theta], head, x, y, config)
@@ -87,5 +88,5 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
     )
     for run in (simulation, plain):
         run.run_round()
-    for a, b in zip(simulation.server_state.theta, plain.server_state.theta, strict=True):
+    for a, b in zip(simulation.server_state.weights, plain.server_state.weights, strict=True):
         np.testing.assert_array_equal(a, b)

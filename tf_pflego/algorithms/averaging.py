@@ -1,6 +1,7 @@
-"""What the methods that average weights have in common: the upload, the mean, and the rest of a round around a local update.
+"""What the methods that average weights have in common.
 
-A client uploads alpha_i w_i and alpha_i; the server divides the two sums, which is the N_i-weighted mean over the participants.
+A client uploads alpha_i w_i and alpha_i; the server divides the sums over the participants, which
+gives the N_i-weighted mean.
 """
 
 from collections.abc import Callable
@@ -8,52 +9,65 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.personal_head import HeadState, uniform_heads
-from tf_pflego.core.algorithm import Algorithm, Client, ClientResult, Exchange, Weights
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    Client,
+    ClientResult,
+    Exchange,
+    Round,
+    Served,
+    Uploads,
+    Weights,
+    no_client_state,
+)
 from tf_pflego.models.split import SplitModel
 
 
-class Upload(NamedTuple):
-    """What the server sums over the participants."""
+class Weighted(NamedTuple):
+    """A client's share of a weighted mean."""
 
     weights: Any  # alpha_i times the client's weights, a nest
     client_weight: tf.Tensor  # [] alpha_i
 
 
-class ModelState(NamedTuple):
-    """What the server keeps where all clients share one network."""
+class SharedState(NamedTuple):
+    """What the server keeps where it shares weights with all clients, and nothing else."""
 
-    weights: Weights  # body and classifier
-
-
-class BodyState(NamedTuple):
-    """What the server keeps where clients share the body."""
-
-    theta: list  # the body's weights
+    weights: Any  # theta, or body and classifier
 
 
-def upload(weights: Any, client: Client) -> Upload:
+class HeadState(NamedTuple):
+    """What client i keeps where its head stays with it."""
+
+    head: tf.Tensor  # [K, M + 1] float32, W_i
+
+
+def weighted(weights: Any, client: Client) -> Weighted:
     """Returns a client's share of the mean of `weights`."""
-    alpha = client.client_weight
-    return Upload(tf.nest.map_structure(lambda w: alpha * w, weights), alpha)
+    return Weighted(nests.scale(client.client_weight, weights), client.client_weight)
 
 
-def mean(total: Upload) -> Any:
-    """Returns the N_i-weighted mean of the participants' weights from the sum of their uploads."""
+def mean(total: Weighted) -> Any:
+    """Returns the N_i-weighted mean of the participants' weights from the sum of their shares."""
     return tf.nest.map_structure(lambda w: w / total.client_weight, total.weights)
 
 
-def take_mean(state: type) -> Callable[..., Any]:
-    """Returns the server's update that puts the mean in the place of all that it keeps, in a `state` of one field."""
-
-    def server_update(_, total, kept, client_ids, round_):
-        del kept, client_ids, round_
-        return state(mean(total))
-
-    return server_update
+def broadcast(server: SharedState, round_: Round) -> Any:
+    """Sends the shared weights."""
+    return server.weights
 
 
-def average_model(name: str, model: SplitModel, local_update: Callable[[Weights, Client], Weights]) -> Algorithm:
+def take_mean(server: SharedState, uploads: Uploads, round_: Round) -> SharedState:
+    """Puts the mean of the participants' weights in the place of the shared weights."""
+    return SharedState(mean(uploads.summed))
+
+
+def average_model(
+    name: str,
+    model: SplitModel,
+    local_update: Callable[[Weights, Client], Weights],
+) -> Algorithm:
     """Returns a method that averages one network for all; clients keep nothing.
 
     Args:
@@ -62,42 +76,50 @@ def average_model(name: str, model: SplitModel, local_update: Callable[[Weights,
       local_update: (the server's weights, Client) -> the client's weights after its local training.
     """
 
-    def client_update(weights, client_message, state, client, round_):
-        del client_message, round_
+    def client_update(weights, state, client, round_):
         weights = local_update(weights, client)
-        return ClientResult(state, upload(weights, client), (), weights)
+        return ClientResult(weights, summed=weighted(weights, client))
 
     return Algorithm(
         name=name,
         model=model,
-        init_server=lambda: ModelState(model.initial_weights()),
-        init_client=lambda seed, num_classes: (),
-        exchanges=(Exchange(lambda server, round_: server.weights, client_update, take_mean(ModelState)),),
-        personalize=lambda server, client: server.weights,
-        shared=frozenset({"theta", "head"}),
+        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_client=no_client_state,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={"generic": Served(lambda server, client: server.weights, model.predict)},
     )
 
 
-def average_body(name: str, model: SplitModel, local_update: Callable[[Weights, Client], Weights]) -> Algorithm:
+def average_body(
+    name: str,
+    model: SplitModel,
+    local_update: Callable[[Weights, Client], Weights],
+) -> Algorithm:
     """Returns a method that averages the body, while each client's head stays with it.
 
     Args:
       name: The algorithm's name.
       model: The model; heads start Uniform[0, 1), as those of PFLEGO.
-      local_update: (the server's theta and the client's head, Client) -> both after the client's local training.
+      local_update: (the server's theta with the client's head, Client) -> both after the client's
+        local training.
     """
 
-    def client_update(theta, client_message, state, client, round_):
-        del client_message, round_
+    def client_update(theta, state, client, round_):
         weights = local_update(Weights(theta, state.head), client)
-        return ClientResult(HeadState(weights.head), upload(weights.theta, client), (), weights)
+        upload = weighted(weights.theta, client)
+        return ClientResult(weights, HeadState(weights.head), summed=upload)
+
+    def init_client(server, seed, num_classes):
+        return HeadState(model.uniform_head(seed, num_classes))
+
+    def personal_model(server, client):
+        return Weights(server.weights, client.head)
 
     return Algorithm(
         name=name,
         model=model,
-        init_server=lambda: BodyState([tf.constant(w) for w in model.initial_theta]),
-        init_client=uniform_heads(model),
-        exchanges=(Exchange(lambda server, round_: server.theta, client_update, take_mean(BodyState)),),
-        personalize=lambda server, client: Weights(server.theta, client.head),
-        shared=frozenset({"theta"}),
+        init_server=lambda federation: SharedState(model.initial_weights().theta),
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={"personalized": Served(personal_model, model.predict)},
     )

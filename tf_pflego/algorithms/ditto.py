@@ -13,7 +13,7 @@ A round:
 The server keeps theta; client i keeps v_i.
 
   paper    here                    shape
-  theta    ModelState.weights      body and classifier
+  theta    SharedState.weights     body and classifier
   v_i      ClientState.weights     the same; at first theta_0
   mu       proximal_weight
   tau      local_steps
@@ -26,10 +26,10 @@ Differences from the paper: full-batch steps, and as many for v_i as for theta.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.averaging import ModelState, take_mean, upload
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient_descent, squared_distance
+from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import minimize
 from tf_pflego.models.split import SplitModel
 
 
@@ -50,26 +50,29 @@ class ClientState(NamedTuple):
 
 def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
     """Returns Ditto for `model`."""
+    model = model.with_shared_classifier()
+    optimizer = optimizers.sgd(config.client_learning_rate)
 
-    def client_update(server_weights, client_message, state, client, round_):
-        del client_message, round_
+    def client_update(server_weights, state, client, round_):
+        def personal_loss(weights, batch):
+            distance = nests.squared_distance(weights, server_weights)
+            return model.loss(weights, batch) + config.proximal_weight / 2 * distance
 
-        def descend(loss, start):
-            return gradient_descent(loss, start, config.local_steps, config.client_learning_rate)
+        shared = minimize(model.loss, server_weights, client, optimizer, config.local_steps)
+        personal = minimize(personal_loss, state.weights, client, optimizer, config.local_steps)
+        return ClientResult(personal, ClientState(personal), summed=weighted(shared, client))
 
-        def personal_loss(weights):
-            return model.loss(weights, client) + config.proximal_weight / 2 * squared_distance(weights, server_weights)
-
-        shared = descend(lambda weights: model.loss(weights, client), server_weights)
-        personal = descend(personal_loss, state.weights)
-        return ClientResult(ClientState(personal), upload(shared, client), (), personal)
+    def init_client(server, seed, num_classes):
+        return ClientState(model.initial_weights())
 
     return Algorithm(
         name="ditto",
         model=model,
-        init_server=lambda: ModelState(model.initial_weights()),
-        init_client=lambda seed, num_classes: ClientState(model.initial_weights()),
-        exchanges=(Exchange(lambda server, round_: server.weights, client_update, take_mean(ModelState)),),
-        personalize=lambda server, client: client.weights,
-        shared=frozenset(),
+        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={
+            "personalized": Served(lambda server, client: client.weights, model.predict),
+            "generic": Served(lambda server, client: server.weights, model.predict),
+        },
     )

@@ -23,10 +23,10 @@ Differences from the paper: none in the result. The classifier starts from Gloro
 
 import dataclasses
 
-from tf_pflego.algorithms import settings
 from tf_pflego.algorithms.averaging import average_model
+from tf_pflego.core import optimizers, settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import gradient_descent
+from tf_pflego.core.local_training import minimize
 from tf_pflego.models.split import SplitModel
 
 
@@ -40,8 +40,10 @@ class FedAvgConfig(settings.HyperParameters):
 
 def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
+    model = model.with_shared_classifier()
+    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def local_update(weights, client):
-        return gradient_descent(lambda w: model.loss(w, client), weights, config.local_steps, config.client_learning_rate)
+        return minimize(model.loss, weights, client, optimizer, config.local_steps)
 
     return average_model("fedavg", model, local_update)

@@ -30,10 +30,17 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.averaging import BodyState, take_mean, upload
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient_descent
+from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.core import optimizers, settings
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    ClientResult,
+    Exchange,
+    Served,
+    Weights,
+    no_client_state,
+)
+from tf_pflego.core.local_training import minimize
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.split import SplitModel
 
@@ -50,29 +57,34 @@ class FedBabuConfig(settings.HyperParameters):
 
 def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
     """Returns FedBABU for `model`."""
-    head = head_lib.orthogonal(model.seed, model.num_classes, model.num_features)
+    model = model.with_shared_classifier()
+    fixed_head = head_lib.orthogonal(model.seed, model.num_classes, model.num_features)
+
+    def with_head(theta):
+        return Weights(theta, tf.constant(fixed_head))
+
+    def client_update(theta, state, client, round_):
+        def loss(theta, batch):
+            return model.loss(with_head(theta), batch)
+
+        optimizer = optimizers.sgd(config.client_learning_rate, config.momentum)
+        theta = minimize(loss, theta, client, optimizer, config.local_steps)
+        return ClientResult(with_head(theta), summed=weighted(theta, client))
 
     def fine_tune(weights, client):
-        return gradient_descent(lambda w: model.loss(w, client), weights, config.fine_tuning_steps, config.client_learning_rate)
+        optimizer = optimizers.sgd(config.client_learning_rate)
+        return minimize(model.loss, weights, client, optimizer, config.fine_tuning_steps)
 
-    def client_update(theta, client_message, state, client, round_):
-        del client_message, round_
-        theta = gradient_descent(
-            lambda theta: model.loss(Weights(theta, tf.constant(head)), client),
-            theta,
-            config.local_steps,
-            config.client_learning_rate,
-            config.momentum,
-        )
-        return ClientResult(state, upload(theta, client), (), Weights(theta, tf.constant(head)))
-
+    served = Served(
+        lambda server, client: with_head(server.weights),
+        model.predict,
+        fine_tune if config.fine_tuning_steps else None,
+    )
     return Algorithm(
         name="fedbabu",
         model=model,
-        init_server=lambda: BodyState([tf.constant(w) for w in model.initial_theta]),
-        init_client=lambda seed, num_classes: (),
-        exchanges=(Exchange(lambda server, round_: server.theta, client_update, take_mean(BodyState)),),
-        personalize=lambda server, client: Weights(server.theta, tf.constant(head)),
-        shared=frozenset({"theta", "head"}),
-        fine_tune=fine_tune if config.fine_tuning_steps else None,
+        init_server=lambda federation: SharedState(model.initial_weights().theta),
+        init_client=no_client_state,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={"generic": served},
     )

@@ -26,12 +26,17 @@ first cohort, g is the last one.
 import dataclasses
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.averaging import mean, upload
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Weights
-from tf_pflego.core.local_training import gradient, gradient_descent, squared_distance
+from tf_pflego.algorithms.averaging import mean, weighted
+from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    ClientResult,
+    Exchange,
+    Served,
+    Weights,
+    no_client_state,
+)
+from tf_pflego.core.local_training import gradient, minimize
 from tf_pflego.models.split import SplitModel
 
 
@@ -53,49 +58,56 @@ class ServerState(NamedTuple):
 
 def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
     """Returns FedDANE for `model`."""
+    model = model.with_shared_classifier()
+    optimizer = optimizers.sgd(config.client_learning_rate)
+
+    def init_server(federation):
+        weights = model.initial_weights()
+        return ServerState(weights, nests.zeros_like(weights))
 
     def gradient_at(weights, client):
         return gradient(lambda weights: model.loss(weights, client), weights)
 
-    def give_gradient(weights, client_message, state, client, round_):
-        del client_message, round_
-        return ClientResult(state, upload(gradient_at(weights, client), client), (), weights)
+    # The first exchange: the gradient at theta_t.
 
-    def keep_gradient(state, total, kept, client_ids, round_):
-        del kept, client_ids, round_
-        return ServerState(state.weights, mean(total))
+    def send_weights(server, round_):
+        return server.weights
 
-    def train(message, client_message, state, client, round_):
-        del client_message, round_
+    def give_gradient(weights, state, client, round_):
+        return ClientResult(weights, summed=weighted(gradient_at(weights, client), client))
+
+    def keep_gradient(server, uploads, round_):
+        return ServerState(server.weights, mean(uploads.summed))
+
+    # The second exchange: local training on the corrected loss.
+
+    def send_weights_and_gradient(server, round_):
+        return server.weights, server.gradient
+
+    def train(message, state, client, round_):
         server_weights, mean_gradient = message
-        correction = tf.nest.map_structure(tf.subtract, mean_gradient, gradient_at(server_weights, client))
+        correction = nests.subtract(mean_gradient, gradient_at(server_weights, client))
 
-        def loss(weights):
-            moved = tf.nest.map_structure(tf.subtract, weights, server_weights)
-            products = tf.nest.map_structure(lambda c, d: tf.reduce_sum(c * d), correction, moved)
-            proximal = config.proximal_weight / 2 * squared_distance(weights, server_weights)
-            return model.loss(weights, client) + tf.add_n(tf.nest.flatten(products)) + proximal
+        def loss(weights, batch):
+            moved = nests.subtract(weights, server_weights)
+            distance = nests.squared_distance(weights, server_weights)
+            corrected = model.loss(weights, batch) + nests.inner_product(correction, moved)
+            return corrected + config.proximal_weight / 2 * distance
 
-        weights = gradient_descent(loss, server_weights, config.local_steps, config.client_learning_rate)
-        return ClientResult(state, upload(weights, client), (), weights)
+        weights = minimize(loss, server_weights, client, optimizer, config.local_steps)
+        return ClientResult(weights, summed=weighted(weights, client))
 
-    def take_mean(state, total, kept, client_ids, round_):
-        del kept, client_ids, round_
-        return ServerState(mean(total), state.gradient)
-
-    def init_server():
-        weights = model.initial_weights()
-        return ServerState(weights, tf.nest.map_structure(tf.zeros_like, weights))
+    def take_mean(server, uploads, round_):
+        return ServerState(mean(uploads.summed), server.gradient)
 
     return Algorithm(
         name="feddane",
         model=model,
         init_server=init_server,
-        init_client=lambda seed, num_classes: (),
+        init_client=no_client_state,
         exchanges=(
-            Exchange(lambda server, round_: server.weights, give_gradient, keep_gradient, cohort="gradients"),
-            Exchange(lambda server, round_: (server.weights, server.gradient), train, take_mean),
+            Exchange(send_weights, give_gradient, keep_gradient, cohort="gradients"),
+            Exchange(send_weights_and_gradient, train, take_mean),
         ),
-        personalize=lambda server, client: server.weights,
-        shared=frozenset({"theta", "head"}),
+        served={"generic": Served(lambda server, client: server.weights, model.predict)},
     )

@@ -24,10 +24,10 @@ alpha_i, which is the mean that N_i gives.
 
 import dataclasses
 
-from tf_pflego.algorithms import settings
 from tf_pflego.algorithms.averaging import average_body
+from tf_pflego.core import optimizers, settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import gradient_descent
+from tf_pflego.core.local_training import minimize
 from tf_pflego.models.split import SplitModel
 
 
@@ -41,8 +41,9 @@ class FedPerConfig(settings.HyperParameters):
 
 def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
     """Returns FedPer for `model`."""
+    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def local_update(weights, client):
-        return gradient_descent(lambda w: model.loss(w, client), weights, config.local_steps, config.client_learning_rate)
+        return minimize(model.loss, weights, client, optimizer, config.local_steps)
 
     return average_body("fedper", model, local_update)

@@ -23,10 +23,10 @@ Differences from the paper: a fixed number of steps instead of a solution of giv
 
 import dataclasses
 
-from tf_pflego.algorithms import settings
 from tf_pflego.algorithms.averaging import average_model
+from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import gradient_descent, squared_distance
+from tf_pflego.core.local_training import minimize
 from tf_pflego.models.split import SplitModel
 
 
@@ -41,11 +41,14 @@ class FedProxConfig(settings.HyperParameters):
 
 def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
     """Returns FedProx for `model`."""
+    model = model.with_shared_classifier()
+    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def local_update(server_weights, client):
-        def loss(weights):
-            return model.loss(weights, client) + config.proximal_weight / 2 * squared_distance(weights, server_weights)
+        def loss(weights, batch):
+            distance = nests.squared_distance(weights, server_weights)
+            return model.loss(weights, batch) + config.proximal_weight / 2 * distance
 
-        return gradient_descent(loss, server_weights, config.local_steps, config.client_learning_rate)
+        return minimize(loss, server_weights, client, optimizer, config.local_steps)
 
     return average_model("fedprox", model, local_update)

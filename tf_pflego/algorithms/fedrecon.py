@@ -1,38 +1,46 @@
 """FedRecon: the head is solved for first, then theta takes one gradient step.
 
-Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the form in which the PFLEGO paper compares
-with it (its Algorithm 4 in the first version). What is learnt: one feature extractor theta for all, a linear head W_i per
-client.
+Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the form in which
+the PFLEGO paper compares with it (its Algorithm 4 in the first version), or in its own. What is
+learnt: one feature extractor theta for all and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i computes its features phi_i = phi(X_i; theta) once, and takes tau full-batch gradient steps of rate beta on W_i.
+  2. Client i computes its features phi_i = phi(X_i; theta) once, and takes tau full-batch gradient
+     steps of rate beta on W_i, over these features.
   3. It uploads alpha_i g_theta, the gradient of its loss in theta at the new W_i.
   4. The server hands (I/r) sum_i alpha_i g_theta_i to its optimiser of rate rho.
 
-The server keeps theta and the optimiser's state; client i keeps W_i.
+The server keeps theta and the optimiser's state; client i keeps W_i if `head_start` is "kept". If
+it is "anew", as in FedRecon's own paper, a client keeps nothing: W_i starts from a new random head
+in each round, and before the client is tested or served its head is reconstructed in the same way.
 
   paper    here                          shape
   theta    theta                         list of the body's weights
-  W_i      HeadState.head                [K, M + 1], the last column is the bias
+  W_i      head                          [K, M + 1], the last column is the bias
   tau      local_steps
   beta     client_learning_rate
   rho      server_learning_rate
   alpha_i  client.client_weight          []
   I/r      round_.participation_scale    []
 
-Differences from the paper: heads are kept between rounds, as in the comparison, and not reconstructed from nothing; all
-examples of a client serve both steps.
+Differences from the paper: heads are kept between rounds unless told otherwise, as in the
+comparison; all examples of a client serve both for the head and for theta.
 """
 
 import dataclasses
 
-from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.gradient_server import gradient_server
-from tf_pflego.algorithms.personal_head import HeadState
-from tf_pflego.core.algorithm import Algorithm, FeatureResult
+from tf_pflego.algorithms.pflego import ClientState, ServerState
+from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    ClientResult,
+    Exchange,
+    Served,
+    Weights,
+    no_client_state,
+)
 from tf_pflego.models.head_descent import gradient_descent
-from tf_pflego.models.head_objective import HeadObjective
 from tf_pflego.models.split import SplitModel
 
 
@@ -44,16 +52,63 @@ class FedReconConfig(settings.HyperParameters):
     client_learning_rate: float = settings.client_learning_rate()
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()
+    head_start: str = settings.setting(
+        "kept",
+        "where a participant's head starts: where its last round left it, or from a new draw",
+        choices=("kept", "anew"),
+    )
 
 
 def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
     """Returns FedRecon for `model`."""
+    optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
+    keeps_head = config.head_start == "kept"
 
-    def features_update(state, features, client, round_):
-        del round_
-        objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
-        head = gradient_descent(objective, state.head, config.local_steps, config.client_learning_rate)
-        g_phi = objective.features_gradient(client.client_weight * objective.errors(head), head)
-        return FeatureResult(HeadState(head), g_phi, head)
+    def init_server(federation):
+        theta = model.initial_weights().theta
+        return ServerState(theta, optimizer.init(theta))
 
-    return gradient_server("fedrecon", model, features_update, config.server_optimizer, config.server_learning_rate)
+    def init_client(server, seed, num_classes):
+        return ClientState(model.uniform_head(seed, num_classes))
+
+    def broadcast(server, round_):
+        return server.theta
+
+    def start_of(state, client):
+        return state.head if keeps_head else model.uniform_head(client.seed, client.num_classes)
+
+    def reconstruct(loss, head):
+        return gradient_descent(loss, head, config.local_steps, config.client_learning_rate)
+
+    def client_update(theta, state, client, round_):
+        features, pull_back = model.features_and_pull_back(theta, client.examples)
+        loss = model.head_objective(features, client)
+        head = reconstruct(loss, start_of(state, client))
+        g_features = loss.features_gradient(client.client_weight * loss.errors(head), head)
+        g_theta = pull_back(g_features)
+        if not keeps_head:
+            return ClientResult(theta, summed=g_theta)
+        return ClientResult(Weights(theta, head), ClientState(head), summed=g_theta)
+
+    def server_update(server, uploads, round_):
+        gradient = nests.scale(round_.participation_scale, uploads.summed)
+        return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta))
+
+    def kept_model(server, client):
+        return Weights(server.theta, client.head)
+
+    def reconstructed_model(theta, client):
+        loss = model.head_objective(model.features(theta, client.examples), client)
+        return Weights(theta, reconstruct(loss, start_of((), client)))
+
+    served = Served(kept_model, model.predict)
+    if not keeps_head:
+        served = Served(lambda server, client: server.theta, model.predict, reconstructed_model)
+    return Algorithm(
+        name="fedrecon",
+        model=model,
+        init_server=init_server,
+        init_client=init_client if keeps_head else no_client_state,
+        exchanges=(Exchange(broadcast, client_update, server_update),),
+        served={"personalized": served},
+    )

@@ -26,12 +26,11 @@ Differences from the paper: heads start Uniform[0, 1), as those of the methods t
 
 import dataclasses
 
-from tf_pflego.algorithms import settings
 from tf_pflego.algorithms.averaging import average_body
+from tf_pflego.core import optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, Weights
-from tf_pflego.core.local_training import gradient_descent
-from tf_pflego.models import head_descent
-from tf_pflego.models.head_objective import HeadObjective
+from tf_pflego.core.local_training import minimize
+from tf_pflego.models.head_descent import gradient_descent
 from tf_pflego.models.split import SplitModel
 
 
@@ -48,17 +47,18 @@ class FedRepConfig(settings.HyperParameters):
 def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
     """Returns FedRep for `model`."""
     body_steps = min(config.body_steps, config.local_steps)
+    head_steps = config.local_steps - body_steps
+    rate, momentum = config.client_learning_rate, config.momentum
 
     def local_update(weights, client):
         features = model.features(weights.theta, client.examples)
-        objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
-        rate, momentum = config.client_learning_rate, config.momentum
-        head = head_descent.gradient_descent(objective, weights.head, config.local_steps - body_steps, rate, momentum)
+        head_loss = model.head_objective(features, client)
+        head = gradient_descent(head_loss, weights.head, head_steps, rate, momentum)
 
-        def loss(theta):
-            return model.loss(Weights(theta, head), client)
+        def loss(theta, batch):
+            return model.loss(Weights(theta, head), batch)
 
-        theta = gradient_descent(loss, weights.theta, body_steps, rate, momentum)
-        return Weights(theta, head)
+        optimizer = optimizers.sgd(rate, momentum)
+        return Weights(minimize(loss, weights.theta, client, optimizer, body_steps), head)
 
     return average_body("fedrep", model, local_update)

@@ -1,43 +1,47 @@
 """PFLEGO: personalised federated learning by exact stochastic gradient descent.
 
-Nikoloutsopoulos, Koutsopoulos and Titsias, "Personalized Federated Learning with Exact Stochastic Gradient Descent",
-section 3.2, Algorithm 1. What is learnt: one feature extractor theta for all, and a linear head W_i for each client, by
-minimising L(theta, W_1 .. W_I) = sum_i alpha_i l_i(W_i, theta).
+Nikoloutsopoulos, Koutsopoulos and Titsias, "Personalized Federated Learning with Exact Stochastic
+Gradient Descent", section 3.2, Algorithm 1. What is learnt: one feature extractor theta for all and
+a linear head W_i for each client, by minimising
+L(theta, W_1 .. W_I) = sum_i alpha_i l_i(W_i, theta).
 
 A round:
   1. The server sends theta to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) once.
-  3. tau - 1 full-batch gradient steps on W_i alone, over these features, with rate beta.
-  4. At the final W_i, the joint gradient (g_W, g_theta) of l_i; W_i <- W_i - rho (I/r) g_W.
-  5. The client uploads alpha_i g_theta. The network is passed once forward and once backward, whatever tau.
-  6. The server hands (I/r) sum_i alpha_i g_theta_i, an unbiased gradient of L, to its optimiser of rate rho.
+  3. It takes tau - 1 full-batch gradient steps on W_i alone, over these features, with rate beta.
+  4. At the final W_i it takes the joint gradient (g_W, g_theta) of l_i, and W_i <- W_i - rho (I/r) g_W.
+  5. It uploads alpha_i g_theta. It has passed the network once forward and once backward.
+  6. The server hands (I/r) sum_i alpha_i g_theta_i, an unbiased gradient of L, to its optimiser of
+     rate rho.
 
 The server keeps theta and the optimiser's state; client i keeps W_i.
 
   paper    here                          shape
   theta    theta                         list of the body's weights
-  W_i      HeadState.head                [K, M + 1], the last column is the bias
+  W_i      head                          [K, M + 1], the last column is the bias
   phi_i    features                      [n, M]
+  l_i      loss, as a function of W_i
   tau      local_steps
   beta     client_learning_rate
   rho      server_learning_rate
   alpha_i  client.client_weight          []
   I/r      round_.participation_scale    []
 
-Differences from the paper: the one forward pass keeps its activations, where the paper passes the network forward a second
-time for the same result. Equation 3 scales the head's last step by rho I/r, while Proposition 1 needs rho (I/r) alpha_i:
-`head_step_scale` chooses ("algorithm1", "exact"). The steps on W_i may be another solver's (`head_solver`), beta may follow
-each client's curvature (`client_learning_rate` auto), and in any case step 3 does not raise the client's loss, see
-`models.head_solvers`.
+Differences from the paper: the one forward pass keeps its activations, where the paper passes the
+network forward a second time for the same result. Equation 3 scales the head's last step by
+rho I/r, while Proposition 1 needs rho (I/r) alpha_i: `head_step_scale` chooses ("algorithm1",
+"exact"). Another solver may take the steps on W_i (`head_solver`), beta may follow the curvature of
+each client's loss (`client_learning_rate` auto), and in any case step 3 does not raise the client's
+loss, see `models.head_solvers`.
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
-from tf_pflego.algorithms import settings
-from tf_pflego.algorithms.gradient_server import gradient_server
-from tf_pflego.algorithms.personal_head import HeadState
-from tf_pflego.core.algorithm import Algorithm, FeatureResult
-from tf_pflego.models.head_objective import HeadObjective
+import tensorflow as tf
+
+from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
@@ -48,11 +52,13 @@ class PflegoConfig(settings.HyperParameters):
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float | str = settings.client_learning_rate(words=("auto",))
-    head_solver: str = settings.setting("gd", "how the head is trained, but for its last step", choices=SOLVERS)
+    head_solver: str = settings.head_solver(SOLVERS)
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()
     head_step_scale: str = settings.setting(
-        "algorithm1", "scale of the head's last step: rho I/r, or with alpha_i too", choices=("algorithm1", "exact")
+        "algorithm1",
+        "scale of the head's last step: rho I/r, or with alpha_i too",
+        choices=("algorithm1", "exact"),
     )
 
     def __post_init__(self):
@@ -61,21 +67,64 @@ class PflegoConfig(settings.HyperParameters):
             raise ValueError("`client_learning_rate` must be a number for Adam; got 'auto'. Try --client_learning_rate=0.01.")
 
 
+class ServerState(NamedTuple):
+    """What the server keeps."""
+
+    theta: list  # the body's weights
+    optimizer: Any  # the state of the server's optimiser
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    head: tf.Tensor  # [K, M + 1] float32, W_i
+
+
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     """Returns PFLEGO for `model`."""
+    optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
 
-    def features_update(state, features, client, round_):
-        objective = HeadObjective(features, client.labels, client.example_weights, model.num_classes)
-        scale = config.server_learning_rate * round_.participation_scale
+    def init_server(federation):
+        theta = model.initial_weights().theta
+        return ServerState(theta, optimizer.init(theta))
+
+    def init_client(server, seed, num_classes):
+        return ClientState(model.uniform_head(seed, num_classes))
+
+    def broadcast(server, round_):
+        return server.theta
+
+    def client_update(theta, state, client, round_):
+        features, pull_back = model.features_and_pull_back(theta, client.examples)
+        loss = model.head_objective(features, client)
+        last_rate = config.server_learning_rate * round_.participation_scale
+        head = train_head(loss, state.head, largest_rate=last_rate)
+        errors = loss.errors(head)
+        g_theta = pull_back(loss.features_gradient(client.client_weight * errors, head))
+        if config.head_step_scale == "exact":
+            last_rate *= client.client_weight
+        head -= last_rate * loss.head_gradient(errors)
+        return ClientResult(Weights(theta, head), ClientState(head), summed=g_theta)
+
+    def train_head(loss, head, largest_rate):
+        """Takes the tau - 1 steps on W_i."""
         rate = config.client_learning_rate
         if rate == "auto":
-            rate = automatic_rate(objective, state.head, config.head_solver, most=scale)
-        head = solve(objective, state.head, config.local_steps - 1, config.head_solver, rate)
-        errors = objective.errors(head)
-        if config.head_step_scale == "exact":
-            scale *= client.client_weight
-        g_phi = objective.features_gradient(client.client_weight * errors, head)
-        head -= scale * objective.head_gradient(errors)
-        return FeatureResult(HeadState(head), g_phi, head)
+            rate = automatic_rate(loss, head, config.head_solver, largest_rate)
+        return solve(loss, head, config.local_steps - 1, config.head_solver, rate)
 
-    return gradient_server("pflego", model, features_update, config.server_optimizer, config.server_learning_rate)
+    def server_update(server, uploads, round_):
+        gradient = nests.scale(round_.participation_scale, uploads.summed)
+        return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta))
+
+    def personal_model(server, client):
+        return Weights(server.theta, client.head)
+
+    return Algorithm(
+        name="pflego",
+        model=model,
+        init_server=init_server,
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, server_update),),
+        served={"personalized": Served(personal_model, model.predict)},
+    )

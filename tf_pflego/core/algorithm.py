@@ -1,76 +1,88 @@
 """The contract: an algorithm is a few pure TensorFlow functions over explicit state.
 
-Engines run these functions and know no algorithm by name; algorithms import no engine. What changes between rounds is in
-the server state, or in a client's state. A round is one exchange or several; each runs
+Engines run these functions and know no algorithm by name; algorithms import no engine. Whatever
+changes between rounds is in the server's state or in a client's state. A round is one exchange or
+several; each exchange runs
 
-    message        = broadcast(server_state, round)              the same to every participant
-    client_message = client_message(server_state, client id)     to this participant alone
-    result         = client_update(message, client_message, client state, client, round)     at each participant
-    server_state   = server_update(server_state, sum of result.summed, all of result.kept, client ids, round)
+    message  = broadcast(server state, round)                    the same to every participant
+    messages = client_messages(server state, client ids, round)  one to each participant alone
+    result   = client_update(message, client state, client, round)          at each participant
+    server state = server_update(server state, uploads, round)
 
-and writes `result.state` back to the participant. No other client is touched.
+and gives each participant `result.state`. No other client's state moves.
 
-What is shared, personal and uploaded is read off these functions by tracing them: the shapes of the messages and of
-`summed` and `kept` are the bytes of a round, the shapes of the two states are what a checkpoint has to hold.
+What is shared, personal and uploaded is read off these functions by tracing them: the shapes of
+the messages and of what is uploaded are the bytes of a round, and the shapes of the two states are
+what a checkpoint has to hold.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-Structure = Any  # A nest of tensors: NamedTuples, tuples, lists and dicts.
+from tf_pflego.core.nests import Structure
 
 
 class Weights(NamedTuple):
-    """Weights of a whole model, for prediction.
+    """Weights of a whole model."""
 
-    A head of K_i classes that is stored with more rows has rows of `models.head.ABSENT_CLASS_BIAS` in the rest.
-    """
-
-    theta: list  # the body's weights, shapes of `SplitModel.initial_theta`
+    theta: list  # the body's weights, with the shapes of `SplitModel.initial_theta`
     head: tf.Tensor  # [K, M + 1] float32, the last column is the bias
 
 
-class Client(NamedTuple):
-    """A participant, as it sees itself during one round.
+class Federation(NamedTuple):
+    """What is known of a federation before its first round."""
 
-    Examples may be padded at the end; padding has weight 0, so that a loss is always sum(example_weights * losses).
-    """
+    num_clients: int  # I
+    mean_clients_per_round: float  # r
+    max_clients_per_round: int
 
-    examples: tf.Tensor  # [n, ...] float32; n >= num_examples
-    labels: tf.Tensor  # [n] int32
-    example_weights: tf.Tensor  # [n] float32, 1 / N_i for an example, 0 for padding
-    num_examples: tf.Tensor  # [] int32, N_i
-    num_classes: tf.Tensor  # [] int32, K_i
-    client_weight: tf.Tensor  # [] float32, alpha_i = N_i / sum of N_j over all I clients
-    seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round and client
+    @property
+    def participation_scale(self) -> float:
+        """I / r: it makes a sum over participants an unbiased estimate of one over all clients."""
+        return self.num_clients / self.mean_clients_per_round
 
 
 class Round(NamedTuple):
-    """What server and clients know of the round."""
+    """What server and clients know of a round."""
 
     number: tf.Tensor  # [] int32, 1, 2, ...
+    seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round
     participation_scale: tf.Tensor  # [] float32, I / r
+    num_clients: tf.Tensor  # [] int32, I
+    mean_clients_per_round: tf.Tensor  # [] float32, r
+
+
+class Client(NamedTuple):
+    """A client, as it sees itself during one round; or one batch of its examples."""
+
+    examples: tf.Tensor  # [n, ...] float32 or int32
+    labels: tf.Tensor  # [n] int32
+    num_examples: tf.Tensor  # [] int32, n; N_i where all examples are there
+    num_classes: tf.Tensor  # [] int32, K_i
+    client_weight: tf.Tensor  # [] float32, alpha_i = N_i / sum of N_j over all I clients
+    seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round and client
+    message: Structure = ()  # what the server sent to this client alone
 
 
 class ClientResult(NamedTuple):
-    """What a client's update leaves: with it, on its way to the server, and for the test right after training."""
+    """What a client's update gives: to the test after its training, to its state, to the server."""
 
-    state: Structure  # the client's new state
-    summed: Structure  # uploaded; the server sees only the sum over participants
-    kept: Structure  # uploaded; the server sees each participant's
-    weights: Weights  # the weights that the client holds after its local training; they do not leave it
+    weights: Structure  # what the client would predict with right after its local training
+    state: Structure = ()  # the client's new state
+    summed: Structure = ()  # uploaded; the server sees only the sum over the participants
+    individual: Structure = ()  # uploaded; the server sees each participant's
 
 
-class FeatureResult(NamedTuple):
-    """What an update that leaves theta fixed until its end computes from the features alone."""
+class Uploads(NamedTuple):
+    """What the server has from the participants of an exchange, c of them."""
 
-    state: Structure  # the client's new state
-    features_gradient: tf.Tensor  # [n, M]; pulled back through the body it is the client's term of the theta gradient
-    head: tf.Tensor  # [K, M + 1], the head that the client holds after its local training
+    summed: Structure  # the sum over the participants
+    individual: Structure  # each leaf [c, ...]
+    client_ids: tf.Tensor  # [c] int64, ascending
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,80 +90,76 @@ class Exchange:
     """One way down and up between the server and a cohort of clients.
 
     Attributes:
-      broadcast: (server_state, Round) -> message.
-      client_update: (message, client_message, client_state, Client, Round) -> ClientResult.
-      server_update: (server_state, summed, kept, client_ids [c], Round) -> server_state; `kept` has a leading axis [c].
-      client_message: (server_state, client_id) -> message to one client.
-      cohort: Exchanges of one round with the same cohort have the same participants, others are drawn apart.
+      broadcast: (server_state, Round) -> message to all.
+      client_update: (message, client_state, Client, Round) -> ClientResult.
+      server_update: (server_state, Uploads, Round) -> server_state.
+      client_messages: (server_state, client_ids [c], Round) -> messages, each leaf [c, ...]; the
+        client finds its own as `Client.message`.
+      cohort: Exchanges of one round with the same cohort have the same participants; those with
+        another cohort draw their own.
     """
 
     broadcast: Callable[[Structure, Round], Structure]
-    client_update: Callable[[Structure, Structure, Structure, Client, Round], ClientResult]
-    server_update: Callable[[Structure, Structure, Structure, tf.Tensor, Round], Structure]
-    client_message: Callable[[Structure, tf.Tensor], Structure] = lambda server_state, client_id: ()
+    client_update: Callable[[Structure, Structure, Client, Round], ClientResult]
+    server_update: Callable[[Structure, Uploads, Round], Structure]
+    client_messages: Callable[[Structure, tf.Tensor, Round], Structure] | None = None
     cohort: str = "participants"
 
 
 @dataclasses.dataclass(frozen=True)
-class Algorithm:
-    """A federated method over a split model.
+class Served:
+    """A model that a client can be served with.
 
     Attributes:
-      name: The name it is registered by.
-      model: The model whose weights it learns.
-      init_server: () -> server_state.
-      init_client: (seed [2], num_classes []) -> client_state; shapes do not depend on the client.
+      weights: (server_state, client_state) -> weights, in whatever structure `predict` takes.
+      predict: (weights, examples [n, ...], num_classes []) -> logits [n, K]; a class from
+        num_classes = K_i on, which the client does not have, is never predicted.
+      fine_tune: (weights, Client) -> weights, if a client adapts them to its training examples
+        before they serve; the client's seed is one of its own, the same during an evaluation.
+    """
+
+    weights: Callable[[Structure, Structure], Structure]
+    predict: Callable[[Structure, tf.Tensor, tf.Tensor], tf.Tensor]
+    fine_tune: Callable[[Structure, Client], Structure] | None = None
+
+
+class Model(Protocol):
+    """What an engine asks of the model behind an algorithm."""
+
+    num_classes: int  # K, the largest number of classes that a client may have
+    activation_bytes_per_example: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """A federated method.
+
+    The leading axis of a leaf of the server's state may change from round to round, as that of
+    what is kept of a round's participants does; all other shapes are fixed.
+
+    Attributes:
+      name: The name that it is registered by.
+      model: The model that it learns.
+      init_server: (Federation) -> server_state.
+      init_client: (server_state, seed [2], num_classes []) -> client_state, at the client's first
+        participation; its shapes do not depend on the client.
       exchanges: The exchanges of a round, in order.
-      personalize: (server_state, client_state) -> Weights with which the client would be served now.
-      shared: The fields of these `Weights` that are the same for all clients, a subset of {"theta", "head"}.
-      fine_tune: (Weights, Client) -> the weights to test and serve, if a client adapts them to its training examples first.
+      served: The models that a client can be served with, by name. The first is the one that
+        `ClientResult.weights` belong to, and metrics without a name are of it.
     """
 
     name: str
-    model: "Any"  # models.split.SplitModel; not imported, since the contract asks nothing of it
-    init_server: Callable[[], Structure]
-    init_client: Callable[[tf.Tensor, tf.Tensor], Structure]
+    model: Model
+    init_server: Callable[[Federation], Structure]
+    init_client: Callable[[Structure, tf.Tensor, tf.Tensor], Structure]
     exchanges: tuple[Exchange, ...]
-    personalize: Callable[[Structure, Structure], Weights]
-    shared: frozenset
-    fine_tune: Callable[[Weights, Client], Weights] | None = None
-
-    def client_state_spec(self) -> Structure:
-        """Returns the nest of `tf.TensorSpec` of one client's state."""
-        arguments = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
-        return specs_of(tf.function(self.init_client).get_concrete_function(*arguments).structured_outputs)
+    served: Mapping[str, Served]
 
 
-def features_exchange(
-    body: Callable[[list, tf.Tensor], tf.Tensor],
-    features_update: Callable[[Structure, tf.Tensor, Client, Round], FeatureResult],
-    server_update: Callable[[Structure, Structure, Structure, tf.Tensor, Round], Structure],
-) -> Exchange:
-    """Returns the exchange of a method whose clients leave theta as it came and upload one gradient of it.
-
-    The body runs once forward, `features_update` works on the features, and the gradient of theta is one
-    vector-Jacobian product: two passes of the network a round.
-
-    Args:
-      body: (theta, examples) -> features.
-      features_update: (client_state, features, Client, Round) -> FeatureResult.
-      server_update: As in `Exchange`; `summed` is the sum of the clients' theta gradients. The server state has `theta`.
-    """
-
-    def client_update(theta, client_message, state, client, round_):
-        del client_message
-        with tf.GradientTape() as tape:
-            tape.watch(theta)
-            features = body(theta, client.examples)
-        result = features_update(state, features, client, round_)
-        theta_gradient = tape.gradient(features, theta, output_gradients=result.features_gradient)
-        return ClientResult(result.state, theta_gradient, (), Weights(theta, result.head))
-
-    return Exchange(
-        broadcast=lambda server_state, round_: server_state.theta,
-        client_update=client_update,
-        server_update=server_update,
-    )
+def no_client_state(server_state, seed, num_classes) -> tuple:
+    """The `init_client` of an algorithm whose clients keep nothing."""
+    del server_state, seed, num_classes
+    return ()
 
 
 def num_bytes(structure: Structure) -> int:

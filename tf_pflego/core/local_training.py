@@ -1,48 +1,123 @@
-"""Local training: what clients do between the two messages of a round where more than the head is trained."""
+"""Local training: the loops that clients run between the two messages of a round."""
 
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tf_pflego.core.algorithm import Client
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.optimizers import Optimizer
 
-def gradient(loss: Callable[[Any], tf.Tensor], weights: Any) -> Any:
-    """Returns the gradient of `loss` at `weights`, a nest of tensors, as the same nest."""
+FULL_BATCH = 0  # The batch size that stands for all examples of a client.
+
+Loss = Callable[[Structure, Client], tf.Tensor]
+
+
+def value_and_gradient(function: Callable[[Structure], tf.Tensor], at: Structure) -> tuple[tf.Tensor, Structure]:
+    """Returns the value of a scalar function and its gradient, in the structure of `at`."""
     with tf.GradientTape() as tape:
-        tape.watch(weights)
-        value = loss(weights)
-    return tape.gradient(value, weights)
+        tape.watch(at)
+        value = function(at)
+    return value, tape.gradient(value, at)
 
 
-def gradient_descent(loss: Callable[[Any], tf.Tensor], weights: Any, steps: int, rate: float, momentum: float = 0.0) -> Any:
-    """Returns the weights after gradient steps on all of them at once.
+def gradient(function: Callable[[Structure], tf.Tensor], at: Structure) -> Structure:
+    """Returns the gradient of a scalar function, in the structure of `at`."""
+    return value_and_gradient(function, at)[1]
+
+
+def minimize(
+    loss: Loss,
+    start: Structure,
+    client: Client,
+    optimizer: Optimizer,
+    epochs: int,
+    batch_size: int = FULL_BATCH,
+    stream: int = 0,
+) -> Structure:
+    """Returns the weights after the client's local training, one optimiser step per batch.
 
     Args:
-      loss: weights -> [] the client's loss.
-      weights: Where to start, a nest of tensors.
-      steps: tau; none returns the weights as they are.
-      rate: beta.
-      momentum: m; a step moves by -beta v, where v <- m v + gradient starts from 0.
+      loss: (weights, batch) -> [] the loss; a batch is a `Client` with some of the examples.
+      start: Where the weights start, a nest of tensors.
+      client: Whose examples to train on.
+      optimizer: The optimiser; its state starts anew.
+      epochs: Passes over the examples; tau where a batch holds them all.
+      batch_size: See `over_batches`.
+      stream: See `over_batches`.
     """
-    if steps == 0:
-        return weights
 
-    def step(k, weights, velocity):
-        velocity = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient(loss, weights))
-        return k + 1, tf.nest.map_structure(lambda w, v: w - rate * v, weights, velocity), velocity
+    def step(carry, batch):
+        weights, state = carry
+        return optimizer.apply(gradient(lambda w: loss(w, batch), weights), state, weights)
 
-    def plain_step(k, weights):
-        return k + 1, tf.nest.map_structure(lambda w, g: w - rate * g, weights, gradient(loss, weights))
-
-    start = (tf.constant(0), weights)
-    if momentum:
-        start, step_once = (*start, tf.nest.map_structure(tf.zeros_like, weights)), step
-    else:
-        step_once = plain_step
-    return tf.while_loop(lambda k, *_: k < steps, step_once, start, maximum_iterations=steps)[1]
+    carry = (start, optimizer.init(start))
+    return over_batches(step, carry, client, epochs, batch_size, stream)[0]
 
 
-def squared_distance(weights: Any, center: Any) -> tf.Tensor:
-    """Returns [] the sum of squared differences of two nests of tensors."""
-    differences = tf.nest.map_structure(lambda w, c: tf.reduce_sum(tf.square(w - c)), weights, center)
-    return tf.add_n(tf.nest.flatten(differences))
+def over_batches(
+    step: Callable[[Any, Client], Any],
+    start: Any,
+    client: Client,
+    epochs: int,
+    batch_size: int = FULL_BATCH,
+    stream: int = 0,
+) -> Any:
+    """Returns what `step` carries from batch to batch, after the last.
+
+    Each epoch shuffles the client's examples anew, by the client's seed, and deals them out in
+    batches; the last batch of an epoch holds what is left. With `FULL_BATCH` the only batch of an
+    epoch is the client itself, in the order of its examples.
+
+    Args:
+      step: (carry, batch) -> carry; a batch is a `Client` with some of the examples.
+      start: What the first step is given; a nest of tensors whose shapes do not change.
+      client: Whose examples to deal out.
+      epochs: How often to pass over all of them; 0 returns `start`.
+      batch_size: Examples per batch.
+      stream: Another number gives another shuffle, for methods that train twice in a round.
+    """
+    if epochs == 0:
+        return start
+    if batch_size == FULL_BATCH:
+        return _repeat(lambda _, carry: step(carry, client), start, epochs)
+    count = client.num_examples
+    num_batches = (count + batch_size - 1) // batch_size
+    seed = tf.random.experimental.stateless_fold_in(client.seed, stream)
+
+    def epoch(k, carry):
+        order = shuffled(count, tf.random.experimental.stateless_fold_in(seed, k))
+
+        def on_batch(b, carry):
+            return step(carry, take(client, order[b * batch_size : (b + 1) * batch_size]))
+
+        return _repeat(on_batch, carry, num_batches)
+
+    return _repeat(epoch, start, epochs)
+
+
+def shuffled(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns [count] int32, the numbers from 0 on in a random order that the seed [2] fixes."""
+    return tf.argsort(tf.random.stateless_uniform([count], seed))
+
+
+def take(client: Client, rows: tf.Tensor) -> Client:
+    """Returns the client with some of its examples: `rows` [n] int32."""
+    return client._replace(
+        examples=tf.gather(client.examples, rows),
+        labels=tf.gather(client.labels, rows),
+        num_examples=tf.shape(rows)[0],
+    )
+
+
+def _repeat(step, start, count):
+    """Returns the carry after `count` calls of step(k, carry)."""
+    bound = count if isinstance(count, int) else None
+    loop = tf.while_loop(
+        lambda k, _: k < count,
+        lambda k, carry: (k + 1, step(k, carry)),
+        (tf.constant(0), start),
+        maximum_iterations=bound,
+    )
+    return loop[1]

@@ -1,4 +1,7 @@
-"""Server optimisers as pure functions: all that an optimiser remembers is in the state that it is given."""
+"""Optimisers as pure functions over nests: all that an optimiser remembers is in its state.
+
+The server, the clients' local training and the solvers of the head use the same ones.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,65 +9,104 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-NAMES = ("adam", "sgd")
+from tf_pflego.core import nests
+from tf_pflego.core.nests import Structure
+
+NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad")
+MOMENTUM = 0.9
+
+Rate = float | tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """Two functions over lists of tensors.
+    """Two functions over nests of weights.
 
     Attributes:
       init: weights -> state.
       apply: (gradient, state, weights) -> (weights, state).
     """
 
-    init: Callable[[list], Any]
-    apply: Callable[[list, Any, list], tuple[list, Any]]
+    init: Callable[[Structure], Any]
+    apply: Callable[[Structure, Any, Structure], tuple[Structure, Any]]
 
 
-class AdamState(NamedTuple):
-    """State of Adam; the moments have the shapes of the weights."""
+class MomentState(NamedTuple):
+    """State of Adam and Yogi; the moments have the structure of the weights."""
 
     step: tf.Tensor  # [] int64, number of steps taken
-    first_moment: list
-    second_moment: list
+    first_moment: Structure
+    second_moment: Structure
 
 
-def build(name: str, learning_rate: float) -> Optimizer:
+def build(name: str, learning_rate: Rate) -> Optimizer:
     """Returns the optimiser `name`, one of `NAMES`, with a base rate of `learning_rate`."""
-    if name == "adam":
-        return adam(learning_rate)
-    if name == "sgd":
-        return sgd(learning_rate)
-    raise ValueError(f"`server_optimizer` must be one of {', '.join(NAMES)}; got {name!r}.")
+    if name not in NAMES:
+        raise ValueError(f"`server_optimizer` must be one of {', '.join(NAMES)}; got {name!r}.")
+    if name == "momentum":
+        return sgd(learning_rate, MOMENTUM)
+    return {"adam": adam, "sgd": sgd, "yogi": yogi, "adagrad": adagrad}[name](learning_rate)
 
 
-def sgd(learning_rate: float) -> Optimizer:
-    """weights <- weights - learning_rate * gradient."""
+def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:
+    """weights <- weights - learning_rate * v, where v <- momentum * v + gradient starts from 0."""
 
-    def apply(gradient, state, weights):
-        return [w - learning_rate * g for w, g in zip(weights, gradient, strict=True)], state
+    def move(weights, direction):
+        return tf.nest.map_structure(lambda w, v: w - learning_rate * v, weights, direction)
 
-    return Optimizer(init=lambda weights: (), apply=apply)
+    def apply_plain(gradient, state, weights):
+        return move(weights, gradient), state
+
+    def apply_with_momentum(gradient, velocity, weights):
+        velocity = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient)
+        return move(weights, velocity), velocity
+
+    if not momentum:
+        return Optimizer(lambda weights: (), apply_plain)
+    return Optimizer(nests.zeros_like, apply_with_momentum)
 
 
-def adam(learning_rate: float, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7) -> Optimizer:
-    """Adam (Kingma and Ba, 2015, the efficient order at the end of section 2), with Keras' default constants."""
+def adam(learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7) -> Optimizer:
+    """Adam (Kingma and Ba 2015, the efficient order at the end of section 2), Keras' constants."""
 
+    def second_moment(v, g):
+        return beta_2 * v + (1 - beta_2) * tf.square(g)
+
+    return _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment)
+
+
+def yogi(learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-3) -> Optimizer:
+    """Yogi (Zaheer et al. 2018, Algorithm 2): Adam whose second moment grows and shrinks slowly."""
+
+    def second_moment(v, g):
+        square = tf.square(g)
+        return v - (1 - beta_2) * tf.sign(v - square) * square
+
+    return _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment)
+
+
+def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
+    """Adagrad (Duchi et al. 2011): a rate for each weight, over the root of its summed squares."""
+
+    def apply(gradient, total, weights):
+        total = tf.nest.map_structure(lambda s, g: s + tf.square(g), total, gradient)
+        moved = tf.nest.map_structure(lambda w, g, s: w - learning_rate * g / (tf.sqrt(s) + epsilon), weights, gradient, total)
+        return moved, total
+
+    return Optimizer(nests.zeros_like, apply)
+
+
+def _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment):
     def init(weights):
-        return AdamState(
-            step=tf.zeros([], tf.int64),
-            first_moment=[tf.zeros_like(w) for w in weights],
-            second_moment=[tf.zeros_like(w) for w in weights],
-        )
+        return MomentState(tf.zeros([], tf.int64), nests.zeros_like(weights), nests.zeros_like(weights))
 
     def apply(gradient, state, weights):
         step = state.step + 1
-        t = tf.cast(step, weights[0].dtype)
+        t = tf.cast(step, tf.float32)
         rate = learning_rate * tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
-        m = [beta_1 * m + (1 - beta_1) * g for m, g in zip(state.first_moment, gradient, strict=True)]
-        v = [beta_2 * v + (1 - beta_2) * tf.square(g) for v, g in zip(state.second_moment, gradient, strict=True)]
-        moved = [w - rate * m_w / (tf.sqrt(v_w) + epsilon) for w, m_w, v_w in zip(weights, m, v, strict=True)]
-        return moved, AdamState(step, m, v)
+        first = tf.nest.map_structure(lambda m, g: beta_1 * m + (1 - beta_1) * g, state.first_moment, gradient)
+        second = tf.nest.map_structure(second_moment, state.second_moment, gradient)
+        moved = tf.nest.map_structure(lambda w, m, v: w - rate * m / (tf.sqrt(v) + epsilon), weights, first, second)
+        return moved, MomentState(step, first, second)
 
     return Optimizer(init, apply)

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from tf_pflego.core import seeds
+from tf_pflego.core.algorithm import Federation
 
 MODES = ("fixed", "binomial", "range")
 
@@ -46,25 +47,15 @@ class Participation:
             )
 
     @property
-    def mean_clients_per_round(self) -> float:
-        """r, the expected number of participants."""
-        if self.mode == "range":
-            return sum(self.clients_per_round_range) / 2
-        return float(self.clients_per_round)
-
-    @property
-    def most_clients_per_round(self) -> int:
-        """The largest number of participants that a round can have."""
-        return {
-            "fixed": self.clients_per_round,
-            "binomial": self.num_clients,
-            "range": (self.clients_per_round_range or (0, 0))[1],
-        }[self.mode]
-
-    @property
-    def scale(self) -> float:
-        """I/r, one over the probability that a given client takes part: what makes the server's gradient unbiased."""
-        return self.num_clients / self.mean_clients_per_round
+    def federation(self) -> Federation:
+        """I, r, and the largest number of participants that a round can have."""
+        mean = largest = self.clients_per_round
+        if self.mode == "binomial":
+            largest = self.num_clients
+        elif self.mode == "range":
+            least, largest = self.clients_per_round_range
+            mean = (least + largest) / 2
+        return Federation(self.num_clients, float(mean), largest)
 
     def draw(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
         """Returns the ids of a round's participants, ascending; possibly none.

@@ -27,6 +27,11 @@ def integer(seed: int, purpose: str, *keys: int) -> int:
     return int(generator(seed, purpose, *keys).integers(2**31))
 
 
+def server_seed(seed: int, purpose: str, *keys: int) -> np.ndarray:
+    """Returns [2] int32, a seed for TensorFlow's stateless random functions at the server."""
+    return generator(seed, purpose, *keys).integers(2**31, size=2).astype(np.int32)
+
+
 def client_seeds(seed: int, purpose: str, client_ids: Sequence[int], *keys: int) -> np.ndarray:
     """Returns a seed for TensorFlow's stateless random functions for every client.
 

@@ -1,30 +1,39 @@
-"""Engines decide where the functions of an algorithm run. `tff_engine` is imported only when it is chosen."""
+"""Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
-from tf_pflego.engines.exchange import Engine, Participants
+from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics
 from tf_pflego.engines.in_process import InProcessEngine
-from tf_pflego.engines.threads import prepare_process, threads_per_operation
+from tf_pflego.engines.threads import prepare_process
 
 NAMES = ("tff", "in_process")
 
-__all__ = ["NAMES", "Engine", "InProcessEngine", "Participants", "build", "prepare_process"]
+__all__ = ["NAMES", "Cohort", "Engine", "InProcessEngine", "Outcome", "Statistics", "build", "prepare_process"]
 
 
-def build(name, algorithm, data, clients_per_round) -> Engine:
-    """Returns the engine `name`, one of `NAMES`, for an algorithm, the clients' `MappedData` and so many participants.
+def build(name, algorithm, clients, server_state, federation, seed) -> Engine:
+    """Returns an engine with the clients of a federation.
+
+    Args:
+      name: One of `NAMES`.
+      algorithm: The algorithm.
+      clients: The clients' data.
+      server_state: The server's first state.
+      federation: The federation.
+      seed: The seed of the run.
 
     Raises:
       ValueError: There is no such engine.
       ImportError: `tff` was chosen, and TensorFlow Federated cannot be imported.
     """
     if name == "in_process":
-        return InProcessEngine(algorithm, data)
+        return InProcessEngine(algorithm, clients, server_state, seed)
     if name != "tff":
         raise ValueError(f"`engine` must be one of {', '.join(NAMES)}; got {name!r}.")
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
         raise ImportError(
-            f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). Install it with "
-            "`pip install --no-deps -r requirements.txt`, or use --engine=in_process."
+            f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). "
+            "Install it with `pip install --no-deps -r requirements.txt`, or use "
+            "--engine=in_process."
         ) from error
-    return TffEngine(algorithm, data, threads_per_operation(clients_per_round))
+    return TffEngine(algorithm, clients, server_state, seed, federation)

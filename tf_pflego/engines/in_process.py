@@ -1,72 +1,71 @@
-"""The reference engine: the participants of a round in this process, as many at a time as there are cores."""
+"""The reference engine: participants run in this process, as many at a time as there are cores."""
 
 import os
 
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, specs_of
-from tf_pflego.data.mapped import MappedData
-from tf_pflego.engines.exchange import Outcome, Participants, client_facts, run_client
+from tf_pflego.core.algorithm import Exchange, Round
+from tf_pflego.core.tracing import Traced
+from tf_pflego.engines.client_computation import ClientComputation
+from tf_pflego.engines.engine import Cohort, Outcome
+from tf_pflego.engines.local_clients import LocalClients
 
 
-class InProcessEngine:
-    """Runs an algorithm's exchanges in this process.
+class InProcessEngine(LocalClients):
+    """Runs an algorithm's exchanges in this process. Its arguments are those of `LocalClients`."""
 
-    Args:
-      algorithm: The algorithm.
-      data: The clients' data.
-    """
-
-    def __init__(self, algorithm: Algorithm, data: MappedData):
-        self._algorithm = algorithm
-        self._data = data
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
         self._functions = {}
 
-    def run_exchange(self, exchange: Exchange, message, participants: Participants, round_: Round, evaluate: bool) -> Outcome:
+    def run_exchange(
+        self,
+        exchange: Exchange,
+        message,
+        cohort: Cohort,
+        server_state,
+        round_: Round,
+        evaluate: bool,
+    ) -> Outcome:
         """See `Engine.run_exchange`."""
-        brought = (participants.states, participants.messages)
-        facts = client_facts(self._data.clients, participants)
         key = (id(exchange), evaluate)
         if key not in self._functions:
-            self._functions[key] = self._trace(exchange, evaluate, message, brought, facts, round_)
-        summed, kept, states, hits = self._functions[key](message, brought, facts, round_)
-        states = tf.nest.map_structure(np.asarray, states)
-        return Outcome(summed, kept, states, hits.numpy() if evaluate else None)
+            computation = self.computation(exchange, message, cohort, round_, evaluate)
+            self._functions[key] = computation, Traced(self._side_by_side(computation), any_number=(1, 2, 3))
+        computation, run = self._functions[key]
+        self.states.admit(cohort.ids, server_state)
+        facts, states = self.facts_of(cohort), self.states_of(cohort, computation)
+        summed, outputs = run(message, cohort.messages, states, facts, round_)
+        self.states.stage(cohort.ids, tf.nest.map_structure(np.asarray, outputs.state))
+        hits = outputs.test_hits.numpy() if evaluate else None
+        return Outcome(summed, outputs.individual, hits)
 
-    def close(self) -> None:
-        """See `Engine.close`; there is nothing to free."""
+    def _side_by_side(self, computation: ClientComputation):
+        """Returns a function of a whole cohort, whose arguments have a leading axis of clients."""
+        specs = tf.nest.flatten(computation.outputs_spec)
 
-    def _trace(self, exchange, evaluate, message, brought, facts, round_):
-        def run_one(data, message, brought, facts, round_):
-            state, client_message = brought
-            return run_client(self._algorithm, exchange, data, message, client_message, state, facts, round_, evaluate)
-
-        @tf.function
-        def run(message, brought, facts, round_):
+        def run(message, messages, states, facts, round_):
+            data = self.data.open()
             count = tf.shape(facts.weight)[0]
-            data = self._data.open()
-
-            def at(structure, k):
-                return tf.nest.map_structure(lambda leaf: leaf[k], structure)
-
-            one = tf.function(run_one).get_concrete_function(data, message, at(brought, 0), at(facts, 0), round_)
-            summed_spec, *left_spec = specs_of(one.structured_outputs)
-            left_spec = tuple(left_spec)
-            arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in tf.nest.flatten(left_spec)]
 
             def step(k, total, arrays):
-                summed, *left = run_one(data, message, at(brought, k), at(facts, k), round_)
+                own = tf.nest.map_structure(lambda leaf: leaf[k], (messages, states, facts))
+                summed, outputs = computation(data, message, *own, round_)
                 total = tf.nest.map_structure(tf.add, total, summed)
-                return k + 1, total, [a.write(k, leaf) for a, leaf in zip(arrays, tf.nest.flatten(left), strict=True)]
+                outputs = tf.nest.flatten(outputs)
+                return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]
 
-            # Only the sum and the arrays pass from one turn to the next: the clients' work runs side by side.
+            # Only the sum and the arrays pass from one turn to the next: clients run side by side.
+            zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), computation.summed_spec)
+            arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in specs]
             _, total, arrays = tf.while_loop(
                 lambda k, total, arrays: k < count,
                 step,
-                (0, tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), summed_spec), arrays),
+                (0, zeros, arrays),
                 parallel_iterations=os.cpu_count(),
             )
-            return total, *tf.nest.pack_sequence_as(left_spec, [array.stack() for array in arrays])
+            outputs = [array.stack() for array in arrays]
+            return total, tf.nest.pack_sequence_as(computation.outputs_spec, outputs)
 
-        return run.get_concrete_function(specs_of(message), specs_of(brought, True), specs_of(facts, True), specs_of(round_))
+        return run

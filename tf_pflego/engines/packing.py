@@ -1,9 +1,10 @@
-"""A nest of tensors as one vector of bytes, and back: TFF charges by the tensor for what clients bring and leave."""
+"""A nest of tensors as one vector of bytes, and back: TFF charges by the tensor."""
 
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Structure, specs_of
+from tf_pflego.core.algorithm import specs_of
+from tf_pflego.core.nests import Structure
 
 
 class Packing:
@@ -27,9 +28,15 @@ class Packing:
     def pack_all(self, structure: Structure, count: int) -> np.ndarray:
         """Returns [count, num_bytes] uint8 for a nest of arrays, each leaf [count, ...]."""
         packed = np.empty((count, self.num_bytes), np.uint8)
-        for leaf, start, end in zip(tf.nest.flatten(structure), self._starts, self._ends, strict=True):
-            packed[:, start:end] = np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8)
+        self.pack_into(packed, structure)
         return packed
+
+    def pack_into(self, packed: np.ndarray, structure: Structure) -> None:
+        """Writes a nest of arrays, each leaf [count, ...], into [count, num_bytes] uint8."""
+        leaves = tf.nest.flatten(structure)
+        for leaf, start, end in zip(leaves, self._starts, self._ends, strict=True):
+            rows = np.ascontiguousarray(leaf).reshape(len(packed), -1)
+            packed[:, start:end] = rows.view(np.uint8)
 
     def unpack_all(self, packed: np.ndarray) -> Structure:
         """Returns the nest of arrays, each leaf [count, ...], for [count, num_bytes] uint8."""
@@ -40,18 +47,21 @@ class Packing:
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
     def pack(self, structure: Structure) -> tf.Tensor:
-        """Returns [num_bytes] uint8 for a nest of tensors, as operations of the graph being built."""
-        leaves = [
-            tf.reshape(tf.bitcast(tf.cast(leaf, tf.uint8) if leaf.dtype == tf.bool else leaf, tf.uint8), [-1])
-            for leaf in tf.nest.flatten(structure)
-        ]
-        return tf.concat([tf.zeros([0], tf.uint8), *leaves], axis=0)
+        """Returns [num_bytes] uint8 for a nest of tensors, as operations of a graph."""
+        leaves = [tf.zeros([0], tf.uint8)]
+        for leaf in tf.nest.flatten(structure):
+            stored = tf.cast(leaf, tf.uint8) if leaf.dtype == tf.bool else leaf
+            leaves.append(tf.reshape(tf.bitcast(stored, tf.uint8), [-1]))
+        return tf.concat(leaves, axis=0)
 
     def unpack(self, packed: tf.Tensor) -> Structure:
-        """Returns the nest of tensors for [num_bytes] uint8, as operations of the graph being built."""
+        """Returns the nest of tensors for [num_bytes] uint8, as operations of a graph."""
         leaves = []
         for spec, start, end in zip(self._specs, self._starts, self._ends, strict=True):
             stored = tf.uint8 if spec.dtype == tf.bool else spec.dtype
-            elements = packed[start:end] if stored.size == 1 else tf.reshape(packed[start:end], [-1, stored.size])
-            leaves.append(tf.cast(tf.reshape(tf.bitcast(elements, stored), spec.shape), spec.dtype))
+            elements = packed[start:end]
+            if stored.size > 1:
+                elements = tf.reshape(elements, [-1, stored.size])
+            leaf = tf.reshape(tf.bitcast(elements, stored), spec.shape)
+            leaves.append(tf.cast(leaf, spec.dtype))
         return tf.nest.pack_sequence_as(self._structure, leaves)

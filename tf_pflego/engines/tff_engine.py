@@ -1,109 +1,209 @@
 """The engine that runs a round as a typed federated computation on TensorFlow Federated.
 
-    (message@SERVER, what each client brings@CLIENTS) -> (sum@SERVER, what each client leaves@CLIENTS)
+    (what all are sent@SERVER, what each client is given@CLIENTS)
+        -> (sum@SERVER, what each client gives back@CLIENTS)
 
-The message is broadcast, the client update mapped, the uploads summed (`federated_sum`: a mean would re-normalise and be
-another estimator). Client data is not shipped: the worker inherits the files that hold it, maps them into its memory, and
-a client's computation reads its rows there.
+The message is broadcast, the client update mapped, the uploads summed (`federated_sum`: a mean
+would re-normalise and be another estimator). Client data is not shipped: the worker inherits the
+files that hold it, maps them into its memory, and a client's computation reads its rows there.
+
+What a client is given and gives back besides goes through TFF where it is small. Where it is large,
+as a whole network is, it goes through files that both processes see: it is copied less often, and
+no message between the processes grows with the cohort.
 """
+
+import shutil
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, specs_of
-from tf_pflego.data.mapped import MappedData
-from tf_pflego.engines.exchange import Outcome, Participants, client_facts, run_client
+from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
+from tf_pflego.core.nests import Structure
+from tf_pflego.data.clients import ClientData
+from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
+from tf_pflego.engines.engine import Cohort, Outcome
+from tf_pflego.engines.files import Inbox, Outbox
+from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.packing import Packing
+from tf_pflego.engines.threads import threads_per_operation
 from tf_pflego.engines.worker import Worker, execution_context
 
+# What a client may be given, or give back, in a message; and what all participants may.
+_MESSAGE_BYTES = 2**18
+_MESSAGE_BYTES_OF_ALL = 2**28
 
-class TffEngine:
+
+class TffEngine(LocalClients):
     """Runs an algorithm's exchanges on a TFF worker of its own.
 
     Args:
       algorithm: The algorithm.
-      data: The clients' data.
-      threads_per_operation: How many threads one TensorFlow operation of the worker may use; None for TensorFlow's choice.
+      clients: The clients' data.
+      server_state: The server's first state, for its shapes.
+      seed: The seed of the run.
+      federation: The federation, for the number of participants.
 
     Raises:
       WorkerError: The worker does not start.
     """
 
-    def __init__(self, algorithm: Algorithm, data: MappedData, threads_per_operation: int | None = None):
-        self._algorithm = algorithm
-        self._data = data
-        self.worker = Worker(data.train.descriptors + data.test.descriptors, threads_per_operation)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        server_state,
+        seed: int,
+        federation: Federation,
+    ):
+        super().__init__(algorithm, clients, server_state, seed)
+        self._max_clients = federation.max_clients_per_round
+        self._inbox = tempfile.TemporaryFile(prefix="tf_pflego_inbox_")
+        self._outbox = tempfile.mkdtemp(prefix="tf_pflego_outbox_")
+        inherited = [*self.data.train.descriptors, *self.data.test.descriptors]
+        self.worker = Worker(
+            [*inherited, self._inbox.fileno()],
+            threads_per_operation(federation.mean_clients_per_round),
+        )
         self._context = execution_context(self.worker)
-        self._computations = {}
+        self._exchanges = {}
 
-    def run_exchange(self, exchange: Exchange, message, participants: Participants, round_: Round, evaluate: bool) -> Outcome:
+    def run_exchange(
+        self,
+        exchange: Exchange,
+        message,
+        cohort: Cohort,
+        server_state,
+        round_: Round,
+        evaluate: bool,
+    ) -> Outcome:
         """See `Engine.run_exchange`."""
-        shared = tuple(np.asarray(leaf) for leaf in tf.nest.flatten((message, round_)))
-        brought = (client_facts(self._data.clients, participants), participants.states, participants.messages)
-        key = (id(exchange), evaluate)
-        if key not in self._computations:
-            self._computations[key] = _ExchangeComputation(
-                self._algorithm, exchange, self._data, message, round_, brought, evaluate
-            )
-        computation = self._computations[key]
-        clients = list(computation.brought.pack_all(brought, len(participants.ids)))
+        message = tf.nest.map_structure(np.asarray, message)
+        self.states.admit(cohort.ids, server_state)
+        shapes = tuple(leaf.shape for leaf in tf.nest.flatten(message))
+        key = (id(exchange), evaluate, shapes)
+        if key not in self._exchanges:
+            computation = self.computation(exchange, message, cohort, round_, evaluate)
+            self._exchanges[key] = _FederatedExchange(computation, self, message, cohort, round_)
+        federated = self._exchanges[key]
+        facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
         with tff.framework.get_context_stack().install(self._context):
-            summed, left = computation.run(shared, clients)
-        kept, states, hits = computation.left.unpack_all(np.stack(left))
-        return Outcome(computation.summed_of(summed), kept, states, hits if evaluate else None)
+            summed, outputs = federated.run(message, round_, facts, states, cohort.messages)
+        self.states.stage(cohort.ids, outputs.state)
+        return Outcome(summed, outputs.individual, outputs.test_hits if evaluate else None)
 
     def close(self) -> None:
-        """See `Engine.close`: ends the worker."""
+        """See `Engine.close`: ends the worker too."""
         self.worker.stop()
+        self._inbox.close()
+        shutil.rmtree(self._outbox, ignore_errors=True)
+        super().close()
+
+    def inbox(self, packing: Packing) -> Inbox | None:
+        """Returns the file for what clients are given, or None where it fits messages."""
+        return Inbox(self._inbox, packing, self._max_clients) if self._is_large(packing) else None
+
+    def outbox(self, packing: Packing) -> Outbox | None:
+        """Returns the files for what clients give back, or None where it fits messages."""
+        return Outbox(self._outbox, packing) if self._is_large(packing) else None
+
+    def _is_large(self, packing):
+        size = packing.num_bytes
+        return size > _MESSAGE_BYTES or size * self._max_clients > _MESSAGE_BYTES_OF_ALL
 
 
-class _ExchangeComputation:
+class _FederatedExchange:
     """An exchange as a federated computation.
 
+    Args:
+      computation: One client's part of it.
+      engine: The engine.
+      message: What the server sends to all, for its shapes.
+      cohort: The participants, for the shapes of what they are given.
+      round_: The round, for its shapes.
+
     Attributes:
-      run: The computation.
-      brought: How what a client brings is packed.
-      left: How what a client leaves is packed.
+      computation: One client's part.
     """
 
-    def __init__(self, algorithm, exchange, data, message, round_, brought, evaluate):
-        one_client = tf.nest.map_structure(lambda leaf: leaf[0], brought)
-        self.brought = Packing(one_client)
+    def __init__(self, computation: ClientComputation, engine: TffEngine, message, cohort, round_):
+        self.computation = computation
+        facts, states = engine.facts_of(cohort), engine.states_of(cohort, computation)
+        own = tf.nest.map_structure(lambda leaf: leaf[0], (facts, (states, cohort.messages)))
+        payload = Packing(own[1])
+        self._inbox = engine.inbox(payload)
+        self._given = Packing((np.int32(0), own[0], () if self._inbox else own[1]))
+        self._outputs = Packing(computation.outputs_spec)
+        self._outbox = engine.outbox(self._outputs)
+        self._round = Packing(round_)
+        message_spec = specs_of(message)
 
-        def run_one(shared, facts, state, client_message):
-            message_, round_here = tf.nest.pack_sequence_as((message, round_), shared)
-            summed, *left = run_client(
-                algorithm, exchange, data.open(), message_, client_message, state, facts, round_here, evaluate
+        def run_one(message_leaves, packed_round, packed):
+            slot, facts, own = self._given.unpack(packed)
+            states, message_to_one = payload.unpack(self._inbox.read(slot)) if self._inbox else own
+            summed, outputs = computation(
+                engine.data.open(),
+                tf.nest.pack_sequence_as(message_spec, message_leaves),
+                message_to_one,
+                states,
+                facts,
+                self._round.unpack(packed_round),
             )
-            return summed, tuple(left)
+            packed = self._outputs.pack(outputs)
+            return (
+                tuple(tf.nest.flatten(summed)),
+                self._outbox.write(slot, packed) if self._outbox else packed,
+            )
 
-        shared = tf.nest.flatten((message, round_))
-        # Traced once more only to learn the shapes.
-        traced = tf.function(run_one).get_concrete_function(specs_of(shared), *specs_of(one_client))
-        self._summed, left = specs_of(traced.structured_outputs)
-        self.left = Packing(left)
-        shared_type = tff.StructWithPythonType(
-            [tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in map(np.asarray, shared)], tuple
-        )
-        client_type = tff.TensorType(np.uint8, [self.brought.num_bytes])
+        message_types = [tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in tf.nest.flatten(message)]
+        sent = [tff.StructWithPythonType(message_types, tuple), _bytes_type(self._round)]
+        self._run = _federated(run_one, sent, _bytes_type(self._given))
 
-        @tf.function
-        def packed_run(shared, packed):
-            summed, left = run_one(shared, *self.brought.unpack(packed))
-            return tuple(tf.nest.flatten(summed)), self.left.pack(left)
+    def run(self, message, round_, facts, states, messages) -> tuple[Structure, ClientOutputs]:
+        """Returns the sum over the participants, and their outputs, each leaf [c, ...].
 
-        @tff.tensorflow.computation(shared_type, client_type)
-        def client_computation(shared, packed):
-            return packed_run(list(shared), packed)
+        Args:
+          message: What the server sends to all.
+          round_: The round.
+          facts: The participants' facts.
+          states: The leaves of their states that the computation reads, each [c, ...].
+          messages: What the server sends to each of them alone, each leaf [c, ...].
+        """
+        count = len(facts.weight)
+        payload = (states, messages)
+        if self._inbox:
+            self._inbox.write(payload, count)
+            payload = ()
+        slots = np.arange(count, dtype=np.int32)
+        given = list(self._given.pack_all((slots, facts, payload), count))
+        (packed_round,) = self._round.pack_all(tf.nest.map_structure(lambda n: n[None], round_), 1)
+        summed, outputs = self._run((tuple(tf.nest.flatten(message)), packed_round), given)
+        rows = self._outbox.read(count) if self._outbox else np.stack(outputs)
+        summed = tf.nest.pack_sequence_as(self.computation.summed_spec, list(summed))
+        return summed, self._outputs.unpack_all(rows)
 
-        @tff.federated_computation(tff.FederatedType(shared_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
-        def exchange_computation(shared, clients):
-            results = tff.federated_map(client_computation, (tff.federated_broadcast(shared), clients))
-            return tff.federated_sum(results[0]), results[1]
 
-        self.run = exchange_computation
+def _bytes_type(packing):
+    return tff.TensorType(np.uint8, [packing.num_bytes])
 
-    def summed_of(self, leaves):
-        """Returns the nest of sums for the tuple of them that the computation returns."""
-        return tf.nest.pack_sequence_as(self._summed, list(leaves))
+
+def _federated(run_one, sent, given):
+    """Returns the federated computation whose clients run `run_one(*sent, given)`."""
+    sent = tff.StructWithPythonType(sent, tuple)
+
+    @tf.function
+    def client_function(sent, given):
+        message_leaves, packed_round = sent
+        return run_one(list(message_leaves), packed_round, given)
+
+    @tff.tensorflow.computation(sent, given)
+    def client_computation(sent, given):
+        return client_function(sent, given)
+
+    @tff.federated_computation(tff.FederatedType(sent, tff.SERVER), tff.FederatedType(given, tff.CLIENTS))
+    def exchange_computation(sent, given):
+        results = tff.federated_map(client_computation, (tff.federated_broadcast(sent), given))
+        return tff.federated_sum(results[0]), results[1]
+
+    return exchange_computation

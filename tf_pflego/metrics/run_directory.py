@@ -63,26 +63,33 @@ class RunDirectory:
         self._metrics.write(json.dumps(record) + "\n")
         self._metrics.flush()
 
-    def finish(self, summary: dict[str, Any], evaluation: Evaluation, data: ClientData) -> None:
-        """Writes clients.csv, a row per client, and summary.json, whose presence says that the run is whole."""
+    def finish(self, summary: dict[str, Any], evaluations: dict[str, Evaluation], data: ClientData) -> None:
+        """Writes clients.csv, a row per client, and summary.json, which says that the run is whole.
+
+        Args:
+          summary: What `training.summarize` returns.
+          evaluations: What `Simulation.evaluate` returns.
+          data: The clients' data.
+        """
         self._metrics.close()
+        first = next(iter(evaluations.values()))
+        classes = data.partition.classes
+        columns = {
+            "client": range(data.num_clients),
+            "train_examples": first.train_examples,
+            "test_examples": first.test_examples,
+            "num_classes": [len(own) for own in classes],
+            "classes": [" ".join(map(str, own)) for own in classes],
+        }
+        for position, (name, evaluation) in enumerate(evaluations.items()):
+            prefix = f"{name}/" if position else ""
+            accuracy = evaluation.test_hits / evaluation.test_examples
+            columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
+            columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
         with open(self.path / "clients.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(
-                ["client", "train_examples", "test_examples", "num_classes", "classes", "train_loss", "test_accuracy"]
-            )
-            for client in range(data.num_clients):
-                writer.writerow(
-                    [
-                        client,
-                        evaluation.train_examples[client],
-                        evaluation.test_examples[client],
-                        len(data.partition.classes[client]),
-                        " ".join(map(str, data.partition.classes[client])),
-                        f"{evaluation.train_loss[client]:.6g}",
-                        f"{evaluation.test_hits[client] / evaluation.test_examples[client]:.6g}",
-                    ]
-                )
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
         self._write_json("summary.json", summary)
 
     def _write_json(self, name, content):

@@ -5,23 +5,29 @@ import tensorflow as tf
 
 from tf_pflego.core import seeds
 
-# The bias of a class that a client does not have, in a head with more rows than the client has classes. Its probability
-# is exactly 0 in float32, and with it every gradient of its row: the row never moves and changes nothing.
-ABSENT_CLASS_BIAS = -1e9
+# The logit of a class that a client does not have. Its probability is exactly 0 in float32, and
+# with it every gradient of its row of a head: the row never moves and changes nothing.
+ABSENT_LOGIT = -1e9
 
 
-def logits(head: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
-    """Returns [n, K] logits from a head [K, M + 1] and features [n, M]."""
-    return tf.linalg.matmul(features, head[:, :-1], transpose_b=True) + head[:, -1]
+def logits(head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns [n, K] logits from a head [K, M + 1] and features [n, M].
 
-
-def example_losses(head: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns [n] cross-entropies."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits(head, features))
+    Args:
+      head: The head.
+      features: The features.
+      num_classes: [] int32, K_i; the classes from there on are absent. None where all are present.
+    """
+    bias = head[:, -1]
+    if num_classes is not None:
+        bias = tf.where(tf.range(head.shape[0]) < num_classes, bias, ABSENT_LOGIT)
+    return tf.linalg.matmul(features, head[:, :-1], transpose_b=True) + bias
 
 
 def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: int) -> tf.Tensor:
-    """Returns a head [rows, M + 1] of Uniform[0, 1) in the client's classes. Source: PFLEGO, section 3.2 as ruled.
+    """Returns a head [rows, M + 1] of Uniform[0, 1) in the client's classes, 0 in the others.
+
+    Source: PFLEGO, section 3.2.
 
     Args:
       seed: [2] int32.
@@ -30,8 +36,7 @@ def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: in
       num_features: M.
     """
     drawn = tf.random.stateless_uniform([rows, num_features + 1], seed)
-    absent = tf.concat([tf.zeros([rows, num_features]), tf.fill([rows, 1], ABSENT_CLASS_BIAS)], axis=1)
-    return tf.where((tf.range(rows) < num_classes)[:, None], drawn, absent)
+    return tf.where((tf.range(rows) < num_classes)[:, None], drawn, 0.0)
 
 
 def glorot(seed: int, num_classes: int, num_features: int) -> tf.Tensor:
@@ -42,9 +47,9 @@ def glorot(seed: int, num_classes: int, num_features: int) -> tf.Tensor:
 
 
 def orthogonal(seed: int, num_classes: int, num_features: int) -> np.ndarray:
-    """Returns a head [num_classes, M + 1] of random orthonormal rows, or columns if there are more classes than features.
+    """Returns a head [num_classes, M + 1] of random orthonormal rows with biases of 0.
 
-    Its biases are 0. Source: FedBABU.
+    Where there are more classes than features its columns are orthonormal. Source: FedBABU.
     """
     longer, shorter = max(num_classes, num_features), min(num_classes, num_features)
     q, r = np.linalg.qr(seeds.generator(seed, "orthogonal_head").normal(size=(longer, shorter)))

@@ -1,44 +1,58 @@
-"""The loss of a head over fixed features, laid out for many evaluations: what the inner loops of PFLEGO and its kin work on.
+"""The loss of a head over fixed features, laid out for the inner loops of PFLEGO and its kin.
 
-With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors E_kj = weight_j (softmax(Z)_kj - [y_j = k]):
+With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors
+E_kj = (softmax(Z)_kj - [y_j = k]) / n:
 
-    l(W) = sum_j weight_j * cross_entropy(softmax(Z_j), y_j),  dl/dW = E X,  dl/dfeatures = E^T W[:, :M]
+    l(W) = mean_j cross_entropy(softmax(Z_j), y_j),  dl/dW = E X,  dl/dfeatures = E^T W[:, :M]
 
-The classes come first in Z and E, so that every product has its thin side first; and X is as wide as whole cache lines, the
-surplus columns being 0. Both make products with so few rows several times faster than the layout of `models.head`.
+The classes come first in Z and E, so that every product has its thin side first; and X is as wide
+as whole cache lines, the surplus columns being 0. Both make products with so few rows several
+times faster than the layout of `models.head`. A head in this layout is called wide.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_pflego.models.head import ABSENT_LOGIT
+
 _POWER_ITERATIONS = 10
 _FLOATS_PER_CACHE_LINE = 16
 
 
 class HeadObjective:
-    """The weighted mean loss of one client as a function of its head.
+    """The mean loss of one client as a function of its head.
 
     Args:
       features: [n, M] float32.
       labels: [n] int32.
-      example_weights: [n] float32, 0 for padding.
-      num_classes: K, the rows of the heads that it will be given.
+      rows: K, the rows of the heads that it will be given.
+      num_classes: [] int32, K_i; the rows from there on are absent classes, which have no
+        probability and stay as they are. None where all are present.
 
     Attributes:
       inputs: X, [n, M'] float32; M' is M + 1 rounded up.
       targets: [K, n] float32, one-hot labels.
-      example_weights: [n] float32.
-      num_classes: K.
+      example_weight: [] float32, 1 / n.
+      rows: K.
     """
 
-    def __init__(self, features: tf.Tensor, labels: tf.Tensor, example_weights: tf.Tensor, num_classes: int):
+    def __init__(
+        self,
+        features: tf.Tensor,
+        labels: tf.Tensor,
+        rows: int,
+        num_classes: tf.Tensor | None = None,
+    ):
         self._width = features.shape[1] + 1
         surplus = tf.one_hot(tf.zeros_like(labels), 1 + -self._width % _FLOATS_PER_CACHE_LINE)
         self.inputs = tf.concat([features, surplus], axis=1)
-        self.targets = tf.one_hot(labels, num_classes, axis=0)
-        self.example_weights = example_weights
-        self.num_classes = num_classes
+        self.targets = tf.one_hot(labels, rows, axis=0)
+        self.example_weight = 1.0 / tf.cast(tf.shape(labels)[0], tf.float32)
+        self.rows = rows
+        self._present = None
+        if num_classes is not None:
+            self._present = (tf.range(rows) < num_classes)[:, None]
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
@@ -46,7 +60,7 @@ class HeadObjective:
 
     def head_gradient(self, errors: tf.Tensor) -> tf.Tensor:
         """Returns dl/dW [K, M + 1]."""
-        return self.narrow(self.wide_gradient(errors))
+        return self.wide_gradient(errors)[:, : self._width]
 
     def features_gradient(self, errors: tf.Tensor, head: tf.Tensor) -> tf.Tensor:
         """Returns dl/dfeatures [n, M]."""
@@ -57,37 +71,45 @@ class HeadObjective:
         return self.loss_at(self.widen(head))
 
     def smoothness(self) -> tf.Tensor:
-        """Returns [] L, a Lipschitz constant of dl/dW: half the largest eigenvalue of X^T diag(weights) X.
+        """Returns [] L, a Lipschitz constant of dl/dW.
 
-        The Hessian of the cross-entropy in the logits is at most 1/2.
+        It is half the largest eigenvalue of X^T X / n, since the Hessian of the cross-entropy in
+        the logits is at most 1/2.
         """
-        weights = self.example_weights[:, None]
 
         def gram(vector):
             product = tf.linalg.matmul(self.inputs, vector)
-            return tf.linalg.matmul(self.inputs, weights * product, transpose_a=True)
+            return tf.linalg.matmul(self.inputs, self.example_weight * product, transpose_a=True)
 
         # The mean of X, which for features that are not negative is close to the eigenvector.
-        return _largest_eigenvalue(gram, tf.linalg.matmul(self.inputs, weights, transpose_a=True)) / 2
+        mean = tf.reduce_mean(self.inputs, axis=0)[:, None]
+        return _largest_eigenvalue(gram, mean) / 2
 
     def curvature(self, head: tf.Tensor) -> tf.Tensor:
-        """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1]; at most L, and mostly far below."""
+        """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1].
+
+        It is at most L, and mostly far below.
+        """
         wide = self.widen(head)
         return _largest_eigenvalue(self.hessian_at(wide), self.wide_gradient(self.errors_at(wide)))
 
     # What an inner loop works on: heads as wide as X.
 
     def widen(self, head: tf.Tensor) -> tf.Tensor:
-        """Returns [K, M'] for a head [K, M + 1]."""
+        """Returns [K, M'] for a head [K, M + 1]; absent classes get a bias that rules them out."""
+        if self._present is not None:
+            bias = tf.where(self._present, head[:, -1:], ABSENT_LOGIT)
+            head = tf.concat([head[:, :-1], bias], axis=1)
         return tf.pad(head, [(0, 0), (0, -self._width % _FLOATS_PER_CACHE_LINE)])
 
-    def narrow(self, wide: tf.Tensor) -> tf.Tensor:
-        """Returns [K, M + 1] for a head or a gradient [K, M']."""
-        return wide[:, : self._width]
+    def narrow(self, wide: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+        """Returns [K, M + 1] for a head [K, M'] that was `start` [K, M + 1] before its steps."""
+        narrow = wide[:, : self._width]
+        return narrow if self._present is None else tf.where(self._present, narrow, start)
 
     def errors_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n] at a head [K, M']."""
-        return self.example_weights * (self._probabilities(wide) - self.targets)
+        return self.example_weight * (self._probabilities(wide) - self.targets)
 
     def wide_gradient(self, errors: tf.Tensor) -> tf.Tensor:
         """Returns dl/dW [K, M'], with 0 in the surplus columns."""
@@ -97,7 +119,7 @@ class HeadObjective:
         """Returns [] l(W) at a head [K, M']."""
         logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
         losses = tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(self.targets * logits, axis=0)
-        return tf.reduce_sum(self.example_weights * losses)
+        return tf.reduce_mean(losses)
 
     def hessian_at(self, wide: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns the product of the Hessian at a head [K, M'] with any [K, M']."""
@@ -105,7 +127,8 @@ class HeadObjective:
 
         def product(direction):
             weighted = probabilities * tf.linalg.matmul(direction, self.inputs, transpose_b=True)
-            return self.wide_gradient(self.example_weights * (weighted - probabilities * tf.reduce_sum(weighted, axis=0)))
+            mean = tf.reduce_sum(weighted, axis=0)
+            return self.wide_gradient(self.example_weight * (weighted - probabilities * mean))
 
         return product
 
@@ -116,7 +139,10 @@ class HeadObjective:
 
 
 def _largest_eigenvalue(product, start):
-    """Returns [] the largest eigenvalue of a positive semidefinite matrix by power iteration, which comes to it from below."""
+    """Returns [] the largest eigenvalue of a positive semidefinite matrix, from below.
+
+    By power iteration from the matrix `start`, whose elements are taken as one vector.
+    """
     vector = start
     for _ in range(_POWER_ITERATIONS):
         vector = product(tf.math.divide_no_nan(vector, tf.norm(vector)))

@@ -1,37 +1,44 @@
-"""Solvers for a head over fixed features: what may stand in the place of PFLEGO's tau - 1 gradient steps.
+"""Solvers for a head over fixed features: alternatives to PFLEGO's tau - 1 gradient steps.
 
-PFLEGO, section 3.2, admits any that does not raise the client's loss. Here that is checked: where a solver ends with a larger
-loss than it started from, or with none, gradient descent takes its place, with the rate 1 / L that cannot raise it.
+PFLEGO, section 3.2, admits any solver that does not raise the client's loss. That is checked here:
+where a solver ends with a larger loss than it started from, or with a loss that is no number,
+gradient descent with the rate 1 / L takes its place, which cannot raise the loss.
 
-A step of each is one product with the features and one with their transpose, so that equal `steps` cost about the same.
+A step of each solver is one product with the features and one with their transpose, so that equal
+`steps` cost about the same.
 """
 
 import tensorflow as tf
 
-from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.core import optimizers
+from tf_pflego.models.head_descent import gradient_descent, minimize
 from tf_pflego.models.head_objective import HeadObjective
 
 SOLVERS = ("gd", "momentum", "adam", "newton")
 
-MOMENTUM = 0.9
-_ADAM_DECAYS, _ADAM_EPSILON = (0.9, 0.999), 1e-7
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0: a share of L is added to its diagonal.
 _NEWTON_DAMPING = 1e-4
 _MOST_HALVINGS = 10
 
 
-def solve(objective: HeadObjective, head: tf.Tensor, steps: int, solver: str, rate: "float | tf.Tensor") -> tf.Tensor:
+def solve(
+    objective: HeadObjective,
+    head: tf.Tensor,
+    steps: int,
+    solver: str,
+    rate: "float | tf.Tensor",
+) -> tf.Tensor:
     """Returns a head at which the client's loss is no larger than at `head`.
 
     Args:
       objective: The client's loss.
-      head: [K, M + 1], where to start; rows of absent classes stay as they are.
-      steps: How many.
-      solver: One of `SOLVERS`. `newton` takes a Newton step, by conjugate gradients, for every ten steps.
+      head: [K, M + 1], where to start; the rows of absent classes stay as they are.
+      steps: How many steps.
+      solver: One of `SOLVERS`; newton takes one Newton step, by conjugate gradients, per ten steps.
       rate: The learning rate; newton needs none.
     """
-    if steps == 0 or objective.num_classes == 1:
+    if steps == 0 or objective.rows == 1:
         return head
     run = {"gd": gradient_descent, "momentum": _momentum, "adam": _adam, "newton": _newton}[solver]
     solved = run(objective, head, steps, rate)
@@ -43,41 +50,32 @@ def solve(objective: HeadObjective, head: tf.Tensor, steps: int, solver: str, ra
     )
 
 
-def automatic_rate(objective: HeadObjective, head: tf.Tensor, solver: str, most: "float | tf.Tensor") -> tf.Tensor:
-    """Returns [] a learning rate for `solve` that nobody has to tune: min(1/c, most), c the loss's curvature at `head`.
+def automatic_rate(objective: HeadObjective, head: tf.Tensor, solver: str, largest: "float | tf.Tensor") -> tf.Tensor:
+    """Returns [] a learning rate for `solve` that nobody has to tune.
 
-    Proposition 2 asks for less than 2/L. L, which holds for any head, is so far above the curvature c at the head of a client
-    whose predictions are mostly sure that 1/L leaves its head behind the features; `solve` sees to it that the loss does not
-    rise. Before the features have grown c is small, and the head would run ahead of them: `most` holds it back.
+    The rate is min(1/c, largest), where c is the curvature of the loss at `head`. Proposition 2
+    asks for less than 2/L. L holds for any head, and it is so far above c where most predictions
+    of a client are sure that a rate of 1/L leaves the head behind the features; `solve` makes sure
+    that the loss does not rise. Before the features have grown c is small, and the head would run
+    ahead of them: `largest` holds it back.
 
     Args:
       objective: The client's loss.
       head: [K, M + 1], where `solve` will start.
-      solver: Its solver, with a learning rate that is one of gradient descent (all but Adam); momentum m goes 1 / (1 - m)
-        times as far, so that its rate is smaller by that.
-      most: The largest rate; PFLEGO has rho I/r, the rate of its last step on the head.
+      solver: The solver, which must have a rate like that of gradient descent: any but Adam.
+        Momentum m goes 1 / (1 - m) times as far, and its rate is smaller by that factor.
+      largest: The largest rate; PFLEGO has rho I/r, the rate of its last step on the head.
     """
-    rate = tf.minimum(1 / objective.curvature(head), most)
-    return rate * (1 - MOMENTUM) if solver == "momentum" else rate
+    rate = tf.minimum(1 / objective.curvature(head), largest)
+    return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
 
 
 def _momentum(objective, head, steps, rate):
-    return gradient_descent(objective, head, steps, rate, MOMENTUM)
+    return gradient_descent(objective, head, steps, rate, optimizers.MOMENTUM)
 
 
 def _adam(objective, head, steps, rate):
-    first_decay, second_decay = _ADAM_DECAYS
-
-    def step(k, wide, first, second):
-        gradient = objective.wide_gradient(objective.errors_at(wide))
-        first = first_decay * first + (1 - first_decay) * gradient
-        second = second_decay * second + (1 - second_decay) * tf.square(gradient)
-        count = tf.cast(k + 1, tf.float32)
-        corrected = rate * tf.sqrt(1 - second_decay**count) / (1 - first_decay**count)
-        return k + 1, wide - corrected * first / (tf.sqrt(second) + _ADAM_EPSILON), first, second
-
-    wide = objective.widen(head)
-    return objective.narrow(_loop(step, steps, wide, tf.zeros_like(wide), tf.zeros_like(wide)))
+    return minimize(objective, head, steps, optimizers.adam(rate))
 
 
 def _newton(objective, head, steps, rate):
@@ -97,7 +95,7 @@ def _newton(objective, head, steps, rate):
         return k + 1, wide - share * direction
 
     newton_steps = max(1, steps // (_CONJUGATE_STEPS + 1))
-    return objective.narrow(_loop(step, newton_steps, objective.widen(head)))
+    return objective.narrow(_loop(step, newton_steps, objective.widen(head)), head)
 
 
 def _conjugate_gradients(matrix, target):

@@ -7,7 +7,7 @@ for Keras 2 and 3 alike and for subclassed models too.
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.models import head as head_lib
+from tf_pflego.models.head_objective import HeadObjective
 
 # Operations of a traced body that hold state but do not make it depend on anything besides theta and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset({"Placeholder", "ReadVariableOp"})
@@ -59,6 +60,7 @@ class SplitModel:
         self.num_features = int(traced.output_shape[-1])
         self.activation_bytes_per_example = traced.bytes_per_example
         self._block = None
+        self._shares_classifier = False
         self.seed = seed
 
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> "SplitModel":
@@ -86,11 +88,24 @@ class SplitModel:
         model._block = max(1, block_bytes // self.activation_bytes_per_example)
         return model
 
+    def with_shared_classifier(self) -> "SplitModel":
+        """Returns the same model for methods whose clients share one classifier.
+
+        Each client then predicts among all K classes, and its loss counts them all, whether it has
+        them or not.
+        """
+        model = copy.copy(self)
+        model._shares_classifier = True
+        return model
+
     def initial_weights(self) -> Weights:
-        """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias, as float32 tensors."""
-        return Weights(
-            [tf.constant(w) for w in self.initial_theta], head_lib.glorot(self.seed, self.num_classes, self.num_features)
-        )
+        """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias."""
+        theta = [tf.constant(w) for w in self.initial_theta]
+        return Weights(theta, head_lib.glorot(self.seed, self.num_classes, self.num_features))
+
+    def uniform_head(self, seed: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
+        """Returns a head [K, M + 1] of Uniform[0, 1) for a client with so many classes."""
+        return head_lib.uniform(seed, num_classes, self.num_classes, self.num_features)
 
     def _import_body(self, theta, examples):
         """Body of `features`: the traced graph with `theta` in place of what it read from variables."""
@@ -145,10 +160,44 @@ class SplitModel:
 
         return features(*theta)
 
+    def features_and_pull_back(
+        self, theta: Sequence[tf.Tensor], examples: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list]]:
+        """Returns the features [n, M] and a function that takes a gradient back through the body.
+
+        Together they pass the body once forward and once backward.
+
+        Returns:
+          phi(x; theta), and the function from the gradient of a scalar in phi, [n, M], to its
+          gradient in theta, a list.
+        """
+        with tf.GradientTape() as tape:
+            tape.watch(theta)
+            features = self.features(theta, examples)
+
+        def pull_back(features_gradient):
+            return tape.gradient(features, theta, output_gradients=features_gradient)
+
+        return features, pull_back
+
+    def logits(self, head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
+        """Returns [n, K] logits of a client with `num_classes` classes."""
+        return head_lib.logits(head, features, None if self._shares_classifier else num_classes)
+
+    def predict(self, weights: Weights, examples: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
+        """Returns [n, K] logits of a client with `num_classes` classes."""
+        return self.logits(weights.head, self.features(weights.theta, examples), num_classes)
+
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
         """Returns l_i, the client's mean cross-entropy. Source: PFLEGO, equation 2."""
-        features = self.features(weights.theta, client.examples)
-        return tf.reduce_sum(client.example_weights * head_lib.example_losses(weights.head, features, client.labels))
+        logits = self.predict(weights, client.examples, client.num_classes)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=client.labels, logits=logits)
+        return tf.reduce_mean(losses)
+
+    def head_objective(self, features: tf.Tensor, client: Client) -> HeadObjective:
+        """Returns the client's loss as a function of its head alone, over features [n, M]."""
+        num_classes = None if self._shares_classifier else client.num_classes
+        return HeadObjective(features, client.labels, self.num_classes, num_classes)
 
 
 class _TracedBody(NamedTuple):

@@ -4,20 +4,22 @@ Everything that a round depends on is the seed, the round's number, the server s
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tf_pflego import engines
 from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes, specs_of
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes
+from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
-from tf_pflego.core.state_store import ClientStateStore
+from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.mapped import MappedData
-from tf_pflego.training.evaluation import Evaluation, Evaluator, accuracies
+from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
+
+# What a record of a round has besides metrics.
+_BOOKKEEPING = ("round", "participants", "seconds", "bytes_down", "bytes_up")
 
 # The papers report the mean over this many rounds, the last ones; they are always evaluated.
 LAST_ROUNDS = 10
@@ -35,7 +37,6 @@ class Simulation:
 
     Attributes:
       server_state: The server's state, a nest of tensors.
-      store: The clients' states.
       round_number: Rounds done so far.
     """
 
@@ -61,12 +62,10 @@ class Simulation:
         self.data = data
         self.participation = participation
         self.seed = seed
-        self.server_state = algorithm.init_server()
-        self.store = ClientStateStore(algorithm, data.num_classes, seed)
+        self.federation = participation.federation
+        self.server_state = algorithm.init_server(self.federation)
         self.round_number = 0
-        self._mapped = MappedData(data)
-        self._evaluator = Evaluator(algorithm, self._mapped)
-        self._engine = engines.build(engine, algorithm, self._mapped, participation.mean_clients_per_round)
+        self._engine = engines.build(engine, algorithm, data, self.server_state, self.federation, seed)
         self._server = [_ServerFunctions(exchange) for exchange in algorithm.exchanges]
 
     def __enter__(self) -> "Simulation":
@@ -78,7 +77,17 @@ class Simulation:
     def close(self) -> None:
         """Ends the engine, and with it its worker process, and lets go of the data files."""
         self._engine.close()
-        self._mapped.close()
+
+    def client_states(self, client_ids: Sequence[int]) -> Structure:
+        """Returns the states of clients, each leaf with a leading axis; the arrays are copies.
+
+        A client that has not taken part yet is shown the state that it would start from.
+        """
+        return self._engine.read_states(client_ids, self.server_state)
+
+    def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
+        """Puts other states, each leaf with a leading axis, in the place of those of clients."""
+        self._engine.write_states(client_ids, states)
 
     def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
         """Runs the next round.
@@ -93,39 +102,68 @@ class Simulation:
         """
         started = time.perf_counter()
         number = self.round_number + 1
-        round_ = Round(np.int32(number), np.float32(self.participation.scale))
-        record = {"round": number, "participants": 0, "seconds": 0.0, "bytes_down": 0, "bytes_up": 0}
-        participant_metrics = {}
-        for position, exchange in enumerate(self.algorithm.exchanges):
-            ids = self.participation.draw(self.seed, number, exchange.cohort)
-            record["participants"] = max(record["participants"], len(ids))
-            if not len(ids):  # Nobody was drawn: nothing moves.
-                continue
-            server = self._server[position]
-            message = server.broadcast(self.server_state, round_)
-            participants = engines.Participants(
-                ids,
-                seeds.client_seeds(self.seed, "client", ids, number, position),
-                self.store.get(ids),
-                server.client_messages(self.server_state, ids),
-            )
-            outcome = self._engine.run_exchange(exchange, message, participants, round_, evaluate)
-            # The last thing that can fail comes first: a round that is broken off has moved nothing.
-            self.server_state = server.update(self.server_state, outcome.summed, outcome.kept, ids, round_)
-            self.store.put(ids, outcome.states)
-            record["bytes_down"] += len(ids) * num_bytes(message) + num_bytes(participants.messages)
-            record["bytes_up"] += len(ids) * num_bytes(outcome.summed) + num_bytes(outcome.kept)
-            if evaluate:
-                participant_metrics = accuracies("participant_test_accuracy", outcome.test_hits, self.data.test.sizes[ids])
-        self.round_number = number
+        record = dict.fromkeys(_BOOKKEEPING, 0) | {"round": number}
+        server_state, participant_metrics = self.server_state, {}
+        try:
+            for position, exchange in enumerate(self.algorithm.exchanges):
+                ids = self.participation.draw(self.seed, number, exchange.cohort)
+                record["participants"] = max(record["participants"], len(ids))
+                if not len(ids):  # Nobody was drawn: nothing moves.
+                    continue
+                round_, server = self._round(number, position), self._server[position]
+                message = exchange.broadcast(server_state, round_)
+                cohort = engines.Cohort(
+                    ids,
+                    seeds.client_seeds(self.seed, "client", ids, number, position),
+                    server.client_messages(server_state, ids, round_),
+                )
+                outcome = self._engine.run_exchange(exchange, message, cohort, server_state, round_, evaluate)
+                uploads = Uploads(outcome.summed, outcome.individual, ids)
+                server_state = server.update(server_state, uploads, round_)
+                down = num_bytes(message) * len(ids) + num_bytes(cohort.messages)
+                record["bytes_down"] += down
+                up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
+                record["bytes_up"] += up
+                if evaluate:
+                    sizes = self.data.test.sizes[ids]
+                    participant_metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes)
+        except BaseException:  # A round that is broken off, by Ctrl-C too, has moved nothing.
+            self._engine.roll_back()
+            raise
+        self._engine.commit()
+        self.server_state, self.round_number = server_state, number
         record["seconds"] = time.perf_counter() - started
         if evaluate:
-            record |= self.evaluate(train_loss).metrics() | participant_metrics
+            record |= metrics_of(self.evaluate(train_loss)) | participant_metrics
         return record
 
-    def evaluate(self, train_loss: bool = True) -> Evaluation:
-        """Returns the statistics of all clients, as they would be served now; see `Evaluator.evaluate`."""
-        return self._evaluator.evaluate(self.server_state, self.store, train_loss)
+    def _round(self, number, position):
+        return Round(
+            np.int32(number),
+            seeds.server_seed(self.seed, "round", number, position),
+            np.float32(self.federation.participation_scale),
+            np.int32(self.federation.num_clients),
+            np.float32(self.federation.mean_clients_per_round),
+        )
+
+    def evaluate(self, train_loss: bool = True) -> dict[str, Evaluation]:
+        """Returns the statistics of all clients as they would be served now.
+
+        Args:
+          train_loss: Whether to compute the losses; a pass over all training examples, of which
+            there are often many more.
+
+        Returns:
+          For each model that the algorithm serves, by its name.
+        """
+        ids = range(self.data.num_clients)
+        client_seeds = seeds.client_seeds(self.seed, "evaluation", ids, self.round_number)
+        statistics = self._engine.evaluate(ids, client_seeds, self.server_state, train_loss)
+        train, test = self.data.train.sizes, self.data.test.sizes
+        return {
+            name: Evaluation(found.loss_sums / train if train_loss else None, train, found.test_hits, test)
+            for name, found in statistics.items()
+        }
 
     def run(
         self,
@@ -162,53 +200,37 @@ class Simulation:
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns the last value of each metric, its mean over the last ten rounds (`/last10`), and the median round's time."""
-    summary = {"round": records[-1]["round"], "seconds_per_round/median": float(np.median([r["seconds"] for r in records]))}
-    summary["bytes_down"] = sum(record["bytes_down"] for record in records)
-    summary["bytes_up"] = sum(record["bytes_up"] for record in records)
-    names = ["train_loss"] + [
-        f"{who}/{mean}" for who in ("test_accuracy", "participant_test_accuracy") for mean in ("client_mean", "example_mean")
-    ]
+    """Returns what a run ends with.
+
+    Returns:
+      The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`),
+      the bytes of all rounds, and the median of the rounds' seconds.
+    """
+    summary = {
+        "round": records[-1]["round"],
+        "seconds_per_round/median": float(np.median([record["seconds"] for record in records])),
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+    }
+    last = records[-LAST_ROUNDS:]
+    names = dict.fromkeys(name for record in last for name in record if name not in _BOOKKEEPING)
     for name in names:
-        values = [record[name] for record in records[-LAST_ROUNDS:] if name in record]
-        if values:
-            summary[name] = values[-1]
-            if name != "train_loss":
-                summary[f"{name}/last10"] = float(np.mean(values))
+        values = [record[name] for record in last if name in record]
+        summary[name] = values[-1]
+        if "test_accuracy/" in name:
+            summary[f"{name}/last10"] = float(np.mean(values))
     return summary
 
 
 class _ServerFunctions:
-    """The server's side of an exchange, traced when it is first used: a traced function is called at half the cost."""
+    """The server's side of an exchange, traced."""
 
     def __init__(self, exchange: Exchange):
-        self._exchange = exchange
-        self._update = None
-        self._client_messages = None
-        # Seldom more than picking what to send.
-        self.broadcast = exchange.broadcast
+        self.update = Traced(exchange.server_update)
+        self._messages = None
+        if exchange.client_messages is not None:
+            self._messages = Traced(exchange.client_messages, any_number=(1,))
 
-    def update(self, server_state, summed, kept, ids, round_):
-        """Returns the new server state."""
-        if self._update is None:
-            specs = (specs_of(server_state), specs_of(summed), specs_of(kept, True), specs_of(ids, True), specs_of(round_))
-            self._update = tf.function(self._exchange.server_update).get_concrete_function(*specs)
-        return self._update(server_state, summed, kept, ids, round_)
-
-    def client_messages(self, server_state, ids):
+    def client_messages(self, server_state, ids, round_):
         """Returns the message to each client, each leaf [c, ...]."""
-        if self._client_messages is None:
-            self._client_messages = self._trace_client_messages(server_state)
-        return self._client_messages(server_state, ids)
-
-    def _trace_client_messages(self, server_state):
-        message = self._exchange.client_message
-        traced = tf.function(message).get_concrete_function(specs_of(server_state), tf.TensorSpec([], tf.int64))
-        spec = specs_of(traced.structured_outputs)
-        if not tf.nest.flatten(spec):
-            return lambda server_state, ids: spec
-
-        def messages(server_state, ids):
-            return tf.map_fn(lambda client_id: message(server_state, client_id), ids, fn_output_signature=spec)
-
-        return tf.function(messages).get_concrete_function(specs_of(server_state), tf.TensorSpec([None], tf.int64))
+        return () if self._messages is None else self._messages(server_state, ids, round_)

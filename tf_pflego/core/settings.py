@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+from tf_pflego.core.optimizers import NAMES as OPTIMIZERS
+
 
 def setting(default: Any, help_text: str, *, at_least=None, above=None, choices=None, words=()) -> Any:
     """Returns a dataclass field that carries its help text and the values it takes, for `check` and for the flags.
@@ -47,11 +49,16 @@ def server_learning_rate():
 
 def server_optimizer():
     """How the server applies a gradient of theta."""
-    return setting("adam", "optimiser of theta at the server", choices=("adam", "sgd"))
+    return setting("adam", "optimiser of theta at the server", choices=OPTIMIZERS)
+
+
+def head_solver(choices):
+    """What trains a head over fixed features."""
+    return setting("gd", "how the head is trained, but for its last step", choices=choices)
 
 
 class HyperParameters:
-    """Base of an algorithm's configuration, a dataclass of `setting` fields, which it checks as soon as it is made.
+    """Base of an algorithm's configuration: a dataclass of `setting` fields that checks itself.
 
     Raises:
       ValueError: A field has a value that it does not take.

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import Client
+from tf_pflego.core.local_training import FULL_BATCH, over_batches, shuffled, take, value_and_gradient
+
+SIZE = 7
+
+
+def client_of(seed=3, size=SIZE):
+    numbers = tf.range(size)
+    examples = tf.cast(numbers, tf.float32)[:, None]
+    return Client(examples, numbers, tf.constant(size), tf.constant(2), tf.constant(1.0), tf.constant([seed, 1]))
+
+
+def seen(epochs, batch_size, client=None, stream=0):
+    """The labels of each batch, in order; each row is filled with -1."""
+    client = client or client_of()
+    slots = 8
+
+    def step(carry, batch):
+        k, rows = carry
+        row = tf.pad(batch.labels, [[0, slots - batch.num_examples]], constant_values=-1)
+        return k + 1, tf.tensor_scatter_nd_update(rows, [[k]], row[None])
+
+    start = tf.constant(0), tf.fill([20, slots], -2)
+    run = tf.function(lambda: over_batches(step, start, client, epochs, batch_size, stream))
+    count, rows = run()
+    return [[label for label in row if label >= 0] for row in rows.numpy()[: int(count)].tolist()]
+
+
+def test_each_epoch_deals_every_example_once_and_keeps_the_last_batch():
+    batches = seen(epochs=3, batch_size=3)
+    assert [len(batch) for batch in batches] == [3, 3, 1] * 3
+    epochs = [[label for batch in batches[k : k + 3] for label in batch] for k in (0, 3, 6)]
+    assert all(sorted(epoch) == list(range(SIZE)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_batches_follow_the_clients_seed_and_the_stream_alone():
+    assert seen(2, 3) == seen(2, 3)
+    assert seen(2, 3) != seen(2, 3, client_of(seed=4))
+    assert seen(2, 3) != seen(2, 3, stream=1)
+
+
+def test_a_full_batch_is_the_client_itself():
+    assert seen(2, FULL_BATCH) == [list(range(SIZE))] * 2
+    assert [sorted(batch) for batch in seen(2, SIZE)] == [list(range(SIZE))] * 2
+    assert [len(batch) for batch in seen(1, 100)] == [SIZE]
+
+
+def test_no_epoch_returns_the_start():
+    start = tf.constant([1.0, 2.0])
+    assert over_batches(None, start, client_of(), 0) is start
+
+
+def test_a_batch_has_the_examples_of_its_labels():
+    batch = take(client_of(), tf.constant([4, 2]))
+    np.testing.assert_array_equal(batch.examples[:, 0], [4, 2])
+    np.testing.assert_array_equal(batch.labels, [4, 2])
+    assert int(batch.num_examples) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_shuffled_is_a_permutation(count):
+    orders = [shuffled(tf.constant(count), tf.constant([0, k])).numpy() for k in (0, 0, 1)]
+    assert sorted(orders[0]) == list(range(count))
+    np.testing.assert_array_equal(orders[0], orders[1])
+    if count == 50:
+        assert (orders[0] != orders[2]).any()
+
+
+def test_value_and_gradient():
+    value, gradient = value_and_gradient(lambda w: w["a"] ** 2 + 3 * w["b"], {"a": tf.constant(2.0), "b": tf.constant(5.0)})
+    assert (float(value), float(gradient["a"]), float(gradient["b"])) == (19, 4, 3)

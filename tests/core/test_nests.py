@@ -1,0 +1,30 @@
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core import nests
+
+A = {"x": tf.constant([1.0, 2.0]), "y": [tf.constant([[3.0]])]}
+B = {"x": tf.constant([5.0, -1.0]), "y": [tf.constant([[2.0]])]}
+
+
+def flat(nest):
+    return np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(nest)]).tolist()
+
+
+def test_arithmetic():
+    assert flat(nests.add(A, B)) == [6, 1, 5]
+    assert flat(nests.subtract(A, B)) == [-4, 3, 1]
+    assert flat(nests.scale(2.0, A)) == [2, 4, 6]
+    assert flat(nests.mix(0.25, A, B)) == [4, -0.25, 2.25]
+    assert flat(nests.zeros_like(A)) == [0, 0, 0]
+
+
+def test_products_and_distances_are_over_all_elements():
+    assert float(nests.inner_product(A, B)) == 5 - 2 + 6
+    assert float(nests.squared_distance(A, B)) == 16 + 9 + 1
+
+
+def test_weighted_sums_of_a_cohort():
+    stacked = {"x": tf.constant([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])}
+    sums = nests.weighted_sums(tf.constant([[1.0, 1.0, 1.0], [0.0, -1.0, 0.5]]), stacked)
+    np.testing.assert_allclose(sums["x"], [[3, 3], [1, 0]])

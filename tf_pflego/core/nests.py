@@ -1,0 +1,57 @@
+"""Arithmetic on nests of tensors: weights, gradients, and whatever else algorithms add up."""
+
+from typing import Any
+
+import tensorflow as tf
+
+Structure = Any  # A nest of tensors: NamedTuples, tuples, lists and dicts.
+
+
+def zeros_like(nest: Structure) -> Structure:
+    """Returns a nest of zeros."""
+    return tf.nest.map_structure(tf.zeros_like, nest)
+
+
+def add(first: Structure, second: Structure) -> Structure:
+    """Returns first + second."""
+    return tf.nest.map_structure(tf.add, first, second)
+
+
+def subtract(first: Structure, second: Structure) -> Structure:
+    """Returns first - second."""
+    return tf.nest.map_structure(tf.subtract, first, second)
+
+
+def scale(factor: "float | tf.Tensor", nest: Structure) -> Structure:
+    """Returns factor * nest, for a number or a scalar tensor."""
+    return tf.nest.map_structure(lambda leaf: factor * leaf, nest)
+
+
+def mix(share: "float | tf.Tensor", first: Structure, second: Structure) -> Structure:
+    """Returns share * first + (1 - share) * second."""
+    return tf.nest.map_structure(lambda a, b: share * a + (1 - share) * b, first, second)
+
+
+def inner_product(first: Structure, second: Structure) -> tf.Tensor:
+    """Returns [] the sum over all elements of first * second."""
+    products = tf.nest.map_structure(lambda a, b: tf.reduce_sum(a * b), first, second)
+    return tf.add_n(tf.nest.flatten(products))
+
+
+def squared_distance(first: Structure, second: Structure) -> tf.Tensor:
+    """Returns [] the sum over all elements of (first - second)^2."""
+    squares = tf.nest.map_structure(lambda a, b: tf.reduce_sum(tf.square(a - b)), first, second)
+    return tf.add_n(tf.nest.flatten(squares))
+
+
+def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
+    """Returns sums over a cohort, one for each row of weights.
+
+    Args:
+      weights: [c, d].
+      stacked: One value per member of the cohort; each leaf is [d, ...].
+
+    Returns:
+      Each leaf [c, ...].
+    """
+    return tf.nest.map_structure(lambda leaf: tf.tensordot(weights, leaf, axes=1), stacked)

@@ -1,0 +1,163 @@
+"""What a client computes in an exchange, as operations of a graph, whichever engine runs them."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    Client,
+    Exchange,
+    Round,
+    Served,
+    specs_of,
+)
+from tf_pflego.core.nests import Structure
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.mapped import MappedData, OpenData, Rows
+
+
+class ClientFacts(NamedTuple):
+    """What a client's computation must be told besides messages and state.
+
+    The numbers are packed in one array, since every argument costs time.
+    """
+
+    numbers: np.ndarray  # [7] int64: first row and number of training examples, the same of test
+    #                      examples, K_i, seed
+    weight: np.ndarray  # [] float32, alpha_i
+
+
+def client_facts(data: ClientData, ids: np.ndarray, seeds: np.ndarray) -> ClientFacts:
+    """Returns the facts of clients, with a leading axis [c], for ids [c] and seeds [c, 2]."""
+    train, test = data.train, data.test
+    columns = [
+        train.offsets[ids],
+        train.sizes[ids],
+        test.offsets[ids],
+        test.sizes[ids],
+        data.num_classes[ids],
+    ]
+    numbers = np.column_stack([*columns, seeds]).astype(np.int64)
+    return ClientFacts(numbers, data.client_weights[ids])
+
+
+class ClientOutputs(NamedTuple):
+    """What a client's computation gives, besides what is summed over the participants."""
+
+    state: Structure  # the new state
+    individual: Structure  # uploaded apart from the others'
+    test_hits: tf.Tensor  # [] int32, right answers after local training; -1 if not asked for
+
+
+class ClientComputation:
+    """One client's part of an exchange.
+
+    Args:
+      algorithm: The algorithm.
+      exchange: One of its exchanges.
+      data: The clients' data.
+      state_spec: The spec of a client's state.
+      message: The message to all, for its shapes.
+      messages: The messages to single clients, each leaf [c, ...], for their shapes.
+      round_: The round, for its shapes.
+      evaluate: Whether to test the client's weights on its test examples after its training.
+
+    Attributes:
+      reads: For each leaf of a state, whether the computation reads it; the others need not be
+        brought to it.
+      summed_spec: The spec of what is summed over the participants.
+      outputs_spec: The spec of `ClientOutputs`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        data: MappedData,
+        state_spec: Structure,
+        message: Structure,
+        messages: Structure,
+        round_: Round,
+        evaluate: bool,
+    ):
+        self._served = next(iter(algorithm.served.values()))
+        self._exchange = exchange
+        self._evaluate = evaluate
+        self._state_spec = state_spec
+        self.reads = [True] * len(tf.nest.flatten(state_spec))
+        facts = ClientFacts(tf.TensorSpec([7], tf.int64), tf.TensorSpec([], tf.float32))
+
+        @tf.function
+        def run(message, message_to_one, state_leaves, facts, round_):
+            return self(data.open(), message, message_to_one, state_leaves, facts, round_)
+
+        message_to_one = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.as_dtype(leaf.dtype)), messages)
+        leaves = tf.nest.flatten(state_spec)
+        traced = run.get_concrete_function(specs_of(message), message_to_one, leaves, facts, specs_of(round_))
+        self.summed_spec, self.outputs_spec = specs_of(traced.structured_outputs)
+        first = len(tf.nest.flatten((message, message_to_one)))
+        placeholders = traced.inputs[first : first + len(leaves)]
+        self.reads = [bool(placeholder.consumers()) for placeholder in placeholders]
+
+    def __call__(
+        self,
+        data: OpenData,
+        message: Structure,
+        message_to_one: Structure,
+        state_leaves: list,
+        facts: ClientFacts,
+        round_: Round,
+    ) -> tuple[Structure, ClientOutputs]:
+        """Returns (summed, outputs) as operations of the graph being built.
+
+        Args:
+          data: The clients' data, opened.
+          message: From the server to all.
+          message_to_one: From the server to this client.
+          state_leaves: The leaves of the client's state that the computation reads, in order.
+          facts: The client's facts.
+          round_: The round.
+        """
+        first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
+        client = read_client(data.train, first, count, num_classes, facts.weight, tf.stack(seed))
+        client = client._replace(message=message_to_one)
+        given = iter(state_leaves)
+        leaves = [
+            next(given) if read else tf.zeros(spec.shape, spec.dtype)
+            for read, spec in zip(self.reads, tf.nest.flatten(self._state_spec), strict=True)
+        ]
+        state = tf.nest.pack_sequence_as(self._state_spec, leaves)
+        result = self._exchange.client_update(message, state, client, round_)
+        hits = tf.constant(-1)
+        if self._evaluate:
+            weights = fine_tuned(self._served, result.weights, client)
+            examples, labels = data.test.read(first_test, count_test)
+            hits = count_hits(self._served.predict(weights, examples, client.num_classes), labels)
+        return result.summed, ClientOutputs(result.state, result.individual, hits)
+
+
+def read_client(rows: Rows, first, count, num_classes, client_weight, seed) -> Client:
+    """Returns a client that has the `count` training examples from row `first` on."""
+    examples, labels = rows.read(first, count)
+    return Client(
+        examples=examples,
+        labels=labels,
+        num_examples=tf.cast(count, tf.int32),
+        num_classes=tf.cast(num_classes, tf.int32),
+        client_weight=client_weight,
+        seed=tf.cast(seed, tf.int32),
+    )
+
+
+def fine_tuned(served: Served, weights: Structure, client: Client) -> Structure:
+    """Returns the weights that the client predicts with."""
+    return weights if served.fine_tune is None else served.fine_tune(weights, client)
+
+
+def count_hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns [] int32, how many of the examples are classified right."""
+    predicted = tf.argmax(logits, axis=1, output_type=tf.int32)
+    # Not `==`, which in the graphs that TFF builds compares the Python objects.
+    return tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)

@@ -1,0 +1,122 @@
+"""The states of an engine's clients between rounds: arrays over all clients, reached by id."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core import seeds
+from tf_pflego.core.algorithm import Algorithm, specs_of
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.tracing import Traced
+
+
+class ClientStates:
+    """The states of the clients of one run.
+
+    A client's first state is made when it first takes part, from the server's state of that round
+    and from (seed, client id). Pages of the arrays that no client has touched take no memory.
+
+    What a round writes is staged: it is read like the rest, and `commit` keeps it, `roll_back`
+    forgets it.
+
+    Args:
+      algorithm: Whose client states these are.
+      server_state: The server's first state, for its shapes.
+      num_classes: [I] int32, K_i.
+      seed: The seed of the run.
+    """
+
+    def __init__(self, algorithm: Algorithm, server_state: Structure, num_classes: np.ndarray, seed: int):
+        scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
+        init = tf.function(algorithm.init_client).get_concrete_function(specs_of(server_state), *scalar_specs)
+        self.spec = specs_of(init.structured_outputs)
+        self._num_classes = np.asarray(num_classes, np.int32)
+        self._seed = seed
+        count = len(self._num_classes)
+        self._leaves = [np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype) for leaf in tf.nest.flatten(self.spec)]
+        self._exists = np.zeros(count, bool)
+        self._init = Traced(_for_many(algorithm.init_client, self.spec), any_number=(1, 2))
+        self._pending = None
+        self._undo = []
+
+    def read(self, client_ids: Sequence[int], server_state: Structure) -> Structure:
+        """Returns the states of the clients, each leaf [c, ...]; the arrays are copies.
+
+        A client without a state is shown the one that it would start from, which is not kept.
+        """
+        self._write_pending()
+        ids = np.asarray(client_ids, np.int64)
+        leaves = [leaf[ids] for leaf in self._leaves]
+        new = np.flatnonzero(~self._exists[ids])
+        if len(new) and leaves:
+            for leaf, first in zip(leaves, self._first_states(ids[new], server_state), strict=True):
+                leaf[new] = first
+        return tf.nest.pack_sequence_as(self.spec, leaves)
+
+    def admit(self, client_ids: Sequence[int], server_state: Structure) -> None:
+        """Stages a first state for each of the clients that has none."""
+        self._write_pending()
+        ids = np.asarray(client_ids, np.int64)
+        new = ids[~self._exists[ids]]
+        if len(new):
+            first = self._first_states(new, server_state) if self._leaves else []
+            self.stage(new, tf.nest.pack_sequence_as(self.spec, first))
+
+    def leaves_of(self, client_ids: Sequence[int], wanted: Sequence[bool]) -> list[np.ndarray]:
+        """Returns some leaves of the states of clients that have them: those that are `wanted`."""
+        self._write_pending()
+        return [leaf[client_ids] for leaf, want in zip(self._leaves, wanted, strict=True) if want]
+
+    def stage(self, client_ids: Sequence[int], states: Structure) -> None:
+        """Takes new states of clients, each leaf [c, ...] in the order of the ids."""
+        tf.nest.assert_same_structure(self.spec, states)
+        self._write_pending()
+        # It is written when it is needed: most rounds stage once, and then there is nothing to undo.
+        self._pending = np.asarray(client_ids, np.int64), tf.nest.flatten(states)
+
+    def commit(self) -> None:
+        """Keeps what was staged since the last commit."""
+        if self._pending is not None:
+            self._write(*self._pending)
+            self._pending = None
+        self._undo.clear()
+
+    def roll_back(self) -> None:
+        """Forgets what was staged since the last commit."""
+        self._pending = None
+        while self._undo:
+            ids, leaves, exists = self._undo.pop()
+            self._write(ids, leaves)
+            self._exists[ids] = exists
+
+    def _write_pending(self):
+        if self._pending is not None:
+            ids, leaves = self._pending
+            before = [leaf[ids] for leaf in self._leaves]
+            self._undo.append((ids, before, self._exists[ids]))
+            self._write(ids, leaves)
+            self._pending = None
+
+    def _write(self, ids, leaves):
+        for leaf, value in zip(self._leaves, leaves, strict=True):
+            leaf[ids] = value
+        self._exists[ids] = True
+
+    def _first_states(self, ids, server_state):
+        client_seeds = seeds.client_seeds(self._seed, "client_state", ids)
+        states = self._init(server_state, client_seeds, self._num_classes[ids])
+        return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
+
+
+def _for_many(init_client, spec):
+    def init(server_state, client_seeds, num_classes):
+        # Side by side would cost more than it saves: a state is a few small operations.
+        return tf.map_fn(
+            lambda client: init_client(server_state, *client),
+            (client_seeds, num_classes),
+            fn_output_signature=spec,
+            parallel_iterations=1,
+        )
+
+    return init

@@ -1,0 +1,88 @@
+"""What every engine does: it is where clients live, with their data, their states and their test."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tf_pflego.core.algorithm import Exchange, Round
+from tf_pflego.core.nests import Structure
+
+
+class Cohort(NamedTuple):
+    """The participants of an exchange, c of them, in ascending order of their ids."""
+
+    ids: np.ndarray  # [c] int64
+    seeds: np.ndarray  # [c, 2] int32
+    messages: Structure  # what the server sends to each alone; each leaf [c, ...]
+
+
+class Outcome(NamedTuple):
+    """What an exchange leaves at the server, and the test of the participants."""
+
+    summed: Structure  # the sum over the participants
+    individual: Structure  # each leaf [c, ...]
+    test_hits: np.ndarray | None  # [c] int32, right answers after local training, if asked for
+
+
+class Statistics(NamedTuple):
+    """The test of some clients under one of the models that they can be served with."""
+
+    loss_sums: np.ndarray | None  # [c] float64, over their training examples, if asked for
+    test_hits: np.ndarray  # [c] int64, right answers on their test examples
+
+
+class Engine(Protocol):
+    """The clients of one federation, and the place where they run.
+
+    A round's new client states are staged by its exchanges; `commit` keeps them.
+    """
+
+    def run_exchange(
+        self,
+        exchange: Exchange,
+        message: Structure,
+        cohort: Cohort,
+        server_state: Structure,
+        round_: Round,
+        evaluate: bool,
+    ) -> Outcome:
+        """Runs an exchange at its participants, of whom there is at least one.
+
+        Args:
+          exchange: One of the algorithm's.
+          message: What the server sends to all.
+          cohort: Who takes part.
+          server_state: The server's state, from which a client's first state may start.
+          round_: The round.
+          evaluate: Whether to test, after its local training, each participant's weights on its
+            test examples.
+        """
+
+    def commit(self) -> None:
+        """Keeps the client states that exchanges have staged since the last commit."""
+
+    def roll_back(self) -> None:
+        """Forgets them."""
+
+    def evaluate(self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool) -> dict[str, Statistics]:
+        """Tests clients as they would be served now; nothing is stored.
+
+        Args:
+          ids: Which clients.
+          seeds: [c, 2] int32, for those who are fine-tuned first.
+          server_state: The server's state.
+          losses: Whether to compute the losses over the training examples too.
+
+        Returns:
+          The statistics by the name of the model that is served.
+        """
+
+    def read_states(self, ids: Sequence[int], server_state: Structure) -> Structure:
+        """Returns the states of clients, each leaf [c, ...]; see `ClientStates.read`."""
+
+    def write_states(self, ids: Sequence[int], states: Structure) -> None:
+        """Puts other states in the place of those of clients."""
+
+    def close(self) -> None:
+        """Frees what the engine holds; it cannot be used afterwards."""

@@ -1,0 +1,90 @@
+"""Files through which a program and its worker hand each other what is too large for a message.
+
+Both run on one machine. The program writes one file of rows, which the worker maps into its memory;
+the worker writes one file per client, which the program reads and removes.
+"""
+
+import os
+import pathlib
+from typing import BinaryIO
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.nests import Structure
+from tf_pflego.engines.packing import Packing
+
+# TensorFlow copies a constant of up to 10 MiB into its graph and then never reads the file again;
+# the files are sparse, so that the surplus costs nothing.
+_MIN_BYTES = 2**24
+
+
+class Inbox:
+    """One row of bytes for each client of a cohort, written here and read by the worker.
+
+    Args:
+      file: An open file without a name, which the worker has inherited.
+      packing: How a row is packed.
+      max_clients: The largest cohort.
+    """
+
+    def __init__(self, file: BinaryIO, packing: Packing, max_clients: int):
+        self._packing = packing
+        count = max(max_clients, -(-_MIN_BYTES // packing.num_bytes))
+        self._shape = (count, packing.num_bytes)
+        self._path = f"/proc/self/fd/{file.fileno()}"
+        if os.fstat(file.fileno()).st_size < count * packing.num_bytes:
+            file.truncate(count * packing.num_bytes)
+        self._rows = np.memmap(file, np.uint8, "r+", shape=self._shape)
+
+    def write(self, structure: Structure, count: int) -> None:
+        """Writes a nest of arrays, each leaf [count, ...], into the first rows."""
+        self._packing.pack_into(self._rows[:count], structure)
+
+    def read(self, slot: tf.Tensor) -> tf.Tensor:
+        """Returns row `slot` [num_bytes] uint8, as operations of the worker's graph.
+
+        The row is a copy: TensorFlow writes results into inputs that nothing else will read, and
+        the worker's view of the file is read-only.
+        """
+        rows = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=self._shape, memory_region_name=self._path)
+        return tf.raw_ops.DeepCopy(x=rows[slot])
+
+
+class Outbox:
+    """A file for each client of a cohort, written by the worker and read here.
+
+    Args:
+      directory: Where the files are; nobody else writes there.
+      packing: How a client's bytes are packed.
+    """
+
+    def __init__(self, directory: str, packing: Packing):
+        self._directory = pathlib.Path(directory)
+        self._packing = packing
+
+    def write(self, slot: tf.Tensor, packed: tf.Tensor) -> tf.Tensor:
+        """Writes [num_bytes] uint8 for client `slot`, as operations of the worker's graph.
+
+        Returns:
+          The slot, which is there when the file is.
+        """
+        # A checkpoint of one tensor: its data file has the bytes of the tensor and nothing else.
+        written = tf.raw_ops.SaveV2(
+            prefix=tf.strings.join([f"{self._directory}/", tf.strings.as_string(slot)]),
+            tensor_names=["packed"],
+            shape_and_slices=[""],
+            tensors=[packed],
+        )
+        with tf.control_dependencies([written]):
+            return tf.identity(slot)
+
+    def read(self, count: int) -> np.ndarray:
+        """Returns [count, num_bytes] uint8, and removes the files."""
+        rows = np.empty((count, self._packing.num_bytes), np.uint8)
+        for slot, row in enumerate(rows):
+            path = self._directory / f"{slot}.data-00000-of-00001"
+            with open(path, "rb") as file:
+                file.readinto(row)
+            path.unlink()
+        return rows

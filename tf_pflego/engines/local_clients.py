@@ -1,0 +1,157 @@
+"""Clients whose data, states and evaluation are in this process: what both local engines share."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.tracing import Traced
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.mapped import MappedData
+from tf_pflego.engines.client_computation import (
+    ClientComputation,
+    ClientFacts,
+    client_facts,
+    count_hits,
+    fine_tuned,
+    read_client,
+)
+from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.engines.engine import Cohort, Statistics
+
+_STATE_BYTES_PER_BLOCK = 2**28
+_MAX_CLIENTS_PER_BLOCK = 4096
+
+
+class LocalClients:
+    """The clients of a federation, apart from the way in which their exchanges run.
+
+    Args:
+      algorithm: The algorithm.
+      clients: The clients' data.
+      server_state: The server's first state, for its shapes.
+      seed: The seed of the run.
+
+    Attributes:
+      data: The clients' data in files that processes can map.
+      states: The clients' states.
+    """
+
+    def __init__(self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int):
+        self.algorithm = algorithm
+        self.data = MappedData(clients)
+        self.states = ClientStates(algorithm, server_state, clients.num_classes, seed)
+        self._evaluations = {}
+
+    def commit(self) -> None:
+        """See `Engine.commit`."""
+        self.states.commit()
+
+    def roll_back(self) -> None:
+        """See `Engine.roll_back`."""
+        self.states.roll_back()
+
+    def read_states(self, ids: Sequence[int], server_state: Structure) -> Structure:
+        """See `Engine.read_states`."""
+        return self.states.read(ids, server_state)
+
+    def write_states(self, ids: Sequence[int], states: Structure) -> None:
+        """See `Engine.write_states`."""
+        self.states.stage(ids, states)
+        self.states.commit()
+
+    def close(self) -> None:
+        """See `Engine.close`: closes the data files."""
+        self.data.close()
+
+    def facts_of(self, cohort: Cohort) -> ClientFacts:
+        """Returns the facts of the participants."""
+        return client_facts(self.data.clients, cohort.ids, cohort.seeds)
+
+    def states_of(self, cohort: Cohort, computation: ClientComputation) -> list[np.ndarray]:
+        """Returns those leaves of the participants' states that a computation reads, each [c, ...]."""
+        return self.states.leaves_of(cohort.ids, computation.reads)
+
+    def computation(
+        self, exchange: Exchange, message: Structure, cohort: Cohort, round_: Round, evaluate: bool
+    ) -> ClientComputation:
+        """Returns one client's part of an exchange."""
+        return ClientComputation(
+            self.algorithm,
+            exchange,
+            self.data,
+            self.states.spec,
+            message,
+            cohort.messages,
+            round_,
+            evaluate,
+        )
+
+    def evaluate(self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool) -> dict[str, Statistics]:
+        """See `Engine.evaluate`."""
+        if losses not in self._evaluations:
+            self._evaluations[losses] = Traced(self._evaluation(losses), any_number=(1, 2))
+        ids, parts = np.asarray(ids, np.int64), []
+        for block in self._blocks(len(ids)):
+            states = self.states.read(ids[block], server_state)
+            facts = client_facts(self.data.clients, ids[block], seeds[block])
+            parts.append(self._evaluations[losses](server_state, states, facts))
+        loss_sums, hits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return {
+            name: Statistics(loss_sums[:, k].astype(np.float64) if losses else None, hits[:, k])
+            for k, name in enumerate(self.algorithm.served)
+        }
+
+    def _blocks(self, count: int) -> Iterator[slice]:
+        """Yields slices of so many clients that their states fit the memory."""
+        size = _STATE_BYTES_PER_BLOCK // max(1, num_bytes(self.states.spec))
+        size = min(max(1, size), _MAX_CLIENTS_PER_BLOCK)
+        for start in range(0, count, size):
+            yield slice(start, start + size)
+
+    def _evaluation(self, losses):
+        """Returns a function that tests a block of clients, under each model that is served."""
+
+        def evaluate(server_state, states, facts):
+            data = self.data.open()
+
+            def one(inputs):
+                state, facts = inputs
+                first, count, first_test, count_test, classes, *seed = tf.unstack(facts.numbers)
+                client = None
+
+                def training():
+                    nonlocal client
+                    if client is None:
+                        client = read_client(data.train, first, count, classes, facts.weight, tf.stack(seed))
+                    return client
+
+                examples, labels = data.test.read(first_test, count_test)
+                num_classes = tf.cast(classes, tf.int32)
+                loss_sums, hits = [], []
+                for served in self.algorithm.served.values():
+                    weights = served.weights(server_state, state)
+                    if served.fine_tune is not None:
+                        weights = fine_tuned(served, weights, training())
+                    hits.append(count_hits(served.predict(weights, examples, num_classes), labels))
+                    if losses:
+                        logits = served.predict(weights, training().examples, num_classes)
+                        loss_sums.append(_loss_sum(logits, training().labels))
+                return tf.stack(loss_sums) if losses else tf.zeros([0]), tf.stack(hits)
+
+            return tf.map_fn(
+                one,
+                (states, facts),
+                fn_output_signature=(tf.float32, tf.int32),
+                parallel_iterations=os.cpu_count(),
+            )
+
+        return evaluate
+
+
+def _loss_sum(logits, labels):
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_sum(losses)
