@@ -19,7 +19,7 @@ import reproduce
 import tables
 from absl import flags
 
-from tf_pflego import config
+from tf_pflego import algorithms, config
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -86,6 +86,40 @@ def test_flags_prints_a_flag_file_of_any_cell(capsys, tmp_path):
     run_config, hyper_parameters, _ = parsed(f"--flagfile={path}")
     held = vars(run_config) | hyper_parameters
     assert {name: held[name] for name in cell.flags} == cell.flags
+
+
+def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
+    files = reproduce.example_files()
+    quickstart = ROOT / "run_configs" / "quickstart.flags"
+    assert set((ROOT / "run_configs").rglob("*.flags")) == {quickstart, *files}
+    names = []
+    for path, text in files.items():
+        assert path.read_text(encoding="utf-8") == text, "run `python tools/reproduce.py configs`"
+        run_config, _, unused = parsed(f"--flagfile={path}")
+        assert not unused
+        names.append(run_config.algorithm)
+    assert sorted(names) == sorted(algorithms.REGISTRY)
+
+
+def test_a_flag_file_says_what_the_table_of_runs_says():
+    (cell,) = [c for c in experiments.cells("table1") if c.name == "fashion_mnist_high_pflego"]
+    runs = [
+        {"run": cell.name, tables.SECONDS: seconds, tables.PARTICIPANTS: accuracy}
+        for seconds, accuracy in ((0.25, 0.96), (0.75, 0.98))
+    ]
+    other = {"run": "fashion_mnist_no_pflego", tables.SECONDS: 9.0, tables.PARTICIPANTS: 0.5}
+    text = cell.flag_file("DIR/own.flags", [*runs, other])
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# PFLEGO paper, Tables 1 and 6: fashion_mnist_high_pflego.",
+        "#   python -m tf_pflego.main --flagfile=DIR/own.flags --output_dir=DIR",
+        "# Measured with 2 seeds (results/table1.csv):",
+        "#   0.500 seconds per round",
+        "#   97.00 ± 1.41 percent test accuracy of the participants, mean of the last ten rounds",
+        "#   96.34 percent in the paper",
+        "# Written by tools/reproduce.py.",
+    ]
+    text = cell.flag_file("DIR/own.flags", [other])
+    assert "# Not measured yet: results/table1.csv has no run of it." in text
 
 
 @pytest.mark.parametrize("experiment", WITH_RUNS)
