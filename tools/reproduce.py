@@ -19,9 +19,9 @@ runs/reproduce/EXPERIMENT/CELL/seedN. A finished run is added to
   results/EXPERIMENT.curves.csv.gz   one row per run and round
   results/EXPERIMENT.clients.csv.gz  one row per run and client, at the end of the run
 
-and at the end, also after an interruption, these are drawn from the three:
+and at the end, also after an interruption, the tables and figures are made from these files:
 
-  results/EXPERIMENT.md              the tables, with the paper's figures and the differences
+  results/EXPERIMENT.md              our results, with the paper's figures and the differences
   results/EXPERIMENT/*.png           loss and accuracy against rounds, seconds and bytes
 
 A cell is skipped if results/EXPERIMENT.csv has a run of it with the same seed and the same flags.
@@ -249,7 +249,7 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
 
 
 def redraw(experiment: str, results: pathlib.Path) -> None:
-    """Writes the tables and figures of an experiment from the CSV files of its runs."""
+    """Writes the table and figures of an experiment from the CSV files of its runs and curves."""
     paper = {cell.name: cell.paper for cell in cells(experiment)}
     with tables.locked(results):
         rows = tables.read_runs(results, experiment)
@@ -343,19 +343,24 @@ def main(argv: list[str]) -> int:
 def _parser():
     form = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = argparse.ArgumentParser(description=__doc__, **form)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        help="an experiment, which is run, or one of the first five",
+    )
     listed = commands.add_parser("list", help="name the experiments, or the cells of one")
-    listed.add_argument("experiment", nargs="?", choices=TITLES)
+    listed.add_argument("experiment", nargs="?", choices=TITLES, metavar="EXPERIMENT")
     redrawn = commands.add_parser("redraw", help="write tables and figures again, without a run")
     redrawn.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default all")
     redrawn.add_argument("--results", default=RESULTS, help="where results are (default results)")
     printed = commands.add_parser("flags", help="print the flag file of a cell")
-    printed.add_argument("experiment", choices=TITLES)
-    printed.add_argument("cell")
+    printed.add_argument("experiment", choices=TITLES, metavar="EXPERIMENT")
+    printed.add_argument("cell", metavar="CELL")
     commands.add_parser("configs", help="write one flag file per algorithm to run_configs/")
     commands.add_parser("documents", help="put the tables into README.md and docs/results.md")
     for name, title in TITLES.items():
-        _add_options(commands.add_parser(name, help=f"run {title}", description=title))
+        _add_options(commands.add_parser(name, help=title, description=title))
     return parser
 
 

@@ -35,10 +35,12 @@ _NUMBERS = {
     SECONDS: float,
 }
 _EXPLANATION = """\
-Test accuracy in percent, mean of the last ten rounds and of the seeds (± their standard deviation). *Participants*: after their
-local training, hits over examples, the paper's protocol; *paper* and *difference*, where the paper has a figure, belong to it.
-*As served*: every client, drawn or not, with what it would be served now, mean over clients. *Seconds*: a round, as busy as the
-machine was; what is to be compared is in round_times.md.
+Test accuracy is in percent: the mean of the last ten rounds and of the seeds, and (±) the standard
+deviation of the seeds. *Participants* are tested right after their local training, as hits over
+examples; this is the paper's protocol. *Paper* is the paper's figure, and *difference* is ours minus
+the paper's. *As served* is the accuracy of all clients, drawn or not, with the model that each would
+be served now, as the mean over clients. *Seconds* are those of a round, while the machine may have
+been busy with other work; round_times.md has times that can be compared.
 """
 _HEADINGS = {"high": "High", "medium": "Medium", "no": "No"}
 # A line `<!-- results/table1.md, table 2 -->`, and the table below it.
