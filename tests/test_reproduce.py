@@ -344,6 +344,7 @@ def test_nothing_to_run_is_said_and_nothing_written(tmp_path, digits_dir, option
         (["flags", "table1", "pflego"], "the cell must be one of the 84 cells of table1; got"),
         (["redraw", "table7"], "the experiments must be among those with runs"),
         (["documents", "--", "--seed=1"], "`documents` must have no flags after `--`"),
+        (["table1", "--", "--seed=1"], "flags after `--` must not include the seed; got --seed=1."),
         (["table1", "--", "seed=1"], "flags must be written as --NAME=VALUE; got 'seed=1'"),
     ],
 )

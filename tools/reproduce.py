@@ -218,6 +218,11 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
     results = ROOT / (options.results or trial)
     raw_runs = ROOT / "runs" / "reproduce" if results == RESULTS else results / "runs"
     selected, seeds, given = chosen(options), seeds_of(options.seeds), flags_of(extra)
+    if "seed" in given:
+        raise ValueError(
+            f"flags after `--` must not include the seed; got --seed={given['seed']}. "
+            f"Write --seeds={given['seed']} before `--`."
+        )
     rounds = {"num_rounds": options.rounds} if options.rounds else {}
     good = True
     # Like Ctrl-C: what is finished is still drawn.
