@@ -1,8 +1,10 @@
-"""tools/reproduce.py as a user runs it, on digits in place of the paper's data, and what it writes."""
+"""tools/reproduce.py as a user runs it, with digits for data, and what the repository holds of it."""
 
-import csv
+import fcntl
 import json
+import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,84 +12,186 @@ import time
 
 import experiments
 import figures
+import numpy as np
 import paper
 import pytest
 import reproduce
 import tables
 from absl import flags
 
-from tf_pflego import config
+from tf_pflego import algorithms, config
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "results"
+WITH_RUNS = [name for name in experiments.TITLES if (RESULTS / f"{name}.csv").exists()]
 
 TIMEOUT_SECONDS = 300
-CONFIGS = sorted((ROOT / "run_configs").rglob("*.flags"))
+LAST_ROUNDS = 10
+# The mean of ten numbers in another order of summation.
+SUMMATION_TOLERANCE = 1e-12
+# clients.csv has six digits of an accuracy.
+SIX_DIGITS = 1e-6
 
 
 def command(results, digits_dir, *options):
-    small = ["--dataset=digits", "--num_clients=20", "--clients_per_round=4", "--engine=in_process", f"--data_dir={digits_dir}"]
-    asked = ["table1", "--datasets=fashion_mnist", "--personalizations=high", f"--results={results}", *options]
-    return [sys.executable, "tools/reproduce.py", *asked, "--", *small]
+    small = ["--dataset=digits", "--num_clients=20", "--clients_per_round=4"]
+    selected = ["table1", "--datasets=fashion_mnist", "--personalizations=high"]
+    return [
+        *(sys.executable, "tools/reproduce.py", *selected, f"--results={results}", *options),
+        *("--", *small, "--engine=in_process", f"--data_dir={digits_dir}"),
+    ]
 
 
 def reproduce_once(results, digits_dir, *options):
     return subprocess.run(
-        command(results, digits_dir, *options), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        command(results, digits_dir, *options),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
     )
 
 
-def test_flag_files_are_those_that_the_tables_give():
-    for experiment in experiments.TITLES:
-        cells = experiments.cells(experiment)
-        assert {cell.flagfile for cell in cells} == {path for path in CONFIGS if path.parent.name == experiment}
-        for cell in cells:
-            assert cell.flagfile.read_text(encoding="utf-8") == cell.text(), "run `python tools/reproduce.py configs`"
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_flag_file_is_valid_and_fits_its_algorithm(path):
+def parsed(*arguments):
     values = flags.FlagValues()
     config.define_flags(values)
-    values(["program", f"--flagfile={path}"])
-    _, _, unused = config.from_flags(values)
-    assert not unused
+    values(["program", *arguments])
+    return config.from_flags(values)
 
 
-@pytest.mark.parametrize("experiment", sorted(path.stem for path in RESULTS.glob("*.md") if path.stem in experiments.TITLES))
-def test_committed_tables_are_those_of_the_committed_runs(experiment):
-    rows = reproduce.rows_of(experiment, RESULTS)
-    assert (RESULTS / f"{experiment}.md").read_text(encoding="utf-8") == tables.page_of(experiments.TITLES[experiment], rows)
-    with open(RESULTS / f"{experiment}.csv", encoding="utf-8") as file:
-        written = list(csv.DictReader(file))
-    assert written == [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+def test_every_cell_is_valid_and_fits_its_algorithm():
+    for experiment in experiments.TITLES:
+        cells = experiments.cells(experiment)
+        assert len({cell.name for cell in cells}) == len(cells)
+        for cell in cells:
+            _, _, unused = parsed(*(f"--{name}={value}" for name, value in cell.flags.items()))
+            assert not unused, cell.name
 
 
-def first_round_within_a_point(cell, of_cell, seed):
-    """The first evaluated round of `cell` whose participants are within a point of where those of `of_cell` end."""
+def test_list_names_experiments_and_cells(capsys):
+    assert reproduce.main(["list"]) == 0
+    for line, name in zip(capsys.readouterr().out.splitlines(), experiments.TITLES, strict=True):
+        assert line.split()[:2] == [name, str(len(experiments.cells(name)))]
+    assert reproduce.main(["list", "table1"]) == 0
+    names = [cell.name for cell in experiments.cells("table1")]
+    assert capsys.readouterr().out.split() == names
 
-    def accuracies(name):
-        lines = (RESULTS / "head_solvers" / name / f"seed{seed}" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        values = {line["round"]: line.get("participant_test_accuracy/example_mean") for line in map(json.loads, lines)}
-        return {round_number: value for round_number, value in values.items() if value is not None}
 
-    end = sum(list(accuracies(of_cell).values())[-10:]) / 10
-    return next(round_number for round_number, value in accuracies(cell).items() if value >= end - 0.01)
+def test_flags_prints_a_flag_file_of_any_cell(capsys, tmp_path):
+    assert reproduce.main(["flags", "local_steps", "omniglot_fedrecon_tau25"]) == 0
+    path = tmp_path / "own.flags"
+    path.write_text(capsys.readouterr().out, encoding="utf-8")
+    (cell,) = [c for c in experiments.cells("local_steps") if c.name == "omniglot_fedrecon_tau25"]
+    run_config, hyper_parameters, _ = parsed(f"--flagfile={path}")
+    held = vars(run_config) | hyper_parameters
+    assert {name: held[name] for name in cell.flags} == cell.flags
+
+
+def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
+    files = reproduce.example_files()
+    quickstart = ROOT / "run_configs" / "quickstart.flags"
+    assert set((ROOT / "run_configs").rglob("*.flags")) == {quickstart, *files}
+    names = []
+    for path, text in files.items():
+        assert path.read_text(encoding="utf-8") == text, "run `python tools/reproduce.py configs`"
+        run_config, _, unused = parsed(f"--flagfile={path}")
+        assert not unused
+        names.append(run_config.algorithm)
+    assert sorted(names) == sorted(algorithms.REGISTRY)
+
+
+def test_a_flag_file_says_what_the_table_of_runs_says():
+    (cell,) = [c for c in experiments.cells("table1") if c.name == "fashion_mnist_high_pflego"]
+    runs = [
+        {"run": cell.name, tables.SECONDS: seconds, tables.PARTICIPANTS: accuracy}
+        for seconds, accuracy in ((0.25, 0.96), (0.75, 0.98))
+    ]
+    other = {"run": "fashion_mnist_no_pflego", tables.SECONDS: 9.0, tables.PARTICIPANTS: 0.5}
+    text = cell.flag_file("DIR/own.flags", [*runs, other])
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# PFLEGO paper, Tables 1 and 6: fashion_mnist_high_pflego.",
+        "#   python -m tf_pflego.main --flagfile=DIR/own.flags --output_dir=DIR",
+        "# Measured with 2 seeds (results/table1.csv):",
+        "#   0.500 seconds per round",
+        "#   97.00 ± 1.41 percent test accuracy of the participants, mean of the last ten rounds",
+        "#   96.34 percent in the paper",
+        "# Written by tools/reproduce.py.",
+    ]
+    text = cell.flag_file("DIR/own.flags", [other])
+    assert "# Not measured yet: results/table1.csv has no run of it." in text
+
+
+@pytest.mark.parametrize("experiment", WITH_RUNS)
+def test_committed_tables_are_those_of_the_committed_runs(experiment, tmp_path):
+    """Byte for byte, and without a raw run."""
+    shutil.copy(RESULTS / f"{experiment}.csv", tmp_path)
+    rows = tables.read_runs(tmp_path, experiment)
+    page = tables.page_of(experiments.TITLES[experiment], rows)
+    assert (RESULTS / f"{experiment}.md").read_text(encoding="utf-8") == page
+    tables.write(tmp_path / "again.csv", rows)
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / f"{experiment}.csv").read_bytes()
+
+
+@pytest.mark.parametrize("experiment", WITH_RUNS)
+def test_committed_curves_and_clients_are_those_of_the_committed_runs(experiment):
+    rows = tables.read_runs(RESULTS, experiment)
+    curves = tables.read_curves(RESULTS, experiment)
+    clients = {}
+    for client in tables.read(tables.clients_path(RESULTS, experiment)):
+        accuracies = clients.setdefault((client["run"], int(client["seed"])), [])
+        accuracies.append(float(client["test_accuracy"]))
+    assert list(curves) == list(clients) == [(row["run"], row["seed"]) for row in rows]
+    for row in rows:
+        curve = curves[row["run"], row["seed"]]
+        np.testing.assert_array_equal(curve["round"], np.arange(1, row["num_rounds"] + 1))
+        assert curve["bytes_down"].sum() == float(row["bytes_down"])
+        assert np.median(curve["seconds"]) == row[tables.SECONDS]
+        for key in (tables.PARTICIPANTS, tables.SERVED):
+            mean = curve[key.removesuffix("/last10")][-LAST_ROUNDS:].mean()
+            assert mean == pytest.approx(row[key], abs=SUMMATION_TOLERANCE)
+        served = np.mean(clients[row["run"], row["seed"]])
+        assert served == pytest.approx(curve["test_accuracy/client_mean"][-1], abs=SIX_DIGITS)
+
+
+@pytest.mark.parametrize("experiment", WITH_RUNS)
+def test_a_committed_run_is_finished_until_its_cells_flags_change(experiment):
+    cells = {cell.name: cell for cell in experiments.cells(experiment)}
+    for row in tables.read_runs(RESULTS, experiment):
+        wanted = cells[row["run"]].flags | {"seed": row["seed"]}
+        wanted = {name: str(value) for name, value in wanted.items()}
+        assert reproduce.is_made_with(row, wanted)
+        assert reproduce.is_made_with(row, wanted | {"engine": "tff"})  # The default at that time.
+        assert not reproduce.is_made_with(row, wanted | {"seed": "17"})
+        assert not reproduce.is_made_with(row, wanted | {"engine": "in_process"})
+        assert not reproduce.is_made_with(row, wanted | {"unknown": "1"})
+        for name in wanted:
+            fewer = {other: value for other, value in wanted.items() if other != name}
+            assert not reproduce.is_made_with(row, fewer)
+
+
+def first_round_within_a_point(curves, cell, of_cell, seed):
+    """The first round of `cell` whose participants are within a point of where `of_cell` ends."""
+    accuracy = "participant_test_accuracy/example_mean"
+    near = curves[of_cell, seed][accuracy][-LAST_ROUNDS:].mean() - 0.01
+    curve = curves[cell, seed]
+    return curve["round"][curve[accuracy] >= near][0]  # NaN, where none was measured, is not near.
 
 
 @pytest.mark.parametrize("degree,tuned", [("medium", 0.006), ("no", 0.007)])
 def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
     """What docs/results.md says of Newton's method."""
-    name = f"fashion_mnist_{degree}_"
+    curves = tables.read_curves(RESULTS, "head_solvers")
+    newton, descent = (f"fashion_mnist_{degree}_{cell}" for cell in ("newton_auto", f"gd_{tuned}"))
     for seed in range(3):
-        newton, descent = (
-            first_round_within_a_point(name + cell, f"{name}gd_{tuned}", seed) for cell in ("newton_auto", f"gd_{tuned}")
-        )
-        assert 0.2 <= newton / descent <= 0.45
+        rounds = first_round_within_a_point(curves, newton, descent, seed)
+        of_descent = first_round_within_a_point(curves, descent, descent, seed)
+        assert 0.2 <= rounds / of_descent <= 0.45
 
 
 def test_a_sweep_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_value():
-    styles = figures.styles([f"{method}_tau{steps}" for method in ("pflego", "fedrecon") for steps in (5, 10, 25)])
+    sweep = ("pflego_tau5", "pflego_tau10", "pflego_tau25")
+    styles = figures.styles([*sweep, "fedrecon_tau5", "fedrecon_tau10", "fedrecon_tau25"])
     assert [style["linestyle"] for style in styles] == 3 * ["-"] + 3 * ["--"]
     colors = [tuple(style["color"]) for style in styles]
     assert colors[:3] == colors[3:]
@@ -99,52 +203,131 @@ def test_a_sweep_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_valu
 def test_hyper_parameters_of_tables_6_and_7():
     """A few cells by hand, from each table."""
     assert paper.hyper_parameters("pflego", "fashion_mnist", "no") == {
-        "client_learning_rate": 0.007, "server_learning_rate": 0.003, "server_optimizer": "adam"
-    }  # fmt: skip
-    assert paper.hyper_parameters("ditto", "mnist", "medium") == {"client_learning_rate": 0.007, "proximal_weight": 0.5}
+        "client_learning_rate": 0.007,
+        "server_learning_rate": 0.003,
+        "server_optimizer": "adam",
+    }
+    assert paper.hyper_parameters("ditto", "mnist", "medium") == {
+        "client_learning_rate": 0.007,
+        "proximal_weight": 0.5,
+    }
     assert paper.hyper_parameters("fedavg", "cifar10", "no") == {"client_learning_rate": 0.006}
     assert paper.hyper_parameters("pflego", "omniglot", "high")["client_learning_rate"] == 0.1341
 
 
-def test_a_table_is_run_written_skipped_and_gone_on_with(tmp_path, digits_dir):
-    """Interrupted in its second run; called again it keeps the first, makes the second, and writes everything."""
-    algorithms = "--algorithms=pflego,fedper"
+def test_a_file_of_rows_is_read_as_written_and_does_not_tell_the_time(tmp_path):
+    rows = [{"run": "a", "value": 0.1 + 0.2}, {"run": "b", "value": None, "more": "x, y"}]
+    for name in ("rows.csv", "rows.csv.gz"):
+        tables.write(tmp_path / name, rows)
+        assert tables.read(tmp_path / name) == [
+            {"run": "a", "value": "0.30000000000000004", "more": ""},
+            {"run": "b", "value": "", "more": "x, y"},
+        ]
+    assert (tmp_path / "rows.csv.gz").read_bytes()[4:8] == bytes(4)  # RFC 1952: MTIME.
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    tables.write(tmp_path / "rows.csv", [{"run": "old"}])
+    (tmp_path / ".rows.csv.partial").mkdir()
+    with pytest.raises(OSError):
+        tables.write(tmp_path / "rows.csv", [{"run": "new"}])
+    assert tables.read(tmp_path / "rows.csv") == [{"run": "old"}]
+
+
+def test_results_are_locked_for_others_while_they_are_changed(tmp_path):
+    other = os.open(tmp_path, os.O_RDONLY)
+    with tables.locked(tmp_path), pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+
+
+def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
+    """Interrupted in its second run; called again, it keeps the first and makes the second."""
+    options = ("--algorithms=pflego,fedper", "--rounds=3")
     running = subprocess.Popen(
-        command(tmp_path, digits_dir, algorithms, "--rounds=3"), cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler), start_new_session=True,
-    )  # fmt: skip
+        command(tmp_path, digits_dir, *options),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs, and all that they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        start_new_session=True,
+    )
     for line in running.stdout:
         if "pflego" in line:  # The second: FedPer comes first.
             break
     time.sleep(1)
     running.send_signal(signal.SIGINT)
-    running.wait(TIMEOUT_SECONDS)
-    first = tmp_path / "table1" / "fashion_mnist_high_fedper" / "seed0"
-    made = (first / "summary.json").stat().st_mtime_ns
-    result = reproduce_once(tmp_path, digits_dir, algorithms, "--rounds=3")
+    running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 130
+    (first,) = tables.read(tmp_path / "table1.csv")
+    assert first["run"] == "fashion_mnist_high_fedper"
+
+    result = reproduce_once(tmp_path, digits_dir, *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "fashion_mnist_high_fedper seed 0: finished" in result.stdout
-    assert (first / "summary.json").stat().st_mtime_ns == made
-    rows = list(csv.DictReader(open(tmp_path / "table1.csv", encoding="utf-8")))
+    assert "fashion_mnist_high_pflego seed 0: running" in result.stdout
+    rows = tables.read(tmp_path / "table1.csv")
+    assert rows[0] == first
     assert [row["algorithm"] for row in rows] == ["fedper", "pflego"]
-    for row in rows:
-        summary = json.loads((tmp_path / "table1" / row["run"] / "seed0" / "summary.json").read_text())
-        assert row["participant_test_accuracy/example_mean/last10"] == str(
-            summary["participant_test_accuracy/example_mean/last10"]
-        )
-        assert row["num_rounds"] == "3"
+    raw = tmp_path / "runs" / "table1" / "fashion_mnist_high_pflego" / "seed0"
+    summary = json.loads((raw / "summary.json").read_text(encoding="utf-8"))
+    records = [json.loads(line) for line in (raw / "metrics.jsonl").read_text().splitlines()]
+    assert rows[1][tables.PARTICIPANTS] == str(summary[tables.PARTICIPANTS])
+    curve = tables.read_curves(tmp_path, "table1")["fashion_mnist_high_pflego", 0]
+    for key in records[-1]:
+        expected = [record.get(key, np.nan) for record in records]
+        np.testing.assert_array_equal(curve[key], expected, err_msg=key)
     table = (tmp_path / "table1.md").read_text(encoding="utf-8")
-    ours = 100 * float(rows[1]["participant_test_accuracy/example_mean/last10"])
-    assert f"| `fashion_mnist_high_pflego` | 3 | 1 | {ours:.2f} | 96.34 | {ours - 96.34:+.2f} |" in table
-    assert (tmp_path / "table1" / "digits_high.png").stat().st_size > 10_000
+    ours = 100 * float(rows[1][tables.PARTICIPANTS])
+    row = f"| `fashion_mnist_high_pflego` | 3 | 1 | {ours:.2f} | 96.34 | {ours - 96.34:+.2f} |"
+    assert row in table
+    figure = tmp_path / "table1" / "digits_high.png"
+    drawn = figure.read_bytes()
+
+    # The tables and figures need no raw run.
+    (tmp_path / "table1.md").unlink()
+    figure.unlink()
+    shutil.rmtree(tmp_path / "runs" / "table1" / "fashion_mnist_high_fedper")
+    assert reproduce.main(["redraw", "table1", f"--results={tmp_path}"]) == 0
+    assert (tmp_path / "table1.md").read_text(encoding="utf-8") == table
+    assert figure.read_bytes() == drawn
+
+    # A finished run that an interruption kept out of the results is added; one whose flags have
+    # changed is made again and replaces the row and the curves.
+    tables.write(tmp_path / "table1.csv", rows[:1])
+    result = reproduce_once(tmp_path, digits_dir, "--algorithms=pflego", "--rounds=3")
+    assert "running" not in result.stdout
+    assert tables.read(tmp_path / "table1.csv") == rows
+    result = reproduce_once(tmp_path, digits_dir, "--algorithms=fedper", "--rounds=2")
+    assert "fashion_mnist_high_fedper seed 0: running" in result.stdout
+    assert [row["num_rounds"] for row in tables.read(tmp_path / "table1.csv")] == ["2", "3"]
+    curves = tables.read_curves(tmp_path, "table1")
+    assert [len(curve["round"]) for curve in curves.values()] == [2, 3]
+
+
+def test_again_runs_what_is_finished_and_a_run_that_fails_replaces_nothing(tmp_path, digits_dir):
+    options = ("--algorithms=pflego", "--rounds=1")
+    assert reproduce_once(tmp_path, digits_dir, *options).returncode == 0
+    rows = tables.read(tmp_path / "table1.csv")
+    metrics = tmp_path / "runs/table1/fashion_mnist_high_pflego/seed0/metrics.jsonl"
+    metrics.unlink()
+    metrics.mkdir()  # The run cannot write its rounds.
+    assert reproduce_once(tmp_path, digits_dir, *options).returncode == 0
+    result = reproduce_once(tmp_path, digits_dir, *options, "--again")
+    assert result.returncode == 1
+    assert f"failed; {metrics.parent}/log.txt ends with" in result.stdout
+    assert "Is a directory" in result.stdout
+    assert tables.read(tmp_path / "table1.csv") == rows
 
 
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--algorithms=fedsomething", "reproduce: no cell of table1 fits"),
-        ("--names=fashion_mnist_low_*", "reproduce: no cell of table1 fits"),
-        ("--seeds=0;1", "reproduce: `seeds` must be whole numbers with commas between them; got '0;1'."),
+        ("--algorithms=fedsomething", "reproduce: the options must select at least one cell"),
+        ("--names=fashion_mnist_low_*", "reproduce: the options must select at least one cell"),
+        ("--seeds=0;1", "reproduce: `seeds` must be whole numbers"),
     ],
 )
 def test_nothing_to_run_is_said_and_nothing_written(tmp_path, digits_dir, option, said):
@@ -153,3 +336,18 @@ def test_nothing_to_run_is_said_and_nothing_written(tmp_path, digits_dir, option
     assert result.stderr.startswith(said)
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["flags", "table1", "pflego"], "the cell must be one of the 84 cells of table1; got"),
+        (["redraw", "table7"], "the experiments must be among those with runs"),
+        (["documents", "--", "--seed=1"], "`documents` must have no flags after `--`"),
+        (["table1", "--", "--seed=1"], "flags after `--` must not include the seed; got --seed=1."),
+        (["table1", "--", "seed=1"], "flags must be written as --NAME=VALUE; got 'seed=1'"),
+    ],
+)
+def test_what_the_user_can_correct_is_said(capsys, arguments, said):
+    assert reproduce.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"reproduce: {said}")

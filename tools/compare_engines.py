@@ -1,6 +1,6 @@
 """Trains the same few rounds on both engines and prints how far their weights are apart.
 
-python tools/compare_engines.py --flagfile=run_configs/table1/fashion_mnist_high_pflego.flags --num_rounds=5
+python tools/compare_engines.py --flagfile=run_configs/fashion_mnist/pflego_high.flags --num_rounds=5
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The experiments of the PFLEGO paper, and a few beside it: what each of their runs is called, is given, and should give."""
+"""The experiments of the PFLEGO paper and a few more: names, flags and expected results of runs."""
 
 import dataclasses
 import pathlib
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import paper
+import tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "run_configs"
@@ -19,24 +20,37 @@ class Cell:
     """One cell of a table, or one curve of a figure."""
 
     experiment: str
-    name: str  # of the flag file
+    name: str
     flags: dict  # flag -> value
     paper: float | None = None  # accuracy in percent, if the paper gives one
 
-    @property
-    def flagfile(self) -> pathlib.Path:
-        """Where its flags stand."""
-        return CONFIGS / self.experiment / f"{self.name}.flags"
+    def flag_file(self, path: str, rows: list[dict]) -> str:
+        """Returns the text of a flag file for this cell.
 
-    def text(self) -> str:
-        """Returns the flag file."""
-        said = f"; the paper has {self.paper} by participant_test_accuracy/example_mean" if self.paper is not None else ""
+        Args:
+          path: Where the file will be, for the command in its head.
+          rows: The runs of the cell's experiment, as `tables.read_runs` gives them.
+        """
+        own = [row for row in rows if row["run"] == self.name]
         lines = [
-            f"# {TITLES[self.experiment]}: {self.name}{said}.",
-            f"#   python -m tf_pflego.main --flagfile=run_configs/{self.experiment}/{self.name}.flags --output_dir=DIR",
-            f"# Written by tools/reproduce.py; results/{self.experiment}.csv has what it gave, if it was run.",
+            f"# {TITLES[self.experiment]}: {self.name}.",
+            f"#   python -m tf_pflego.main --flagfile={path} --output_dir=DIR",
         ]
-        return "\n".join([*lines, *(f"--{flag}={value}" for flag, value in self.flags.items())]) + "\n"
+        if own:
+            seeds = "1 seed" if len(own) == 1 else f"{len(own)} seeds"
+            lines += [
+                f"# Measured with {seeds} (results/{self.experiment}.csv):",
+                f"#   {tables.seconds(own)} seconds per round",
+                f"#   {tables.accuracy(own, tables.PARTICIPANTS)} percent test accuracy of the "
+                "participants, mean of the last ten rounds",
+            ]
+        else:
+            lines.append(f"# Not measured yet: results/{self.experiment}.csv has no run of it.")
+        if self.paper is not None:
+            lines.append(f"#   {self.paper:.2f} percent in the paper")
+        lines.append("# Written by tools/reproduce.py.")
+        lines += [f"--{flag}={value}" for flag, value in self.flags.items()]
+        return "\n".join(lines) + "\n"
 
 
 def cells(experiment: str) -> list[Cell]:
@@ -44,15 +58,18 @@ def cells(experiment: str) -> list[Cell]:
     return [Cell(experiment, *cell) for cell in _CELLS[experiment]()]
 
 
-def write_configs() -> None:
-    """Writes the flag files of all experiments."""
-    for experiment in TITLES:
-        for cell in cells(experiment):
-            cell.flagfile.parent.mkdir(parents=True, exist_ok=True)
-            cell.flagfile.write_text(cell.text(), encoding="utf-8")
+def examples() -> dict[pathlib.Path, Cell]:
+    """Returns a cell for each algorithm, by the flag file in which a person finds it."""
+    start = "fashion_mnist_high_"
+    return {
+        CONFIGS / "fashion_mnist" / f"{cell.name.removeprefix(start)}_high.flags": cell
+        for experiment in ("table1", "more_methods")
+        for cell in cells(experiment)
+        if cell.name.startswith(start)
+    }
 
 
-# Below, an experiment yields for each cell its name, its flags, and the paper's accuracy where there is one.
+# Below, an experiment yields for each cell its name, its flags, and the paper's accuracy, if any.
 
 
 def _table1() -> Iterator[tuple]:
@@ -60,7 +77,19 @@ def _table1() -> Iterator[tuple]:
         for column, personalization in enumerate(paper.PERSONALIZATIONS):
             for algorithm in paper.ALGORITHMS:
                 name = re.sub(r"\W", "_", f"{dataset}_{personalization}_{algorithm}")
-                yield name, _of_table1(algorithm, dataset, personalization), paper.ACCURACY[dataset][algorithm][column]
+                accuracy = paper.ACCURACY[dataset][algorithm][column]
+                yield name, _of_table1(algorithm, dataset, personalization), accuracy
+
+
+# FedRecon has the rates of PFLEGO, and FedDANE those of FedProx, whose term it shares.
+
+
+def _more_methods() -> Iterator[tuple]:
+    for personalization in paper.PERSONALIZATIONS:
+        pflego = _of_table1("pflego", "fashion_mnist", personalization)
+        yield f"fashion_mnist_{personalization}_fedrecon", pflego | {"algorithm": "fedrecon"}
+        fedprox = _of_table1("fedprox", "fashion_mnist", personalization)
+        yield f"fashion_mnist_{personalization}_feddane", fedprox | {"algorithm": "feddane"}
 
 
 def _table2() -> Iterator[tuple]:
@@ -78,29 +107,33 @@ def _omniglot_small() -> Iterator[tuple]:
     yield "omniglot_small_fedrecon_rates_of_pflego", tuned | small | {"algorithm": "fedrecon"}
 
 
-# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with Table 6's rates, for machines that lack the data or
-# the hours. They are at Medium, since at High all methods end within a point of each other.
+# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with Table 6's rates, for
+# machines that lack the data or the hours. They are at Medium, since at High all methods end within
+# a point of each other.
 
 
 def _local_steps() -> Iterator[tuple]:
     rates = {"client_learning_rate": 0.007, "server_learning_rate": 0.001}
     of_paper = {"algorithm": "pflego", **_OMNIGLOT, "num_rounds": 5000, **rates}
     twin = _of_table1("pflego", "fashion_mnist", "medium")
-    for name, flags, drawn in (("omniglot", of_paper, "4,28"), ("fashion_mnist_medium", twin, "8,56")):
+    paper_and_twin = ("omniglot", of_paper, "4,28"), ("fashion_mnist_medium", twin, "8,56")
+    for name, flags, drawn in paper_and_twin:
         for algorithm in ("pflego", "fedrecon"):
             for steps in (5, 10, 25, 50, 75, 100):
-                swept = {"participation": "range", "clients_per_round_range": drawn, "local_steps": steps}
-                yield f"{name}_{algorithm}_tau{steps}", flags | {"algorithm": algorithm} | swept
+                own = {"algorithm": algorithm, "local_steps": steps}
+                draw = {"participation": "range", "clients_per_round_range": drawn}
+                yield f"{name}_{algorithm}_tau{steps}", flags | own | draw
 
 
 def _participation() -> Iterator[tuple]:
+    cifar10 = {"dataset": "cifar10", "personalization": "high", **_COMMON}
     for algorithm in ("pflego", "fedavg", "fedper"):
-        rates = {"client_learning_rate": 0.001} | ({"server_learning_rate": 0.001} if algorithm == "pflego" else {})
-        of_paper = {"algorithm": algorithm, "dataset": "cifar10", "personalization": "high", **_COMMON, **rates}
+        of_paper = {"algorithm": algorithm, **cifar10, "client_learning_rate": 0.001}
+        of_paper |= {"server_learning_rate": 0.001} if algorithm == "pflego" else {}
         twin = _of_table1(algorithm, "fashion_mnist", "medium") | {"num_rounds": 60}
-        for name, flags in (("cifar10_high", of_paper), ("fashion_mnist_medium", twin)):
+        for start, flags in (("cifar10_high", of_paper), ("fashion_mnist_medium", twin)):
             for clients in (20, 40, 60, 100):
-                yield f"{name}_{algorithm}_r{clients}", flags | {"clients_per_round": clients}
+                yield f"{start}_{algorithm}_r{clients}", flags | {"clients_per_round": clients}
 
 
 def _learning_rates() -> Iterator[tuple]:
@@ -116,29 +149,33 @@ def _learning_rates() -> Iterator[tuple]:
 def _without_momentum() -> Iterator[tuple]:
     for column, personalization in enumerate(paper.PERSONALIZATIONS):
         flags = _of_table1("fedrep", "fashion_mnist", personalization) | {"momentum": 0.0}
-        yield f"fashion_mnist_{personalization}_fedrep", flags, paper.ACCURACY["fashion_mnist"]["fedrep"][column]
+        accuracy = paper.ACCURACY["fashion_mnist"]["fedrep"][column]
+        yield f"fashion_mnist_{personalization}_fedrep", flags, accuracy
 
 
 def _head_solvers() -> Iterator[tuple]:
     for column, personalization in enumerate(paper.PERSONALIZATIONS):
         tuned = _of_table1("pflego", "fashion_mnist", personalization)
-        beta = tuned["client_learning_rate"]
-        for solver, rate in (("gd", beta), ("gd", "auto"), ("momentum", "auto"), ("adam", 0.01), ("newton", "auto")):
+        accuracy = paper.ACCURACY["fashion_mnist"]["pflego"][column]
+        rates = [("gd", tuned["client_learning_rate"]), ("gd", "auto"), ("momentum", "auto")]
+        for solver, rate in [*rates, ("adam", 0.01), ("newton", "auto")]:
             flags = tuned | {"head_solver": solver, "client_learning_rate": rate}
-            yield f"fashion_mnist_{personalization}_{solver}_{rate}", flags, paper.ACCURACY["fashion_mnist"]["pflego"][column]
+            yield f"fashion_mnist_{personalization}_{solver}_{rate}", flags, accuracy
 
 
 def _of_table1(algorithm, dataset, personalization):
-    flags = {"algorithm": algorithm, "dataset": dataset, "personalization": personalization, **_COMMON}
-    return flags | paper.hyper_parameters(algorithm, dataset, personalization)
+    flags = {"algorithm": algorithm, "dataset": dataset, "personalization": personalization}
+    return flags | _COMMON | paper.hyper_parameters(algorithm, dataset, personalization)
 
 
 def _of_table2(algorithm):
-    return {"algorithm": algorithm, **_OMNIGLOT, **paper.hyper_parameters(algorithm, "omniglot", "high")}
+    own = paper.hyper_parameters(algorithm, "omniglot", "high")
+    return {"algorithm": algorithm, **_OMNIGLOT, **own}
 
 
 _CELLS = {
     "table1": _table1,
+    "more_methods": _more_methods,
     "table2": _table2,
     "omniglot_small": _omniglot_small,
     "local_steps": _local_steps,
@@ -149,6 +186,7 @@ _CELLS = {
 }
 TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
+    "more_methods": "FedRecon and FedDANE, which Table 1 of the PFLEGO paper leaves out",
     "table2": "PFLEGO paper, Tables 2, 3 and 7",
     "omniglot_small": "Table 2 of the PFLEGO paper on eight of its fifty alphabets",
     "local_steps": "PFLEGO paper, Figure 7, and its twin on Fashion-MNIST",

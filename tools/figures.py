@@ -1,6 +1,6 @@
 """Draws the curves of runs: loss and accuracy against rounds, seconds and bytes."""
 
-import json
+import io
 import os
 import pathlib
 
@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import tables
 from matplotlib import ticker
 
 _MEASURES = (
@@ -22,83 +23,107 @@ _AXES = ("rounds", "seconds", "megabytes, down and up")
 
 
 def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathlib.Path]:
-    """Draws a figure for each dataset and degree of personalisation, with a curve for each run of the first seed.
+    """Draws a figure per dataset and degree of personalisation, with the first seed of each run.
 
     Args:
       experiment: Its name.
-      results: Where its runs are; figures go to results/EXPERIMENT.
-      rows: The finished runs.
+      results: Where the CSV file of its curves is; figures go to results/EXPERIMENT.
+      rows: The runs, as `tables.read_runs` gives them.
 
     Returns:
       The files.
     """
+    curves = tables.read_curves(results, experiment)
     groups = {}
     for row in rows:
         runs = groups.setdefault((row["dataset"], row["personalization"]), {})
-        runs.setdefault(row["run"], results / experiment / row["run"] / f"seed{row['seed']}")
+        runs.setdefault(row["run"], _along_axes(curves[row["run"], row["seed"]]))
+    (results / experiment).mkdir(exist_ok=True)
     paths = []
     for (dataset, personalization), runs in groups.items():
-        place = dataset.replace("/", "_") + ("" if dataset == "omniglot" else f"_{personalization}")
-        # The names are words, not paths: they are compared letter by letter, up to the last word that all begin with.
-        shared = os.path.commonprefix(list(runs)).rpartition("_")[0] + "_" if len(runs) > 1 else ""  # noqa: RUF071
-        figure, axes = plt.subplots(len(_MEASURES), len(_AXES), figsize=(15, 11), sharey="row", layout="constrained")
-        labels = [name.removeprefix(shared) for name in runs]
-        for label, style, directory in zip(labels, styles(labels), runs.values(), strict=True):
-            curve = _curve(directory)
-            for line, (measure, _) in zip(axes, _MEASURES, strict=True):
-                known = ~np.isnan(curve[measure])
-                for axis, along in zip(line, _AXES, strict=True):
-                    axis.plot(curve[along][known], curve[measure][known], label=label, linewidth=1.2, **style)
-        for line, (_, label) in zip(axes, _MEASURES, strict=True):
-            line[0].set_ylabel(label)
-            for axis in line:
-                axis.grid(alpha=0.3)
-        for axis in axes[0]:
-            axis.set_yscale("log")
-            _write_numbers(axis.yaxis)
-        for column, label in zip(axes.T, _AXES, strict=True):
-            column[-1].set_xlabel(label)
-            for axis in column:
-                if label == "seconds":  # A round takes some methods tens of times as long as others.
-                    axis.set_xscale("log")
-                    _write_numbers(axis.xaxis)
-                else:
-                    axis.set_xlim(left=0)
-        _write_legend(figure, axes[0, 0].get_lines(), labels)
-        paths.append(results / experiment / f"{place}.png")
-        figure.savefig(paths[-1], dpi=110)
-        plt.close(figure)
+        degree = "" if dataset == "omniglot" else f"_{personalization}"
+        paths.append(results / experiment / f"{dataset.replace('/', '_')}{degree}.png")
+        tables.replace(paths[-1], _figure_of(runs))
     return paths
+
+
+def _figure_of(runs):
+    """Returns the PNG file of a figure with the curves of these runs, by their names."""
+    # The names are words, not paths: they are compared letter by letter, up to the last word that
+    # all begin with.
+    common = os.path.commonprefix(list(runs)).rpartition("_")[0] + "_"  # noqa: RUF071
+    labels = [name.removeprefix(common) if len(runs) > 1 else name for name in runs]
+    size = len(_MEASURES), len(_AXES)
+    figure, axes = plt.subplots(*size, figsize=(15, 11), sharey="row", layout="constrained")
+    for label, style, curve in zip(labels, styles(labels), runs.values(), strict=True):
+        for line, (measure, _) in zip(axes, _MEASURES, strict=True):
+            known = ~np.isnan(curve[measure])
+            for axis, along in zip(line, _AXES, strict=True):
+                axis.plot(
+                    curve[along][known],
+                    curve[measure][known],
+                    label=label,
+                    linewidth=1.2,
+                    **style,
+                )
+    for line, (_, label) in zip(axes, _MEASURES, strict=True):
+        line[0].set_ylabel(label)
+        for axis in line:
+            axis.grid(alpha=0.3)
+    for axis in axes[0]:
+        axis.set_yscale("log")
+        _write_numbers(axis.yaxis)
+    for column, label in zip(axes.T, _AXES, strict=True):
+        column[-1].set_xlabel(label)
+        for axis in column:
+            # A round of one method takes tens of times as long as a round of another.
+            if label == "seconds":
+                axis.set_xscale("log")
+                _write_numbers(axis.xaxis)
+            else:
+                axis.set_xlim(left=0)
+    _write_legend(figure, axes[0, 0].get_lines(), labels)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=110)
+    plt.close(figure)
+    return png.getvalue()
 
 
 def styles(labels: list[str]) -> list[dict]:
     """Returns the colour and the line of each curve.
 
-    Where the labels are a grid, FIRST_SECOND with all firsts and all seconds, the first is told by the line and the second by a
-    colour from dark to bright, so that a sweep shows as one. Elsewhere each curve has a colour of its own.
+    Where the labels FIRST_SECOND fill a grid of all firsts by all seconds, the line shows the first
+    and a colour from dark to bright the second, so that a sweep looks like one. Elsewhere each
+    curve has a colour of its own.
     """
     if places := _grid(labels):
-        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, 1 + max(column for _, column in places)))
+        count = 1 + max(column for _, column in places)
+        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, count))
         return [{"color": shades[column], "linestyle": _LINES[row]} for row, column in places]
-    return [{"color": f"C{number % 10}", "linestyle": _LINES[number // 10 % len(_LINES)]} for number in range(len(labels))]
+    colors, lines = 10, len(_LINES)
+    numbers = range(len(labels))
+    return [{"color": f"C{k % colors}", "linestyle": _LINES[k // colors % lines]} for k in numbers]
 
 
 def _grid(labels):
-    """Returns each label's row and column, by its FIRST and its SECOND, where all of them fill a grid; else None."""
-    firsts, _, seconds = zip(*(label.rpartition("_") for label in labels), strict=True)
-    rows, columns = list(dict.fromkeys(firsts)), list(dict.fromkeys(seconds))
-    if not (1 < len(rows) <= len(_LINES) and 1 < len(columns) and len(labels) == len(rows) * len(columns)):
+    """Returns the row and the column of each label FIRST_SECOND if all fill a grid, else None."""
+    parts = [label.rpartition("_")[::2] for label in labels]
+    rows, columns = (list(dict.fromkeys(words)) for words in zip(*parts, strict=True))
+    full = len(labels) == len(rows) * len(columns)
+    if not (full and 1 < len(rows) <= len(_LINES) and 1 < len(columns)):
         return None
-    return [(rows.index(first), columns.index(second)) for first, second in zip(firsts, seconds, strict=True)]
+    return [(rows.index(first), columns.index(second)) for first, second in parts]
 
 
 def _write_legend(figure, curves, labels):
-    """Writes a legend above a figure: laid out like the grid, else in as many columns as there is room for."""
-    order, columns = range(len(labels)), max(1, min(len(labels), 140 // (8 + max(map(len, labels)))))
+    """Writes a legend above a figure: laid out like the grid, else in as many columns as fit."""
+    order = range(len(labels))
+    columns = max(1, min(len(labels), 140 // (8 + max(map(len, labels)))))
     if places := _grid(labels):  # A legend is filled column by column.
         order = sorted(order, key=lambda k: places[k][::-1])
         columns = 1 + max(column for _, column in places)
-    figure.legend([curves[k] for k in order], [labels[k] for k in order], loc="outside upper center", ncols=columns)
+    curves, labels = ([values[k] for k in order] for values in (curves, labels))
+    figure.legend(curves, labels, loc="outside upper center", ncols=columns)
 
 
 def _write_numbers(axis):
@@ -108,12 +133,10 @@ def _write_numbers(axis):
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _curve(directory):
-    """Returns the columns of a run: arrays over rounds, NaN where a round was not evaluated."""
-    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    columns = {measure: np.array([record.get(measure, np.nan) for record in records]) for measure, _ in _MEASURES}
-    columns["rounds"] = np.array([record["round"] for record in records])
-    columns["seconds"] = np.cumsum([record["seconds"] for record in records])
-    columns["megabytes, down and up"] = np.cumsum([record["bytes_down"] + record["bytes_up"] for record in records]) / 1e6
-    return columns
+def _along_axes(curve):
+    """Returns the columns of a run with those that are not in its table: what the axes count."""
+    unknown = np.full_like(curve["round"], np.nan)
+    measures = {measure: curve.get(measure, unknown) for measure, _ in _MEASURES}
+    rounds, seconds = curve["round"], np.cumsum(curve["seconds"])
+    megabytes = np.cumsum(curve["bytes_down"] + curve["bytes_up"]) / 1e6
+    return measures | dict(zip(_AXES, (rounds, seconds, megabytes), strict=True))

@@ -1,8 +1,8 @@
-"""What the PFLEGO paper (its newest version) says, as data: hyper-parameters (Tables 6 and 7) and figures (Tables 1 to 3).
+"""The PFLEGO paper (newest version) as data: hyper-parameters (Tables 6, 7), results (Tables 1-3).
 
-Source: S. Nikoloutsopoulos, I. Koutsopoulos, M. K. Titsias: Personalized Federated Learning with Exact Stochastic Gradient
-Descent. Accuracies are in percent, of a round's participants on their test examples right after their local training, the
-mean of the last ten rounds.
+Source: S. Nikoloutsopoulos, I. Koutsopoulos, M. K. Titsias: Personalized Federated Learning with
+Exact Stochastic Gradient Descent. Accuracies are in percent: those of a round's participants on
+their test examples right after their local training, mean of the last ten rounds.
 """
 
 PERSONALIZATIONS = ("high", "medium", "no")
@@ -49,7 +49,7 @@ ACCURACY = {
     },
 }
 
-# Table 2, and the seconds a round of Table 3.
+# Table 2, and the seconds per round of Table 3.
 OMNIGLOT_ACCURACY = {
     "fedper": 68.02,
     "fedavg": 49.65,
@@ -99,18 +99,19 @@ _OMNIGLOT_BETA = {"ditto": 0.007, "pflego": 0.1341}
 
 
 def hyper_parameters(algorithm: str, dataset: str, personalization: str) -> dict[str, float | str]:
-    """Returns the flags of a method's hyper-parameters for a cell of Table 1, or of Table 2 for Omniglot."""
+    """Returns a method's hyper-parameters, as flags, in Table 1, or for Omniglot in Table 2."""
     column = PERSONALIZATIONS.index(personalization)
     if dataset == "omniglot":
         flags = {"client_learning_rate": _OMNIGLOT_BETA.get(algorithm, 0.009)}
         server_rate, mu = 0.003, 0.5 if algorithm == "ditto" else 0.25
     else:
         flags = {"client_learning_rate": _BETA.get((algorithm, dataset), (0.007,) * 3)[column]}
-        server_rate, mu = _RHO[dataset][column], _DITTO_MU[dataset][column] if algorithm == "ditto" else 0.25
+        server_rate = _RHO[dataset][column]
+        mu = _DITTO_MU[dataset][column] if algorithm == "ditto" else 0.25
     if algorithm in ("pflego", "fedrecon"):
         flags |= {"server_learning_rate": server_rate, "server_optimizer": "adam"}
     if algorithm == "fedrep":
-        # Appendix A.3 has it, and five steps on the body, beside the name of FedBABU, which takes no such steps.
+        # Appendix A.3 gives it, and five steps on the body, to FedBABU, which takes no such steps.
         flags["momentum"] = 0.999
     if algorithm in ("fedprox", "ditto"):
         flags["proximal_weight"] = mu

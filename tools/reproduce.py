@@ -1,44 +1,81 @@
-"""Runs the experiments of the PFLEGO paper and sets ours beside the paper's.
+"""Runs the experiments of the PFLEGO paper and sets the results beside the paper's.
 
-  python tools/reproduce.py table1 --datasets=fashion_mnist [--personalizations=high] [--algorithms=pflego] [--seeds=0,1,2]
-  python tools/reproduce.py table1 --datasets=fashion_mnist --rounds=2      a trial, in runs/
-  python tools/reproduce.py list                                            the experiments
-  python tools/reproduce.py configs                                         writes run_configs/ anew
-  python tools/reproduce.py documents                                       puts the tables into README.md and docs/
+  python tools/reproduce.py list                    names the experiments
+  python tools/reproduce.py list table1             names the cells of one
+  python tools/reproduce.py table1 --datasets=fashion_mnist --seeds=0,1,2
+                                                    runs cells and adds them to results/
+  python tools/reproduce.py table1 --names=fashion_mnist_high_pflego --rounds=2
+                                                    a trial: its results go to runs/2_rounds
+  python tools/reproduce.py redraw table1           writes tables and figures again, without a run
+  python tools/reproduce.py flags table1 fashion_mnist_high_pflego
+                                                    prints the flag file of a cell
+  python tools/reproduce.py configs                 writes a flag file per algorithm to run_configs/
+  python tools/reproduce.py documents               puts the tables into README.md and docs/
 
-Each run is a process of its own, `python -m tf_pflego.main --flagfile=run_configs/EXPERIMENT/NAME.flags`, one after the other,
-and leaves results/EXPERIMENT/NAME/seedN. What is finished is skipped, and made again if its flags have changed; an interrupted
-run starts anew when this is called again. At the end, and after an interruption, it writes from the finished runs
+The cells run one after the other, each in its own process, and write to
+runs/reproduce/EXPERIMENT/CELL/seedN. A finished run is added to
 
-  results/EXPERIMENT.csv    a row a run
-  results/EXPERIMENT.md     the table: ours, the paper's, and the difference
-  results/EXPERIMENT/*.png  loss and accuracy against rounds, seconds and bytes
+  results/EXPERIMENT.csv             one row per run
+  results/EXPERIMENT.curves.csv.gz   one row per run and round
+  results/EXPERIMENT.clients.csv.gz  one row per run and client, at the end of the run
 
-What is after `--` goes to every run, e.g. `-- --data_dir=DIR --engine=in_process`.
+and at the end, also after an interruption, the tables and figures are made from these files:
+
+  results/EXPERIMENT.md              our results, with the paper's figures and the differences
+  results/EXPERIMENT/*.png           loss and accuracy against rounds, seconds and bytes
+
+A cell is skipped if results/EXPERIMENT.csv has a run of it with the same seed and the same flags.
+A run that was interrupted starts anew at the next call. Every run also gets the flags after `--`,
+e.g. `-- --data_dir=DIR --engine=in_process`.
 """
 
 import argparse
-import csv
 import fnmatch
+import itertools
 import json
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
 
 import figures
 import tables
-from experiments import ROOT, TITLES, Cell, cells, write_configs
+from experiments import ROOT, TITLES, Cell, cells, examples
 
+RESULTS = ROOT / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
 
+# Flags that say where things are; they make no other run.
+_PLACES = ("data_dir", "download", "output_dir", "overwrite")
+# What the tables keep of a run's configuration, of its summary, and of each of its clients.
+_SETTINGS = (
+    "local_steps",
+    "clients_per_round",
+    "client_learning_rate",
+    "server_learning_rate",
+    "proximal_weight",
+    "momentum",
+    "head_solver",
+)
+_RESULTS = (
+    tables.PARTICIPANTS,
+    tables.SERVED,
+    "train_loss",
+    tables.SECONDS,
+    "bytes_down",
+    "bytes_up",
+)
+_OF_CLIENT = ("client", "test_examples", "test_accuracy")
+_LAST_LOG_LINES = 3
 
-def chosen(options) -> list[Cell]:
-    """Returns the cells that the command line asks for.
+
+def chosen(options: argparse.Namespace) -> list[Cell]:
+    """Returns the cells that the command line selects.
 
     Raises:
-      ValueError: There is none.
+      ValueError: It selects none.
     """
 
     def fits(cell, flag, wanted):
@@ -46,14 +83,17 @@ def chosen(options) -> list[Cell]:
 
     found = [
         cell
-        for cell in cells(options.experiment)
+        for cell in cells(options.command)
         if fits(cell, "dataset", options.datasets)
         and fits(cell, "personalization", options.personalizations)
         and fits(cell, "algorithm", options.algorithms)
         and fnmatch.fnmatch(cell.name, options.names)
     ]
     if not found:
-        raise ValueError(f"no cell of {options.experiment} fits; see `python tools/reproduce.py list`.")
+        raise ValueError(
+            f"the options must select at least one cell of {options.command}; they select none. "
+            f"See `python tools/reproduce.py list {options.command}`."
+        )
     return found
 
 
@@ -61,135 +101,301 @@ def seeds_of(text: str) -> list[int]:
     """Returns the seeds of a list like 0,1,2.
 
     Raises:
-      ValueError: It is none.
+      ValueError: It is not such a list.
     """
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise ValueError(f"`seeds` must be whole numbers with commas between them; got {text!r}. Try --seeds=0,1,2.")
+        raise ValueError(
+            "`seeds` must be whole numbers, with commas between them if there are several; "
+            f"got {text!r}. Write them like --seeds=0,1,2."
+        )
     return [int(seed) for seed in text.split(",")]
 
 
-def is_finished(directory: pathlib.Path, flags: dict) -> bool:
-    """Returns whether a directory holds a whole run that was made with these flags."""
-    if not (directory / "summary.json").exists():
-        return False
-    held = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    # Where a machine keeps its data makes no other run.
-    return all(str(held.get(flag)) == str(value) for flag, value in flags.items() if flag not in ("data_dir", "download"))
+def flags_of(words: list[str]) -> dict[str, str]:
+    """Returns the values of flags --NAME=VALUE, except those that say where things are.
+
+    Raises:
+      ValueError: A word is not a flag.
+    """
+    flags = {}
+    for word in words:
+        match = re.fullmatch(r"--?(\w+)(?:=(.*))?", word, re.DOTALL)
+        if not match:
+            raise ValueError(f"flags must be written as --NAME=VALUE; got {word!r}. Correct it.")
+        flags[match[1]] = "True" if match[2] is None else match[2]
+    return {name: value for name, value in flags.items() if name not in _PLACES}
 
 
-def run(cell: Cell, seed: int, results: pathlib.Path, rounds: int | None, extra: list[str]) -> bool:
-    """Runs one cell, if it is not finished; returns whether it ended well."""
-    directory = results / cell.experiment / cell.name / f"seed{seed}"
-    flags = cell.flags | {"seed": seed} | ({"num_rounds": rounds} if rounds else {})
-    flags |= dict(flag.lstrip("-").split("=", 1) for flag in extra if "=" in flag)
-    if is_finished(directory, flags):
-        print(f"{cell.name} seed {seed}: finished", flush=True)
-        return True
-    print(f"{cell.name} seed {seed}: running", flush=True)
-    command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={cell.flagfile.relative_to(ROOT)}", f"--seed={seed}"]
-    command += [f"--num_rounds={rounds}"] if rounds else []
-    # Not where this repository lies: a run's configuration should be the same anywhere.
-    place = directory.relative_to(ROOT) if directory.is_relative_to(ROOT) else directory
-    command += [f"--output_dir={place}", "--overwrite", *extra]
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "log.txt", "w", encoding="utf-8") as log:
-        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-    if code:
-        print(f"{cell.name} seed {seed}: failed with code {code}; {directory / 'log.txt'} ends with", flush=True)
-        print("  " + "\n  ".join((directory / "log.txt").read_text(encoding="utf-8").splitlines()[-3:]), flush=True)
-        return False
-    (directory / "partition.npz").unlink()  # The seed gives it again.
-    (directory / "log.txt").unlink()
-    return True
+def is_made_with(row: dict, flags: dict[str, str]) -> bool:
+    """Returns whether the run of a row was made with these flags.
+
+    Each of them had this value, given or by default, and no other flag was given.
+    """
+    given, defaults = (flags_of(shlex.split(row[key] or "")) for key in ("flags", "defaults"))
+    held = defaults | given
+    return given.keys() <= flags.keys() and all(held.get(name) == flags[name] for name in flags)
 
 
-def rows_of(experiment: str, results: pathlib.Path) -> list[dict]:
-    """Returns a row for each finished run of an experiment, with the paper's figure."""
-    rows = []
-    for cell in cells(experiment):
-        for directory in sorted((results / experiment / cell.name).glob("seed*"), key=lambda path: int(path.name[4:])):
-            if not (directory / "summary.json").exists():
-                continue
-            config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-            summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-            rows.append(
-                {key: config.get(key) for key in ("dataset", "personalization", "algorithm", "seed")}
-                | {"run": cell.name, "num_rounds": summary["round"], "local_steps": config["local_steps"]}
-                | {key: config.get(key) for key in ("clients_per_round", "client_learning_rate", "server_learning_rate")}
-                | {key: config.get(key) for key in ("proximal_weight", "momentum", "head_solver")}
-                | {key: summary.get(key) for key in _SUMMARY}
-                | {"paper": cell.paper, "engine": config["engine"], "commit": config["versions"].get("commit")}
-            )
-    return rows
+def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path) -> bool:
+    """Makes one run in the directory `raw`; returns whether it ended well."""
+    raw.mkdir(parents=True, exist_ok=True)
+    # The summary of an earlier run must never lie beside the flags of this one.
+    (raw / "summary.json").unlink(missing_ok=True)
+    (raw / "run.flags").write_text(_lines(flags), encoding="utf-8")
+    command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={raw / 'run.flags'}", *extra]
+    command += [f"--output_dir={raw}", "--overwrite"]
+    with open(raw / "log.txt", "w", encoding="utf-8") as log:
+        outcome = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
+    return outcome.returncode == 0
 
 
-_SUMMARY = (
-    tables.PARTICIPANTS,
-    tables.SERVED,
-    "train_loss",
-    "seconds_per_round/median",
-    "bytes_down",
-    "bytes_up",
-)
+def row_of(cell: Cell, raw: pathlib.Path) -> dict:
+    """Returns the row of a finished run in the table of runs."""
+    config, summary = (_read_json(raw / name) for name in ("config.json", "summary.json"))
+    versions = config.pop("versions")
+    flags = flags_of((raw / "run.flags").read_text(encoding="utf-8").splitlines())
+    others = config.keys() - flags.keys() - set(_PLACES)
+    defaults = {name: value for name, value in config.items() if name in others}
+    return (
+        {key: config.get(key) for key in ("dataset", "personalization", "algorithm", "seed")}
+        | {"run": cell.name, "num_rounds": summary["round"]}
+        | {key: config.get(key) for key in _SETTINGS}
+        | {key: summary.get(key) for key in _RESULTS}
+        | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
+        | {"tensorflow": versions.get("tensorflow")}
+        | {"flags": shlex.join(_lines(flags).splitlines())}
+        | {"defaults": shlex.join(_lines(defaults).splitlines())}
+    )
 
 
-def write_results(experiment: str, results: pathlib.Path) -> None:
-    """Writes the CSV file, the table and the figures of an experiment from its finished runs."""
-    rows = rows_of(experiment, results)
-    if not rows:
-        return
+def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> None:
+    """Adds a finished run to the files of its experiment, in place of one of that cell and seed."""
+    records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
+    key = {"run": cell.name, "seed": seed}
+    added = {
+        tables.curves_path: [key | json.loads(record) for record in records],
+        tables.clients_path: [key | client for client in clients],
+        # The last: a run counts as finished when its row is there.
+        tables.runs_path: [row_of(cell, raw)],
+    }
+    places = {cell.name: place for place, cell in enumerate(cells(cell.experiment))}
     results.mkdir(parents=True, exist_ok=True)
-    with open(results / f"{experiment}.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    (results / f"{experiment}.md").write_text(tables.page_of(TITLES[experiment], rows), encoding="utf-8")
-    drawn = figures.draw(experiment, results, rows)
-    print(f"written: {results / experiment}.csv, {results / experiment}.md" + "".join(f", {path}" for path in drawn))
+    with tables.locked(results):
+        for path_of, own in added.items():
+            path = path_of(results, cell.experiment)
+            rows = [row for row in tables.read(path) if row["run"] in places]
+            rows = [row for row in rows if (row["run"], row["seed"]) != (cell.name, str(seed))]
+            # Sorting keeps the order of the rounds, or clients, of a run.
+            rows = sorted(rows + own, key=lambda row: (places[row["run"]], int(row["seed"])))
+            tables.write(path, rows)
+
+
+def is_in_results(cell: Cell, flags: dict[str, str], results: pathlib.Path) -> bool:
+    """Returns whether the results have a run of this cell that was made with these flags."""
+    rows = tables.read_runs(results, cell.experiment)
+    return any(row["run"] == cell.name and is_made_with(row, flags) for row in rows)
+
+
+def is_left_over(cell: Cell, flags: dict[str, str], raw: pathlib.Path) -> bool:
+    """Returns whether `raw` holds a finished run that was made with these flags.
+
+    It does so when an interruption came between the end of a run and its place in the results.
+    """
+    return (raw / "summary.json").exists() and is_made_with(row_of(cell, raw), flags)
+
+
+def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
+    """Makes the runs that the command line selects, except the finished ones.
+
+    Returns:
+      Whether all of them ended well.
+
+    Raises:
+      ValueError: The command line selects none, or has a flag that cannot be read.
+    """
+    trial = f"runs/{options.rounds}_rounds" if options.rounds else RESULTS
+    results = ROOT / (options.results or trial)
+    raw_runs = ROOT / "runs" / "reproduce" if results == RESULTS else results / "runs"
+    selected, seeds, given = chosen(options), seeds_of(options.seeds), flags_of(extra)
+    if "seed" in given:
+        raise ValueError(
+            f"flags after `--` must not include the seed; got --seed={given['seed']}. "
+            f"Write --seeds={given['seed']} before `--`."
+        )
+    rounds = {"num_rounds": options.rounds} if options.rounds else {}
+    good = True
+    # Like Ctrl-C: what is finished is still drawn.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        for seed, cell in itertools.product(seeds, selected):
+            flags = cell.flags | {"seed": seed} | rounds | given
+            flags = {name: str(value) for name, value in flags.items()}
+            raw = raw_runs / cell.experiment / cell.name / f"seed{seed}"
+            if not options.again and is_in_results(cell, flags, results):
+                print(f"{cell.name} seed {seed}: finished", flush=True)
+                continue
+            done = not options.again and is_left_over(cell, flags, raw)
+            if not done:
+                print(f"{cell.name} seed {seed}: running", flush=True)
+                done = run(flags, extra, raw)
+            if done:
+                merge(cell, seed, raw, results)
+                print(f"{cell.name} seed {seed}: added to {results}", flush=True)
+            else:
+                good = False
+                log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
+                print(f"{cell.name} seed {seed}: failed; {raw / 'log.txt'} ends with")
+                print("  " + "\n  ".join(log[-_LAST_LOG_LINES:]), flush=True)
+    finally:
+        if tables.runs_path(results, options.command).exists():
+            redraw(options.command, results)
+    return good
+
+
+def redraw(experiment: str, results: pathlib.Path) -> None:
+    """Writes the table and figures of an experiment from the CSV files of its runs and curves."""
+    paper = {cell.name: cell.paper for cell in cells(experiment)}
+    with tables.locked(results):
+        rows = tables.read_runs(results, experiment)
+        rows = [row | {"paper": paper[row["run"]]} for row in rows if row["run"] in paper]
+        tables.write(tables.runs_path(results, experiment), rows)
+    page = results / f"{experiment}.md"
+    tables.replace(page, tables.page_of(TITLES[experiment], rows).encode("utf-8"))
+    for path in (page, *figures.draw(experiment, results, rows)):
+        print(f"written: {path}")
+
+
+def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
+    """Writes the tables and figures of these experiments, or of all that have runs.
+
+    Raises:
+      ValueError: One of them has no runs.
+    """
+    known = [name for name in TITLES if tables.runs_path(results, name).exists()]
+    for name in experiments:
+        if name not in known:
+            raise ValueError(
+                f"the experiments must be among those with runs in {results}, which are "
+                f"{', '.join(known) or 'none'}; got {name!r}. Correct the name, or run it first."
+            )
+    for name in experiments or known:
+        redraw(name, results)
+
+
+def flag_file(experiment: str, name: str) -> str:
+    """Returns the flag file of a cell, by its name.
+
+    Raises:
+      ValueError: The experiment has no such cell.
+    """
+    found = [cell for cell in cells(experiment) if cell.name == name]
+    if not found:
+        raise ValueError(
+            f"the cell must be one of the {len(cells(experiment))} cells of {experiment}; "
+            f"got {name!r}. See `python tools/reproduce.py list {experiment}`."
+        )
+    return found[0].flag_file("FILE", tables.read_runs(RESULTS, experiment))
+
+
+def example_files() -> dict[pathlib.Path, str]:
+    """Returns the flag files that people read, one per algorithm, with what was measured."""
+    files = {}
+    for path, cell in examples().items():
+        rows = tables.read_runs(RESULTS, cell.experiment)
+        files[path] = cell.flag_file(str(path.relative_to(ROOT)), rows)
+    return files
 
 
 def main(argv: list[str]) -> int:
-    """Runs what was asked for; returns 0 if every run ended well, 1 if one did not, 2 for what the user can mend."""
-    argv, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=[*TITLES, "list", "configs", "documents"])
-    parser.add_argument("--datasets", default="", help="some of its datasets; all if left out")
-    parser.add_argument("--personalizations", default="", help="some of high,medium,no")
-    parser.add_argument("--algorithms", default="", help="some of its algorithms")
-    parser.add_argument("--names", default="*", help="some of its cells, by a pattern of their names, e.g. '*_auto'")
-    parser.add_argument("--seeds", default="0", help="seeds, with commas between them")
-    parser.add_argument("--rounds", type=int, default=None, help="fewer rounds, for a trial; results go to runs/")
-    parser.add_argument("--results", default=None, help="where results go (default results, or runs for a trial)")
-    options = parser.parse_args(argv)
-    if options.experiment == "list":
-        for experiment, title in TITLES.items():
-            print(f"{experiment:<16}{len(cells(experiment)):>4} cells   {title}")
-        return 0
-    if options.experiment == "configs":
-        write_configs()
-        return 0
-    if options.experiment == "documents":
-        for document in DOCUMENTS:
-            document.write_text(tables.refresh(document, ROOT), encoding="utf-8")
-        return 0
-    results = ROOT / (options.results or (f"runs/{options.rounds}_rounds" if options.rounds else "results"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Does what the command line says.
+
+    Returns:
+      0 if all went well, 1 if a run failed, 2 for what the user can correct, 130 for Ctrl-C.
+    """
+    cut = argv.index("--") if "--" in argv else len(argv)
+    options, extra = _parser().parse_args(argv[:cut]), argv[cut + 1 :]
     try:
-        wanted, seeds = chosen(options), seeds_of(options.seeds)
+        if options.command in TITLES:
+            return 0 if run_cells(options, extra) else 1
+        if extra:
+            raise ValueError(
+                f"`{options.command}` must have no flags after `--`, which only experiments take; "
+                f"got {extra[0]!r}. Leave it out."
+            )
+        if options.command == "list":
+            print("\n".join(_list_of(options.experiment)))
+        elif options.command == "redraw":
+            redraw_all(options.experiments, ROOT / options.results)
+        elif options.command == "flags":
+            print(flag_file(options.experiment, options.cell), end="")
+        elif options.command == "configs":
+            for path, text in example_files().items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                tables.replace(path, text.encode("utf-8"))
+        else:
+            for document in DOCUMENTS:
+                tables.replace(document, tables.refresh(document, ROOT).encode("utf-8"))
     except ValueError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
-    good = True
-    try:
-        for seed in seeds:
-            for cell in wanted:
-                good &= run(cell, seed, results, options.rounds, extra)
     except KeyboardInterrupt:
-        print("\nreproduce: interrupted; call it again to go on", file=sys.stderr)
+        print("\nreproduce: interrupted; the same command continues", file=sys.stderr)
         return 130
-    finally:
-        write_results(options.experiment, results)
-    return 0 if good else 1
+    return 0
+
+
+def _parser():
+    form = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(description=__doc__, **form)
+    commands = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        help="an experiment, which is run, or one of the first five",
+    )
+    listed = commands.add_parser("list", help="name the experiments, or the cells of one")
+    listed.add_argument("experiment", nargs="?", choices=TITLES, metavar="EXPERIMENT")
+    redrawn = commands.add_parser("redraw", help="write tables and figures again, without a run")
+    redrawn.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default all")
+    redrawn.add_argument("--results", default=RESULTS, help="where results are (default results)")
+    printed = commands.add_parser("flags", help="print the flag file of a cell")
+    printed.add_argument("experiment", choices=TITLES, metavar="EXPERIMENT")
+    printed.add_argument("cell", metavar="CELL")
+    commands.add_parser("configs", help="write one flag file per algorithm to run_configs/")
+    commands.add_parser("documents", help="put the tables into README.md and docs/results.md")
+    for name, title in TITLES.items():
+        _add_options(commands.add_parser(name, help=title, description=title))
+    return parser
+
+
+def _add_options(parser):
+    parser.add_argument("--datasets", default="", help="some of its datasets (default all)")
+    parser.add_argument("--personalizations", default="", help="e.g. high,no (default all)")
+    parser.add_argument("--algorithms", default="", help="some of its algorithms (default all)")
+    parser.add_argument("--names", default="*", help="pattern of names, e.g. '*_auto' (default *)")
+    parser.add_argument("--seeds", default="0", help="seeds, with commas between them (default 0)")
+    parser.add_argument("--rounds", type=int, help="number of rounds of a trial; it goes to runs/")
+    parser.add_argument("--again", action="store_true", help="run finished cells again too")
+    parser.add_argument(
+        "--results",
+        help="where results go, and raw runs to runs/ in it (default results and runs/reproduce)",
+    )
+
+
+def _list_of(experiment):
+    if experiment:
+        return [cell.name for cell in cells(experiment)]
+    return [f"{name:<16}{len(cells(name)):>4} cells   {title}" for name, title in TITLES.items()]
+
+
+def _lines(flags):
+    """Returns flags as a flag file has them, one per line."""
+    return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,46 @@
-"""Markdown tables of results, and their places in the documents that show them."""
+"""The tables of results: runs, rounds and clients in CSV files, and the Markdown made from them.
 
+An experiment has three CSV files, which any program opens:
+
+  EXPERIMENT.csv             one row per run: its settings, its result, and the flags that made it
+  EXPERIMENT.curves.csv.gz   one row per run and round: participants, seconds, bytes, metrics
+  EXPERIMENT.clients.csv.gz  one row per run and client: the test accuracy when the run ended
+"""
+
+import contextlib
+import csv
+import fcntl
+import gzip
+import io
+import os
 import pathlib
 import re
 import statistics
+from collections.abc import Iterator
+
+import numpy as np
 
 PERCENT = 100
 PARTICIPANTS = "participant_test_accuracy/example_mean/last10"
 SERVED = "test_accuracy/client_mean/last10"
+SECONDS = "seconds_per_round/median"
 
+# The columns of a table of runs that are read as numbers.
+_NUMBERS = {
+    "seed": int,
+    "num_rounds": int,
+    "paper": float,
+    PARTICIPANTS: float,
+    SERVED: float,
+    SECONDS: float,
+}
 _EXPLANATION = """\
-Test accuracy in percent, mean of the last ten rounds and of the seeds (± their standard deviation). *Participants*: after their
-local training, hits over examples, the paper's protocol; *paper* and *difference*, where the paper has a figure, belong to it.
-*As served*: every client, drawn or not, with what it would be served now, mean over clients. *Seconds*: a round, as busy as the
-machine was; what is to be compared is in round_times.md.
+Test accuracy is in percent: the mean of the last ten rounds and of the seeds, and (±) the standard
+deviation of the seeds. *Participants* are tested right after their local training, as hits over
+examples; this is the paper's protocol. *Paper* is the paper's figure, and *difference* is ours minus
+the paper's. *As served* is the accuracy of all clients, drawn or not, with the model that each would
+be served now, as the mean over clients. *Seconds* are those of a round, while the machine may have
+been busy with other work; round_times.md has times that can be compared.
 """
 _HEADINGS = {"high": "High", "medium": "Medium", "no": "No"}
 # A line `<!-- results/table1.md, table 2 -->`, and the table below it.
@@ -20,25 +48,103 @@ _SHOWN = re.compile(r"(<!-- (results/\w+\.md), table (\d+) -->\n)((?:\|.*\n)*)")
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
+def runs_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
+    """Returns where the table of an experiment's runs is."""
+    return results / f"{experiment}.csv"
+
+
+def curves_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
+    """Returns where the rounds of an experiment's runs are."""
+    return results / f"{experiment}.curves.csv.gz"
+
+
+def clients_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
+    """Returns where the clients of an experiment's runs are."""
+    return results / f"{experiment}.clients.csv.gz"
+
+
+def read(path: pathlib.Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
+    if not path.exists():
+        return []
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_runs(results: pathlib.Path, experiment: str) -> list[dict]:
+    """Returns the runs of an experiment: `_NUMBERS` as numbers, the rest as text, None if empty."""
+
+    def value_of(column, text):
+        return _NUMBERS.get(column, str)(text) if text else None
+
+    rows = read(runs_path(results, experiment))
+    return [{column: value_of(column, text) for column, text in row.items()} for row in rows]
+
+
+def read_curves(results: pathlib.Path, experiment: str) -> dict[tuple[str, int], dict]:
+    """Returns the columns of each run and seed as arrays over rounds, NaN for an empty field."""
+    runs = {}
+    for row in read(curves_path(results, experiment)):
+        run = runs.setdefault((row.pop("run"), int(row.pop("seed"))), {})
+        for column, text in row.items():
+            run.setdefault(column, []).append(float(text or "nan"))
+    for run in runs.values():
+        run |= {column: np.array(values) for column, values in run.items()}
+    return runs
+
+
+def write(path: pathlib.Path, rows: list[dict]) -> None:
+    """Writes a CSV file with all columns that a row has, compressed if its name ends in .gz."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
+    writer.writeheader()
+    writer.writerows(rows)
+    content = text.getvalue().encode("utf-8")
+    # Without the time in its header, the same rows give the same file.
+    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+    """Replaces a file as a whole: whatever interrupts it, the old or the new content is there."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def locked(directory: pathlib.Path) -> Iterator[None]:
+    """Makes other processes wait that lock the same directory: none writes over another's rows."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def page_of(title: str, rows: list[dict]) -> str:
-    """Returns the page of an experiment: for each dataset a grid of methods by degrees, if it has several, then a row a cell.
+    """Returns the Markdown page of an experiment.
+
+    For each dataset it has a grid of methods by degrees of personalisation, if there are several of
+    both, and a table with one row per cell.
 
     Args:
       title: Its first line.
-      rows: The runs, as `reproduce.rows_of` gives them.
+      rows: The runs, as `read_runs` gives them.
     """
     lines = [f"# {title}", "", _EXPLANATION]
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         own = [row for row in rows if row["dataset"] == dataset]
         lines += [f"## {dataset}", ""]
-        if len({row["personalization"] for row in own}) > 1 and len({row["algorithm"] for row in own}) > 1:
+        if all(len({row[key] for row in own}) > 1 for key in ("personalization", "algorithm")):
             lines += ["Participants:", "", *_grid(own), ""]
         lines += [*_list(own), ""]
     return "\n".join(lines)
 
 
 def refresh(document: pathlib.Path, root: pathlib.Path) -> str:
-    """Returns the text of a document with the tables below its markers as their files have them now.
+    """Returns the text of a document with the tables below its markers as their files are now.
 
     Raises:
       ValueError: A marker names a table that its file does not have.
@@ -48,49 +154,65 @@ def refresh(document: pathlib.Path, root: pathlib.Path) -> str:
         marker, path, number, _ = match.groups()
         tables = _TABLE.findall((root / path).read_text(encoding="utf-8"))
         if not 1 <= int(number) <= len(tables):
-            raise ValueError(f"{document.name} must name one of the {len(tables)} tables of {path}; got table {number}.")
+            raise ValueError(
+                f"{document.name} must name one of the {len(tables)} tables of {path}; "
+                f"got table {number}. Correct the marker above that table."
+            )
         return marker + tables[int(number) - 1]
 
     return _SHOWN.sub(table, document.read_text(encoding="utf-8"))
 
 
+def accuracy(rows: list[dict], key: str) -> str:
+    """Returns the mean of the runs in percent, with the standard deviation if they are several."""
+    values = [PERCENT * row[key] for row in rows if row[key] is not None]
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{_mean(values):.2f}{spread}"
+
+
+def seconds(rows: list[dict]) -> str:
+    """Returns the mean over runs of the median seconds per round."""
+    return f"{_mean([row[SECONDS] for row in rows]):.3f}"
+
+
 def _grid(rows):
-    degrees = [degree for degree in _HEADINGS if any(row["personalization"] == degree for row in rows)]
-    yield "| method | seeds | " + " | ".join(f"{_HEADINGS[degree]} | paper" for degree in degrees) + " |"
+    degrees = [degree for degree in _HEADINGS if degree in {row["personalization"] for row in rows}]
+    heads = [f"{_HEADINGS[degree]} | paper" for degree in degrees]
+    yield f"| method | seeds | {' | '.join(heads)} |"
     yield "|---" * (2 + 2 * len(degrees)) + "|"
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
-        cells, seeds = [], set()
+        cells, counts = [], set()
         for degree in degrees:
-            own = [row for row in rows if (row["algorithm"], row["personalization"]) == (algorithm, degree)]
-            seeds.add(len(own))
-            cells += [_accuracy(own, PARTICIPANTS), _percent(own[0]["paper"]) if own else ""]
-        yield f"| `{algorithm}` | {'-'.join(map(str, sorted(seeds)))} | {' | '.join(cells)} |"
+            wanted = (algorithm, degree)
+            own = [row for row in rows if (row["algorithm"], row["personalization"]) == wanted]
+            counts.add(len(own))
+            cells += [accuracy(own, PARTICIPANTS), _percent(own[0]["paper"]) if own else ""]
+        yield f"| `{algorithm}` | {'-'.join(map(str, sorted(counts)))} | {' | '.join(cells)} |"
 
 
 def _list(rows):
     known = any(row["paper"] is not None for row in rows)
-    heads = ["run", "rounds", "seeds", "participants", *(["paper", "difference"] if known else []), "as served", "seconds"]
+    beside = ["paper", "difference"] if known else []
+    heads = ["run", "rounds", "seeds", "participants", *beside, "as served", "seconds"]
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     groups = {}
     for row in rows:
         groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
     for (name, rounds), group in groups.items():
-        ours, said = _mean([row[PARTICIPANTS] for row in group]), group[0]["paper"]
-        difference = f"{round(PERCENT * ours - said, 2) + 0.0:+.2f}" if said is not None and ours is not None else ""
-        seconds = _mean([row["seconds_per_round/median"] for row in group])
-        beside = [_percent(said), difference] if known else []
-        cells = [f"`{name}`", str(rounds), str(len(group)), _accuracy(group, PARTICIPANTS), *beside]
-        yield f"| {' | '.join([*cells, _accuracy(group, SERVED), f'{seconds:.3f}'])} |"
+        cells = [f"`{name}`", str(rounds), str(len(group)), accuracy(group, PARTICIPANTS)]
+        if known:
+            cells += [_percent(group[0]["paper"]), _difference(group)]
+        yield f"| {' | '.join([*cells, accuracy(group, SERVED), seconds(group)])} |"
 
 
-def _accuracy(rows, key):
-    """Returns the mean of the seeds in percent, and their standard deviation if there are several."""
-    values = [PERCENT * row[key] for row in rows if row[key] is not None]
-    if not values:
+def _difference(rows):
+    ours, paper = _mean([row[PARTICIPANTS] for row in rows]), rows[0]["paper"]
+    if ours is None or paper is None:
         return ""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{_mean(values):.2f}{spread}"
+    return f"{round(PERCENT * ours - paper, 2) + 0.0:+.2f}"  # Adding zero turns -0.0 into 0.0.
 
 
 def _percent(value):
