@@ -12,10 +12,10 @@ def test_digits_are_scikit_learns(digits_dir):
     from sklearn.datasets import load_digits
 
     dataset = data.load("digits", data_dir=digits_dir)
-    assert dataset.train.images.shape == (1438, 8, 8, 1)
-    assert dataset.test.images.shape == (359, 8, 8, 1)
+    assert dataset.train.examples.shape == (1438, 8, 8, 1)
+    assert dataset.test.examples.shape == (359, 8, 8, 1)
     assert dataset.num_classes == 10
-    ours = np.concatenate([dataset.train.images, dataset.test.images]).reshape(-1, 64)
+    ours = np.concatenate([dataset.train.examples, dataset.test.examples]).reshape(-1, 64)
     theirs = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
 
@@ -87,9 +87,9 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     make_omniglot(tmp_path)
     dataset = data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))
     assert dataset.test is None
-    assert dataset.train.images.shape == (3 * 2 * 4 * 4, 28, 28, 1)
+    assert dataset.train.examples.shape == (3 * 2 * 4 * 4, 28, 28, 1)
     assert sorted(set(dataset.train.groups)) == [3, 5, 8]
-    first = dataset.train.images[::24]
+    first = dataset.train.examples[::24]
     for turn in range(1, 4):
         np.testing.assert_array_equal(first[turn], np.rot90(first[0], turn))
     # Ink is high, paper 0.

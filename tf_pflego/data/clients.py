@@ -106,7 +106,7 @@ def federate(dataset: Dataset, partition: partition_lib.Partition, label_space: 
                     for classes, a, b in zip(partition.classes, offsets[:-1], offsets[1:], strict=True)
                 ]
             )
-        splits.append(ClientSplit(source.images[np.concatenate(indices)], labels.astype(np.int32), offsets))
+        splits.append(ClientSplit(source.examples[np.concatenate(indices)], labels.astype(np.int32), offsets))
     own = [len(classes) for classes in partition.classes]
     num_classes = own if label_space == "local" else [dataset.num_classes] * partition.num_clients
     return ClientData(*splits, np.asarray(num_classes, np.int32), label_space, partition, dataset.name)

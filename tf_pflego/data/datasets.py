@@ -1,4 +1,4 @@
-"""Image classification datasets from TFDS as arrays, before they are dealt out to clients."""
+"""Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
 
 import contextlib
 import dataclasses
@@ -25,15 +25,16 @@ class DatasetError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Labelled images.
+    """Labelled examples: images, rows of a table, token sequences.
 
     Attributes:
-      images: [N, height, width, channels] uint8.
-      labels: [N] int32, global classes.
-      groups: [N] int32 or None; where the dataset itself says who holds what (Omniglot's alphabets).
+      examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
+        uint8. `ClientData` says which dtypes there are and how they are read.
+      labels: [N] integers, global classes.
+      groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's alphabets).
     """
 
-    images: np.ndarray
+    examples: np.ndarray
     labels: np.ndarray
     groups: np.ndarray | None = None
 
