@@ -5,8 +5,10 @@ Source: PFLEGO, appendix A.2 (round robin) and section 4.2 (one alphabet per cli
 
 import dataclasses
 import itertools
+import operator
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +42,8 @@ class Partition:
         """Writes an .npz file: each list end to end as `<name>`, and `<name>_offsets` [I + 1]."""
         arrays = {}
         for field in dataclasses.fields(self):
-            parts = getattr(self, field.name)
-            arrays[field.name] = np.concatenate(parts)
-            arrays[f"{field.name}_offsets"] = starts([len(part) for part in parts])
+            name = field.name
+            arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
         np.savez_compressed(path, **arrays)
 
     @classmethod
@@ -51,15 +52,41 @@ class Partition:
         with np.load(path) as arrays:
             return cls(
                 *(
-                    tuple(np.split(arrays[field.name], arrays[f"{field.name}_offsets"][1:-1]))
+                    parted(arrays[field.name], arrays[f"{field.name}_offsets"])
                     for field in dataclasses.fields(cls)
                 )
             )
 
 
 def starts(sizes: Sequence[int]) -> np.ndarray:
-    """Returns [len(sizes) + 1] int64: where parts of these sizes, end to end, begin, and the end."""
+    """Returns [len(sizes) + 1] int64: where parts of these sizes, end to end, begin and end."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def joined(parts: Sequence[Any], what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the parts of all clients end to end, [n] int64, and their offsets, [I + 1] int64.
+
+    Args:
+      parts: For each client [n_i] integers, an array or array-like.
+      what: What they are, for the message.
+
+    Raises:
+      TypeError: A part is not of integers.
+      ValueError: A part is not of rank 1, or there are no clients.
+    """
+    arrays = checks.arrays(parts, what)
+    if not arrays:
+        raise ValueError(f"there must be at least one client; got no {what}. Add clients.")
+    if not set(map(operator.attrgetter("ndim", "dtype.kind"), arrays)) <= {(1, "i"), (1, "u")}:
+        for client, array in enumerate(arrays):
+            checks.integers(array, f"client {client}'s {what}")
+    offsets = starts(np.fromiter(map(len, arrays), np.int64, len(arrays)))
+    return np.concatenate(arrays, dtype=np.int64, casting="unsafe"), offsets
+
+
+def parted(values: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns the part of each client, a view: what `joined` put end to end."""
+    return tuple(values[a:b] for a, b in itertools.pairwise(offsets))
 
 
 def classes_per_client(personalization: str, num_classes: int) -> int:
@@ -209,8 +236,7 @@ def _deal(labels, holds, rng):
 def _by_owner(owner, num_clients):
     """Returns for each client the ascending indices of what it owns; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
-    first = np.searchsorted(owner[order], np.arange(num_clients + 1))
-    return tuple(order[a:b] for a, b in itertools.pairwise(first))
+    return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))
 
 
 def _refuse_empty(name, parts, num_examples, remedy):

@@ -77,8 +77,8 @@ class RunDirectory:
                         client,
                         evaluation.train_examples[client],
                         evaluation.test_examples[client],
-                        len(data.partition.classes[client]),
-                        " ".join(map(str, data.partition.classes[client])),
+                        len(data.classes[client]),
+                        " ".join(map(str, data.classes[client])),
                         f"{evaluation.train_loss[client]:.6g}",
                         f"{evaluation.test_hits[client] / evaluation.test_examples[client]:.6g}",
                     ]
