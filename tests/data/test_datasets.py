@@ -50,7 +50,7 @@ def test_directory_that_cannot_be_written_is_one_line():
 
 
 def make_omniglot(path: pathlib.Path):
-    """A TFDS directory in the format of Omniglot: splits small1 (alphabets 3, 8) and small2 (alphabets 8, 5)."""
+    """Makes a TFDS directory in Omniglot's format: small1 (alphabets 3, 8), small2 (8, 5)."""
     features = tfds.builder_cls("omniglot")(data_dir=str(path)).info.features
 
     def examples(alphabets):
@@ -71,7 +71,10 @@ def make_omniglot(path: pathlib.Path):
         import tensorflow as tf
 
         shapes = {"image": (105, 105, 3), "alphabet": (), "alphabet_char_id": (), "label": ()}
-        spec = {key: tf.TensorSpec(shape, tf.uint8 if shape else tf.int64) for key, shape in shapes.items()}
+        spec = {
+            key: tf.TensorSpec(shape, tf.uint8 if shape else tf.int64)
+            for key, shape in shapes.items()
+        }
         return tf.data.Dataset.from_generator(lambda: examples(alphabets), output_signature=spec)
 
     tfds.dataset_builders.store_as_tfds_dataset(
@@ -95,7 +98,8 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     # Ink is high, paper 0.
     assert first[0][0, 0] == 255
     assert first[0][-1, -1] == 0
-    clients = data.federate(dataset, data.by_group(dataset.train.groups, dataset.train.labels, seed=0))
+    partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
+    clients = data.federate(dataset, partition)
     assert clients.num_clients == 3
     np.testing.assert_array_equal(clients.num_classes, [2, 2, 2])
     np.testing.assert_array_equal(clients.train.sizes, [24, 24, 24])
