@@ -8,6 +8,10 @@ import importlib
 __version__ = "0.1.0"
 
 _HOME = {
+    "ClientData": "tf_pflego.data",
+    "Dataset": "tf_pflego.data",
+    "Examples": "tf_pflego.data",
+    "Partition": "tf_pflego.data",
     "Participation": "tf_pflego.core.participation",
     "RunConfig": "tf_pflego.config",
     "Simulation": "tf_pflego.training",
@@ -15,6 +19,7 @@ _HOME = {
     "build_algorithm": "tf_pflego.algorithms:build",
     "build_simulation": "tf_pflego.experiment",
     "federate": "tf_pflego.data",
+    "from_arrays": "tf_pflego.data",
     "load_dataset": "tf_pflego.data:load",
     "mlp": "tf_pflego.models",
     "round_robin": "tf_pflego.data",

@@ -3,15 +3,15 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import make_clients
-from tf_pflego.data import ClientData, Dataset, Examples, Partition, federate
-from tf_pflego.data.clients import as_floats
+from tf_pflego.data import ClientData, ClientSplit, Dataset, Examples, Partition, federate
+from tf_pflego.data.clients import copied_as_model_inputs
 
-DATASET = Dataset(
-    "four classes",
-    Examples(np.arange(8, dtype=np.uint8).reshape(8, 1), np.array([0, 1, 2, 3, 0, 1, 2, 3], np.int32)),
-    Examples(np.arange(4, dtype=np.uint8).reshape(4, 1), np.array([3, 2, 1, 0], np.int32)),
-    num_classes=4,
-)
+# x * (1 / 255) and x / 255 differ by one rounding of float32.
+_ROUNDING = 1e-6
+
+TRAIN = Examples(np.arange(8, dtype=np.uint8)[:, None], np.tile(np.arange(4), 2))
+TEST = Examples(np.arange(4, dtype=np.uint8)[:, None], np.array([3, 2, 1, 0]))
+DATASET = Dataset("four classes", TRAIN, TEST, num_classes=4)
 PARTITION = Partition(
     classes=(np.array([1, 3]), np.array([0, 2])),
     train_indices=(np.array([1, 3, 5, 7]), np.array([0, 2, 4, 6])),
@@ -35,19 +35,482 @@ def test_global_labels_are_the_datasets():
         federate(DATASET, PARTITION, label_space="both")
 
 
+@pytest.mark.parametrize("label_space", ["local", "global"])
+def test_classes_are_those_that_each_client_holds(label_space):
+    data = federate(DATASET, PARTITION, label_space)
+    assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
+
+
+def test_classes_start_from_0_where_nobody_names_them():
+    assert [list(classes) for classes in make_clients().classes] == [[0, 1], [0, 1, 2], [0, 1]]
+
+
 def test_client_weights_are_shares_of_all_training_examples():
     np.testing.assert_allclose(make_clients().client_weights, np.array([3, 7, 5]) / 15)
 
 
-def test_images_are_read_as_numbers_from_0_to_1():
-    np.testing.assert_allclose(as_floats(tf.constant([0, 51, 255], tf.uint8)), [0, 0.2, 1], rtol=1e-6)
-    np.testing.assert_array_equal(as_floats(tf.constant([-2.0, 7.0])), [-2, 7])
+def test_only_images_change_on_their_way_to_a_model():
+    images = copied_as_model_inputs(tf.constant([0, 51, 255], tf.uint8))
+    np.testing.assert_allclose(images, [0, 0.2, 1], rtol=_ROUNDING)
+    for stored in (tf.constant([-2.0, 7.0]), tf.constant([-2, 70_000])):
+        copied = copied_as_model_inputs(stored)
+        assert copied.dtype == stored.dtype
+        np.testing.assert_array_equal(copied, stored)
 
 
-def test_what_does_not_fit_together_is_refused():
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("uint8", "uint8"),
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("float64", "float32"),
+        (">f4", "float32"),
+        ("bool", "int32"),
+        ("int8", "int32"),
+        ("uint16", "int32"),
+        ("int32", "int32"),
+        (">i4", "int32"),
+        ("int64", "int32"),
+        ("uint64", "int32"),
+    ],
+)
+def test_examples_are_stored_in_one_of_three_dtypes(given, stored):
+    values = np.array([[0, 1], [1, 0], [1, 1], [0, 0]])
+    split = ClientSplit(values.astype(given), np.zeros(4, int), [0, 3, 4])
+    data = ClientData(split, split, [1, 1])
+    assert data.train.examples.dtype == np.dtype(stored)
+    np.testing.assert_array_equal(data.train.examples, values)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", ">i8"])
+def test_labels_are_stored_as_int32(dtype):
+    split = ClientSplit(np.zeros((3, 1)), np.array([1, 0, 2], dtype), np.array([0, 2, 3], dtype))
+    data = ClientData(split, split, np.array([2, 3], dtype))
+    assert (data.train.labels.dtype, data.num_classes.dtype) == (np.int32, np.int32)
+    assert data.train.offsets.dtype == np.int64
+    np.testing.assert_array_equal(data.train.labels, [1, 0, 2])
+
+
+def test_arrays_of_the_stored_dtypes_are_not_copied():
     data = make_clients()
-    with pytest.raises(ValueError, match="must go from 0 to 15 in 3 numbers"):
-        ClientData(data.train, data.test, np.array([2, 3], np.int32))
-    empty = type(data.train)(data.train.examples, data.train.labels, np.array([0, 3, 3, 15]))
-    with pytest.raises(ValueError, match="client 1 has no train examples"):
-        ClientData(empty, data.test, data.num_classes)
+    again = ClientData(data.train, data.test, data.num_classes)
+    assert np.shares_memory(again.train.examples, data.train.examples)
+    assert np.shares_memory(again.test.labels, data.test.labels)
+
+
+def split_of(examples=None, labels=(0, 1, 0, 2, 1), offsets=(0, 2, 5)):
+    """Two clients with 2 and 3 examples; their classes are 2 and 3."""
+    if examples is None:
+        examples = np.arange(10, dtype=np.float32).reshape(5, 2)
+    return ClientSplit(examples, np.asarray(labels), np.asarray(offsets))
+
+
+def with_value(value, dtype, row=3):
+    examples = np.arange(10, dtype=dtype).reshape(5, 2)
+    examples[row, 1] = value
+    return examples
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        pytest.param(
+            {"num_classes": []},
+            ValueError,
+            "there must be at least one client; got none. Add clients",
+            id="no clients",
+        ),
+        pytest.param(
+            {"num_classes": [2, 0]},
+            ValueError,
+            r"`num_classes` must be in \[1, 2147483648\) for every client; got 0 for client 1",
+            id="no class for a client",
+        ),
+        pytest.param(
+            {"num_classes": [2.0, 3.0]},
+            TypeError,
+            "`num_classes` must be integers; got float64. Convert them",
+            id="float number of classes",
+        ),
+        pytest.param(
+            {"label_space": "both"},
+            ValueError,
+            "`label_space` must be one of local, global; got 'both'. Choose",
+            id="unknown label space",
+        ),
+        pytest.param(
+            {"train": split_of(labels=[0, 1, 0, 3, 1])},
+            ValueError,
+            r"client 1's train labels must be in \[0, num_classes=3\); got 3 for its example 1",
+            id="label out of range",
+        ),
+        pytest.param(
+            {"test": split_of(labels=[0, 1, 0, -1, 1])},
+            ValueError,
+            r"client 1's test labels must be in \[0, num_classes=3\); got -1 for its example 1",
+            id="negative label",
+        ),
+        pytest.param(
+            {"train": split_of(labels=[2, 1, 0, 2, 1])},
+            ValueError,
+            r"client 0's train labels must be in \[0, num_classes=2\); got 2 for its example 0",
+            id="label of another client",
+        ),
+        pytest.param(
+            {"test": split_of(labels=[0, 1, 0, 2**40, 1])},
+            ValueError,
+            r"client 1's test labels must be in .*; got 1099511627776 for its example 1",
+            id="label beyond int32",
+        ),
+        pytest.param(
+            {"train": split_of(labels=[0.0, 1, 0, 2, 1])},
+            TypeError,
+            "`train.labels` must be integers; got float64. Convert them",
+            id="float labels",
+        ),
+        pytest.param(
+            {"train": split_of(labels=np.zeros((5, 1), int))},
+            ValueError,
+            r"`train.labels` must be of rank 1; got shape \(5, 1\). Flatten",
+            id="labels of rank 2",
+        ),
+        pytest.param(
+            {"train": split_of(labels=[0, 1, 0, 2])},
+            ValueError,
+            "`train.labels` must be one for each of the 5 examples; got 4. Give every",
+            id="fewer labels than examples",
+        ),
+        pytest.param(
+            {"train": split_of(np.float32(1))},
+            ValueError,
+            r"`train.examples` must be \[N, ...\] .*; got shape \(\). Put the examples along",
+            id="examples without an axis",
+        ),
+        pytest.param(
+            {"train": split_of(np.zeros((5, 0), np.float32))},
+            ValueError,
+            r"`train.examples` must be \[N, ...\] with numbers in each .*; got shape \(5, 0\)",
+            id="examples of nothing",
+        ),
+        pytest.param(
+            {"train": split_of(offsets=[[0, 2, 5]])},
+            ValueError,
+            r"`train.offsets` must be of rank 1; got shape \(1, 3\). Flatten",
+            id="offsets of rank 2",
+        ),
+        pytest.param(
+            {"train": split_of(offsets=[0.0, 2, 5])},
+            TypeError,
+            "`train.offsets` must be integers; got float64",
+            id="float offsets",
+        ),
+        pytest.param(
+            {"test": split_of(offsets=[0, 2, 4, 5])},
+            ValueError,
+            "`test.offsets` must be 3 numbers from 0 to 5, for 2 clients and 5 examples; got 4",
+            id="offsets of more clients",
+        ),
+        pytest.param(
+            {"test": split_of(offsets=[0, 2, 4])},
+            ValueError,
+            "`test.offsets` must be 3 numbers from 0 to 5, .*; got 3 from 0 to 4. Take the cumul",
+            id="offsets that end early",
+        ),
+        pytest.param(
+            {"num_classes": [2, 2, 3], "train": split_of(offsets=[0, 3, 2, 5])},
+            ValueError,
+            "`train.offsets` must not decrease; got 2 after 3 for client 1. Put",
+            id="decreasing offsets",
+        ),
+        pytest.param(
+            {"num_classes": [2, 2, 3], "train": split_of(offsets=[0, 2, 2, 5])},
+            ValueError,
+            "every client must have train examples; client 1 has no train examples. Leave it out",
+            id="client without examples",
+        ),
+        pytest.param(
+            {"train": split_of(with_value(np.nan, np.float32))},
+            ValueError,
+            "client 1's train examples must be finite in float32; got nan in its example 1. Fill",
+            id="NaN",
+        ),
+        pytest.param(
+            {"test": split_of(with_value(-np.inf, np.float64, row=1))},
+            ValueError,
+            "client 0's test examples must be finite in float32; got -inf in its example 1",
+            id="infinity",
+        ),
+        pytest.param(
+            {"train": split_of(with_value(1e39, np.float64, row=4))},
+            ValueError,
+            r"client 1's train examples must be finite in float32; got 1e\+39 in its example 2",
+            id="float64 beyond float32",
+        ),
+        pytest.param(
+            {"train": split_of(with_value(2**31, np.int64))},
+            ValueError,
+            r"client 1's train examples must fit int32, \[-2147483648, 2147483647\]; got "
+            "2147483648 in its example 1. Number the tokens from 0",
+            id="token beyond int32",
+        ),
+        pytest.param(
+            {"train": split_of(with_value(2**63, np.uint64))},
+            ValueError,
+            "client 1's train examples must fit int32, .*; got 9223372036854775808 in its example",
+            id="unsigned token beyond int32",
+        ),
+        pytest.param(
+            {"train": split_of(np.full((5, 2), "word"))},
+            TypeError,
+            "train examples must be numbers .*; got <U4. Encode them",
+            id="text",
+        ),
+        pytest.param(
+            {"train": split_of(np.zeros((5, 2), np.uint8))},
+            ValueError,
+            r"must have one dtype and one shape; got uint8 \(2,\) for train and float32 \(2,\) for",
+            id="dtypes of train and test",
+        ),
+        pytest.param(
+            {"test": split_of(np.zeros((5, 3), np.float32))},
+            ValueError,
+            r"must have one dtype and one shape; got float32 \(2,\) for train and float32 \(3,\)",
+            id="shapes of train and test",
+        ),
+        pytest.param(
+            {"classes": ([0, 1],)},
+            ValueError,
+            "`classes` must be 2 arrays, one per client; got 1. Name",
+            id="classes of fewer clients",
+        ),
+        pytest.param(
+            {"classes": ([0, 1], [4, 5])},
+            ValueError,
+            "client 1's classes must be num_classes=3, one for each local label; got 2. Name",
+            id="fewer classes than local labels",
+        ),
+        pytest.param(
+            {"classes": ([0, 1], [4, 6, 5])},
+            ValueError,
+            "client 1's classes must be ascending and different; got 5 after 6. Sort them",
+            id="classes out of order",
+        ),
+        pytest.param(
+            {"classes": ([0, 1], [4, 4, 5])},
+            ValueError,
+            "client 1's classes must be ascending and different; got 4 after 4. Sort them",
+            id="a class twice",
+        ),
+        pytest.param(
+            {"classes": ([-1, 1], [4, 5, 6])},
+            ValueError,
+            r"client 0's classes must be in \[0, num_classes=2147483648\); got -1. Correct",
+            id="negative class",
+        ),
+        pytest.param(
+            {"classes": ([0, 1], [0.5, 1, 2])},
+            TypeError,
+            "client 1's classes must be integers; got float64",
+            id="float classes",
+        ),
+        pytest.param(
+            {"num_classes": [3, 3], "label_space": "global", "classes": ([0, 1], [0, 1])},
+            ValueError,
+            r"client 1's train examples must be of the classes that it holds, \[0 1\]; got class 2 "
+            "for its example 1. Add the class",
+            id="global label of a class that the client does not hold",
+        ),
+        pytest.param(
+            {"num_classes": [3, 3], "label_space": "global", "classes": ([0, 1], [0, 1, 3])},
+            ValueError,
+            r"client 1's classes must be in \[0, num_classes=3\); got 3. Correct",
+            id="global class out of range",
+        ),
+    ],
+)
+def test_client_data_refuses(changed, error, message):
+    arguments = {"train": split_of(), "test": split_of(), "num_classes": [2, 3]}
+    ClientData(**arguments)
+    with pytest.raises(error, match=message):
+        ClientData(**{**arguments, **changed})
+
+
+@pytest.mark.parametrize("label_space", ["local", "global"])
+@pytest.mark.parametrize("one_source", [False, True], ids=["two sources", "one source"])
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        pytest.param(
+            {"classes": (), "train_indices": (), "test_indices": ()},
+            ValueError,
+            "there must be at least one client; got no train indices. Add clients",
+            id="no clients",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 2],)},
+            ValueError,
+            "the partition must have the train indices of 2 clients, .*; got 1. Give every",
+            id="indices of fewer clients",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 2], [1, 2])},
+            ValueError,
+            "every example must be dealt once; got index 2 in client 0's train indices and in "
+            "client 1's train indices. Take it out of one",
+            id="index of two clients",
+        ),
+        pytest.param(
+            {"test_indices": ([4, 4], [5])},
+            ValueError,
+            "must be dealt once; got index 4 in client 0's test indices and in client 0's test",
+            id="index twice",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 8], [1, 3])},
+            ValueError,
+            r"client 0's train indices must be in \[0, 8\), the number of the dataset's examples; "
+            "got 8. Make the partition from the labels of this dataset",
+            id="index beyond the dataset",
+        ),
+        pytest.param(
+            {"test_indices": ([4], [-1])},
+            ValueError,
+            r"client 1's test indices must be in \[0, 8\), .*; got -1. Make the partition",
+            id="negative index",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 2], [1.0, 3.0])},
+            TypeError,
+            "client 1's train indices must be integers; got float64",
+            id="float indices",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 2], np.arange(8) % 2 == 1)},
+            TypeError,
+            "client 1's train indices must be integers; got bool",
+            id="mask in place of indices",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 2], [[1, 3]])},
+            ValueError,
+            r"client 1's train indices must be of rank 1; got shape \(1, 2\)",
+            id="indices of rank 2",
+        ),
+        pytest.param(
+            {"test_indices": ([], [5])},
+            ValueError,
+            "every client must have test examples; client 0 has no test examples",
+            id="client without test examples",
+        ),
+        pytest.param(
+            {"train_indices": ([0, 1], [3])},
+            ValueError,
+            r"client 0's train examples must be of the classes that it holds, \[0 2\]; got class 1 "
+            "for its example 1. Add the class to the client's classes or leave the example out",
+            id="class that the client does not hold",
+        ),
+        pytest.param(
+            {"test_indices": ([5], [4])},
+            ValueError,
+            r"client 0's test examples must be of the classes that it holds, \[0 2\]; got class 1",
+            id="test class that the client does not hold",
+        ),
+        pytest.param(
+            {"classes": ([2, 0], [1, 3])},
+            ValueError,
+            "client 0's classes must be ascending and different; got 0 after 2",
+            id="classes out of order",
+        ),
+        pytest.param(
+            {"classes": ([0, 2], [1, 3, 4])},
+            ValueError,
+            r"client 1's classes must be in \[0, num_classes=4\); got 4",
+            id="class beyond the dataset's",
+        ),
+        pytest.param(
+            {"classes": ([0, 2], [])},
+            ValueError,
+            "every client must hold a class; client 1 holds none",
+            id="client without a class",
+        ),
+    ],
+)
+def test_federate_refuses_a_partition(changed, error, message, one_source, label_space):
+    dataset = Dataset("four", TRAIN, None if one_source else TRAIN, num_classes=4)
+    arguments = {
+        "classes": ([0, 2], [1, 3]),
+        "train_indices": ([0, 2], [1, 3]),
+        "test_indices": ([4], [5]),
+    }
+    federate(dataset, Partition(**arguments), label_space)
+    with pytest.raises(error, match=message):
+        federate(dataset, Partition(**{**arguments, **changed}), label_space)
+
+
+def test_an_example_is_for_training_or_for_the_test():
+    """Only where both are dealt from the same examples."""
+    both = Partition(([0, 2], [1, 3]), ([0, 2], [1, 3]), ([4], [3]))
+    assert federate(Dataset("four", TRAIN, TRAIN, num_classes=4), both).num_clients == 2
+    with pytest.raises(
+        ValueError, match="got index 3 in client 1's train indices and in client 1's test indices"
+    ):
+        federate(Dataset("four", TRAIN, None, num_classes=4), both)
+
+
+@pytest.mark.parametrize(
+    ("examples", "error", "message"),
+    [
+        pytest.param(
+            Examples(TRAIN.examples, np.array([0, 1, 2, 3, 0, 1, 9, 3])),
+            ValueError,
+            r"client 1's train labels must be in \[0, num_classes=4\); got 9 for its example 3",
+            id="label out of range",
+        ),
+        pytest.param(
+            Examples(TRAIN.examples, np.array([0, -1, 2, 3, 0, 1, 2, 3])),
+            ValueError,
+            r"client 0's train labels must be in \[0, num_classes=4\); got -1 for its example 0",
+            id="negative label",
+        ),
+        pytest.param(
+            Examples(TRAIN.examples, TRAIN.labels.astype(np.float32)),
+            TypeError,
+            "`train.labels` must be integers; got float32",
+            id="float labels",
+        ),
+        pytest.param(
+            Examples(TRAIN.examples, TRAIN.labels[:, None]),
+            ValueError,
+            r"`train.labels` must be of rank 1; got shape \(8, 1\)",
+            id="labels of rank 2",
+        ),
+        pytest.param(
+            Examples(TRAIN.examples, TRAIN.labels[:7]),
+            ValueError,
+            "`train.labels` must be one for each of the 8 examples; got 7",
+            id="fewer labels than examples",
+        ),
+        pytest.param(
+            Examples(np.float32(0), TRAIN.labels),
+            ValueError,
+            r"`train.examples` must be \[N, ...\] .*; got shape \(\)",
+            id="examples without an axis",
+        ),
+        pytest.param(
+            Examples(np.array([0, 1, 2, 3, 4, 5, np.nan, 7]), TRAIN.labels),
+            ValueError,
+            "client 1's train examples must be finite in float32; got nan in its example 3",
+            id="NaN",
+        ),
+        pytest.param(
+            Examples(TRAIN.examples / 255, TRAIN.labels),
+            ValueError,
+            r"must have one dtype and one shape; got float32 \(1,\) for train and uint8 \(1,\)",
+            id="dtypes of train and test",
+        ),
+    ],
+)
+def test_federate_refuses_examples(examples, error, message):
+    with pytest.raises(error, match=message):
+        federate(Dataset("four", examples, TEST, num_classes=4), PARTITION)

@@ -12,10 +12,10 @@ def test_digits_are_scikit_learns(digits_dir):
     from sklearn.datasets import load_digits
 
     dataset = data.load("digits", data_dir=digits_dir)
-    assert dataset.train.images.shape == (1438, 8, 8, 1)
-    assert dataset.test.images.shape == (359, 8, 8, 1)
+    assert dataset.train.examples.shape == (1438, 8, 8, 1)
+    assert dataset.test.examples.shape == (359, 8, 8, 1)
     assert dataset.num_classes == 10
-    ours = np.concatenate([dataset.train.images, dataset.test.images]).reshape(-1, 64)
+    ours = np.concatenate([dataset.train.examples, dataset.test.examples]).reshape(-1, 64)
     theirs = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
 
@@ -50,7 +50,7 @@ def test_directory_that_cannot_be_written_is_one_line():
 
 
 def make_omniglot(path: pathlib.Path):
-    """A TFDS directory in the format of Omniglot: splits small1 (alphabets 3, 8) and small2 (alphabets 8, 5)."""
+    """Makes a TFDS directory in Omniglot's format: small1 (alphabets 3, 8), small2 (8, 5)."""
     features = tfds.builder_cls("omniglot")(data_dir=str(path)).info.features
 
     def examples(alphabets):
@@ -71,7 +71,10 @@ def make_omniglot(path: pathlib.Path):
         import tensorflow as tf
 
         shapes = {"image": (105, 105, 3), "alphabet": (), "alphabet_char_id": (), "label": ()}
-        spec = {key: tf.TensorSpec(shape, tf.uint8 if shape else tf.int64) for key, shape in shapes.items()}
+        spec = {
+            key: tf.TensorSpec(shape, tf.uint8 if shape else tf.int64)
+            for key, shape in shapes.items()
+        }
         return tf.data.Dataset.from_generator(lambda: examples(alphabets), output_signature=spec)
 
     tfds.dataset_builders.store_as_tfds_dataset(
@@ -87,15 +90,16 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     make_omniglot(tmp_path)
     dataset = data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))
     assert dataset.test is None
-    assert dataset.train.images.shape == (3 * 2 * 4 * 4, 28, 28, 1)
+    assert dataset.train.examples.shape == (3 * 2 * 4 * 4, 28, 28, 1)
     assert sorted(set(dataset.train.groups)) == [3, 5, 8]
-    first = dataset.train.images[::24]
+    first = dataset.train.examples[::24]
     for turn in range(1, 4):
         np.testing.assert_array_equal(first[turn], np.rot90(first[0], turn))
     # Ink is high, paper 0.
     assert first[0][0, 0] == 255
     assert first[0][-1, -1] == 0
-    clients = data.federate(dataset, data.by_group(dataset.train.groups, dataset.train.labels, seed=0))
+    partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
+    clients = data.federate(dataset, partition)
     assert clients.num_clients == 3
     np.testing.assert_array_equal(clients.num_classes, [2, 2, 2])
     np.testing.assert_array_equal(clients.train.sizes, [24, 24, 24])

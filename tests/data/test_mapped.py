@@ -4,28 +4,38 @@ import tensorflow as tf
 
 from tf_pflego.data import ClientSplit, mapped
 
+# x * (1 / 255) and x / 255 differ by one rounding of float32.
+_ROUNDING = 1e-6
 # More than TensorFlow copies into a graph as a constant.
 _MANY = 3_000_000
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
 def test_rows_are_the_splits(dtype):
     rng = np.random.default_rng(0)
     examples = rng.integers(0, 256, (10_000, 3)).astype(dtype)
-    split = mapped.MappedSplit(ClientSplit(examples, np.arange(10_000, dtype=np.int32), np.array([0, 10_000])))
+    labels = np.arange(10_000, dtype=np.int32)
+    split = mapped.MappedSplit(ClientSplit(examples, labels, np.array([0, 10_000])))
     read = tf.function(lambda start, count: split.open().read(start, count))
     for start, count in ((0, 10_000), (1, 4), (4097, 3), (9_999, 1)):
         rows, labels = read(start, count)
-        expected = examples[start : start + count].astype(np.float32)
-        np.testing.assert_allclose(rows, expected / 255 if dtype == np.uint8 else expected, rtol=1e-6)
+        expected = examples[start : start + count]
+        assert rows.dtype == (np.int32 if dtype == np.int32 else np.float32)
+        np.testing.assert_allclose(
+            rows, expected / 255 if dtype == np.uint8 else expected, rtol=_ROUNDING
+        )
         np.testing.assert_array_equal(labels, range(start, start + count))
     split.close()
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
 def test_an_operation_may_write_where_its_input_was(dtype):
-    """TensorFlow does so where nothing else reads the input; into a mapped file that would end the process."""
-    split = mapped.MappedSplit(ClientSplit(np.ones((_MANY, 1), dtype), np.ones(_MANY, np.int32), np.array([0, _MANY])))
+    """TensorFlow does so where nothing else reads the input.
+
+    Into a mapped file that would end the process.
+    """
+    ones = ClientSplit(np.ones((_MANY, 1), dtype), np.ones(_MANY, np.int32), np.array([0, _MANY]))
+    split = mapped.MappedSplit(ones)
 
     @tf.function
     def negated(start, count):

@@ -18,15 +18,19 @@ def test_round_robin_deals_every_example_once_and_evenly(held):
             assert len(classes) == held
             assert set(labels[part]) <= set(classes)
         for label in range(10):
-            shares = [np.sum(labels[part] == label) for c, part in zip(partition.classes, parts, strict=True) if label in c]
+            holders = [k for k, classes in enumerate(partition.classes) if label in classes]
+            shares = [np.sum(labels[parts[k]] == label) for k in holders]
             assert max(shares) - min(shares) <= 1  # Dealt one by one.
 
 
 def test_round_robin_is_a_function_of_the_seed():
     arguments = (labels_of(10, 50), labels_of(10, 20), 20, 2, 10)
     same, again, other = (round_robin(*arguments, seed=seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(same.train_indices, again.train_indices, strict=True))
-    assert any(not np.array_equal(a, b) for a, b in zip(same.train_indices, other.train_indices, strict=True))
+    clients = range(20)
+    for split in ("train_indices", "test_indices"):
+        first, second, third = (getattr(partition, split) for partition in (same, again, other))
+        assert all(np.array_equal(first[k], second[k]) for k in clients)
+        assert any(not np.array_equal(first[k], third[k]) for k in clients)
 
 
 def test_every_class_is_held_even_with_as_few_clients_as_can():
@@ -36,30 +40,154 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
 
 
 @pytest.mark.parametrize(
-    ("clients", "held", "message"),
+    ("changed", "error", "message"),
     [
-        (10, 11, r"must be in \[1, 10\], the number of classes; got 11"),
-        (10, 0, r"must be in \[1, 10\]"),
-        (4, 2, "must be at least 5, so that with 2 classes a client each of the 10 classes is held"),
-        (0, 2, "`num_clients` must be at least 1; got 0"),
-        (1000, 1, "every client must have train examples"),
+        pytest.param(
+            {"num_held": 11},
+            ValueError,
+            r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower",
+            id="more classes per client than there are",
+        ),
+        pytest.param(
+            {"num_held": 0},
+            ValueError,
+            r"`classes_per_client` must be in \[1, 10\], the number of classes; got 0. Raise",
+            id="no class per client",
+        ),
+        pytest.param(
+            {"num_clients": 4},
+            ValueError,
+            "must be at least 5, so that with 2 classes per client each of the 10 classes is held",
+            id="a class without a holder",
+        ),
+        pytest.param(
+            {"num_clients": 0},
+            ValueError,
+            "`num_clients` must be at least 1; got 0. Raise --num_clients",
+            id="no clients",
+        ),
+        pytest.param(
+            {"num_clients": 1000},
+            ValueError,
+            "every client must have train examples; .* would have none of the 200",
+            id="more clients than examples",
+        ),
+        pytest.param(
+            {"train_labels": [*range(10), 12, 10]},
+            ValueError,
+            r"`train_labels` must be in \[0, 10\), the classes; got 12 for example 10. Correct",
+            id="train label beyond the classes",
+        ),
+        pytest.param(
+            {"test_labels": [*range(10), -1]},
+            ValueError,
+            r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Correct",
+            id="negative test label",
+        ),
+        pytest.param(
+            {"train_labels": labels_of(10, 20).astype(np.float64)},
+            TypeError,
+            "`train_labels` must be integers; got float64. Convert them",
+            id="float labels",
+        ),
+        pytest.param(
+            {"test_labels": labels_of(10, 20)[:, None]},
+            ValueError,
+            r"`test_labels` must be of rank 1; got shape \(200, 1\). Flatten",
+            id="labels of rank 2",
+        ),
     ],
 )
-def test_the_impossible_is_refused_with_its_numbers(clients, held, message):
-    with pytest.raises(ValueError, match=message):
-        round_robin(labels_of(10, 20), labels_of(10, 20), clients, held, 10, seed=0)
+def test_round_robin_refuses_the_impossible_with_its_numbers(changed, error, message):
+    arguments = {
+        "train_labels": labels_of(10, 20),
+        "test_labels": labels_of(10, 20),
+        "num_clients": 10,
+        "num_held": 2,
+        "num_classes": 10,
+        "seed": 0,
+    }
+    round_robin(**arguments)
+    with pytest.raises(error, match=message):
+        round_robin(**{**arguments, **changed})
 
 
-def test_by_group_is_one_client_a_group_with_a_quarter_of_each_class_for_test():
+def test_by_group_is_one_client_per_group_with_a_quarter_of_each_class_for_test():
     labels = np.repeat(np.arange(6), 80)
     groups = np.repeat([4, 9], [160, 320])
     partition = by_group(groups, labels, seed=0)
     assert [list(c) for c in partition.classes] == [[0, 1], [2, 3, 4, 5]]
-    for classes, train, test in zip(partition.classes, partition.train_indices, partition.test_indices, strict=True):
-        for label in classes:
-            assert (np.sum(labels[train] == label), np.sum(labels[test] == label)) == (60, 20)
+    for k in range(partition.num_clients):
+        for label in partition.classes[k]:
+            assert np.sum(labels[partition.train_indices[k]] == label) == 60
+            assert np.sum(labels[partition.test_indices[k]] == label) == 20
     everything = np.concatenate([*partition.train_indices, *partition.test_indices])
     np.testing.assert_array_equal(np.sort(everything), np.arange(480))
+
+
+def test_groups_may_be_names():
+    partition = by_group(np.repeat(["zoe", "ada"], 8), np.repeat([0, 1, 2, 3], 4), seed=0)
+    assert [list(classes) for classes in partition.classes] == [[2, 3], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        pytest.param(
+            {"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])},
+            ValueError,
+            r"`labels` must be in \[0, 2147483648\), the classes; got -3 for example 2",
+            id="negative label",
+        ),
+        pytest.param(
+            {"labels": np.array([0.0, 0, 0, 0, 1, 1, 1, 1])},
+            TypeError,
+            "`labels` must be integers; got float64",
+            id="float labels",
+        ),
+        pytest.param(
+            {"groups": np.zeros(7, int)},
+            ValueError,
+            r"`groups` must be 8 ids, .*, one for each label; got int64 of shape \(7,\)",
+            id="fewer groups than labels",
+        ),
+        pytest.param(
+            {"groups": None},
+            ValueError,
+            r"`groups` must be 8 ids, .*; got object of shape \(\)",
+            id="no groups",
+        ),
+        pytest.param(
+            {"groups": np.full(8, np.nan)},
+            ValueError,
+            "`groups` must be 8 ids, integers or text, .*; got float64",
+            id="float groups",
+        ),
+        pytest.param(
+            {"test_fraction": -0.25},
+            ValueError,
+            r"`test_fraction` must be in \(0, 1\); got -0.25",
+            id="negative share of test examples",
+        ),
+        pytest.param(
+            {"test_fraction": 1.0},
+            ValueError,
+            r"`test_fraction` must be in \(0, 1\); got 1.0",
+            id="all examples for the test",
+        ),
+        pytest.param(
+            {"test_fraction": 0.2},
+            ValueError,
+            "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test",
+            id="too few examples of each class",
+        ),
+    ],
+)
+def test_by_group_refuses(changed, error, message):
+    arguments = {"groups": np.repeat([4, 9], 4), "labels": np.repeat([0, 1], 4), "seed": 0}
+    by_group(**arguments)
+    with pytest.raises(error, match=message):
+        by_group(**{**arguments, **changed})
 
 
 def test_saved_partition_is_read_back(tmp_path):

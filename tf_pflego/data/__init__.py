@@ -2,6 +2,7 @@
 
 from tf_pflego.data.clients import ClientData, ClientSplit, federate
 from tf_pflego.data.datasets import Dataset, DatasetError, Examples, load
+from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "by_group",
     "classes_per_client",
     "federate",
+    "from_arrays",
     "load",
     "round_robin",
 ]

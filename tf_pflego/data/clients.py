@@ -6,6 +6,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.data import checks
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
 
@@ -16,8 +17,11 @@ LABEL_SPACES = ("local", "global")
 class ClientSplit:
     """The training or the test examples of all clients, those of client 0 first.
 
+    `ClientData` checks its two splits and brings them into the dtypes named here.
+
     Attributes:
-      examples: [N, ...] uint8 or float32; uint8 stands for images, read as floats in [0, 1].
+      examples: [N, ...] uint8, float32 or int32. uint8 stands for images, which a model sees as
+        floats in [0, 1]; int32 for tokens and other numbers that it sees as they are.
       labels: [N] int32.
       offsets: [I + 1] int64; client i has the examples from offsets[i] to offsets[i + 1].
     """
@@ -41,13 +45,24 @@ class ClientSplit:
 class ClientData:
     """The data of a federation.
 
+    Examples may be given in any dtype of numbers: uint8 stays, other floats become float32, bool
+    and other integers int32. Labels and `num_classes` may be of any integer dtype.
+
     Attributes:
       train: Training examples.
-      test: Test examples.
-      num_classes: [I] int32, K_i, the classes of each client.
-      label_space: local (labels 0 .. K_i - 1, a client's own classes in ascending order) or global.
+      test: Test examples, of the same dtype and shape.
+      num_classes: [I] int32, K_i, the number of classes of each client: its labels are below K_i.
+      label_space: local (a label is a position among the client's own classes, 0 .. K_i - 1) or
+        global (a label is a class).
       partition: Which examples of the dataset these are; None if the data came some other way.
       dataset: Name of the dataset.
+      classes: For each client its global classes, ascending. The default is what the partition
+        says, or else 0 .. K_i - 1.
+
+    Raises:
+      TypeError: Examples are no numbers, or labels, offsets or classes no integers.
+      ValueError: The arrays do not fit together, a client has no examples or no class, a label or
+        class is out of its range, a float is not finite, or an integer does not fit int32.
     """
 
     train: ClientSplit
@@ -56,17 +71,35 @@ class ClientData:
     label_space: str = "local"
     partition: partition_lib.Partition | None = None
     dataset: str = "custom"
+    classes: tuple[np.ndarray, ...] | None = None
 
     def __post_init__(self):
-        for name, split in (("train", self.train), ("test", self.test)):
-            if len(split.offsets) != self.num_clients + 1 or split.offsets[0] or split.offsets[-1] != len(split.labels):
-                raise ValueError(f"`{name}.offsets` must go from 0 to {len(split.labels)} in {self.num_clients + 1} numbers.")
-            if len(split.examples) != len(split.labels):
-                raise ValueError(f"`{name}` has {len(split.examples)} examples but {len(split.labels)} labels.")
-            if split.examples.dtype not in (np.uint8, np.float32):
-                raise ValueError(f"`{name}.examples` must be uint8 or float32; got {split.examples.dtype}.")
-            if np.any(split.sizes < 1):
-                raise ValueError(f"client {np.argmin(split.sizes)} has no {name} examples; leave it out.")
+        if self.label_space not in LABEL_SPACES:
+            raise ValueError(
+                f"`label_space` must be one of {', '.join(LABEL_SPACES)}; got "
+                f"{self.label_space!r}. Choose one of them."
+            )
+        num_classes = _checked_num_classes(self.num_classes)
+        splits = {"train": self.train, "test": self.test}
+        splits = {name: _stored(name, split, num_classes) for name, split in splits.items()}
+        train, test = (split.examples for split in splits.values())
+        if train.dtype != test.dtype or train.shape[1:] != test.shape[1:]:
+            raise ValueError(
+                "train and test examples must have one dtype and one shape; got "
+                f"{train.dtype} {train.shape[1:]} for train and {test.dtype} {test.shape[1:]} for "
+                "test. Prepare both in the same way."
+            )
+        classes = self.classes
+        if classes is None and self.partition is not None:
+            classes = self.partition.classes
+        if classes is None:
+            classes = _first_classes(num_classes)
+        else:
+            classes = _checked_classes(classes, num_classes, self.label_space, splits)
+        stored = {**splits, "num_classes": num_classes, "classes": classes}
+        for field, value in stored.items():
+            # Frozen is for users: what they gave is replaced once, by what is stored.
+            object.__setattr__(self, field, value)
 
     @property
     def num_clients(self) -> int:
@@ -84,37 +117,187 @@ class ClientData:
         return (self.train.sizes / self.train.offsets[-1]).astype(np.float32)
 
 
-def federate(dataset: Dataset, partition: partition_lib.Partition, label_space: str = "local") -> ClientData:
+def federate(
+    dataset: Dataset, partition: partition_lib.Partition, label_space: str = "local"
+) -> ClientData:
     """Deals a dataset out to clients.
 
     Args:
       dataset: The examples.
       partition: Who holds which of them.
-      label_space: local or global.
+      label_space: local or global; see `ClientData`.
+
+    Raises:
+      TypeError: As `ClientData`; and indices that are no integers.
+      ValueError: As `ClientData`; and an index that the dataset does not have or that is dealt
+        twice, or an example of a class that its client does not hold.
     """
-    if label_space not in LABEL_SPACES:
-        raise ValueError(f"`label_space` must be one of {', '.join(LABEL_SPACES)}; got {label_space!r}.")
-    sources = (dataset.train, dataset.train if dataset.test is None else dataset.test)
+    sources = {"train": dataset.train, "test": dataset.test}
+    if dataset.test is None:
+        sources["test"] = dataset.train
+    for split, source in sources.items():
+        labels = checks.integers(source.labels, f"`{split}.labels`")
+        _refuse_unpaired(split, np.asarray(source.examples), labels)
+    sizes = {split: len(source.labels) for split, source in sources.items()}
+    dealt = {
+        "train": _checked_indices("train", partition, partition.train_indices, sizes["train"]),
+        "test": _checked_indices("test", partition, partition.test_indices, sizes["test"]),
+    }
+    if dataset.test is None:
+        _refuse_dealt_twice(dealt)
+    else:
+        for split, indices in dealt.items():
+            _refuse_dealt_twice({split: indices})
+    classes, class_offsets = partition_lib.joined(partition.classes, "classes")
+    checks.refuse_bad_classes(classes, class_offsets, dataset.num_classes)
     splits = []
-    for source, indices in zip(sources, (partition.train_indices, partition.test_indices), strict=True):
-        labels = source.labels[np.concatenate(indices)]
-        offsets = partition_lib.starts([len(part) for part in indices])
+    for split, (rows, offsets) in dealt.items():
+        labels = np.asarray(sources[split].labels)[rows]
+        checks.refuse_labels_outside(split, labels, offsets, dataset.num_classes)
         if label_space == "local":
-            labels = np.concatenate(
-                [
-                    np.searchsorted(classes, labels[a:b])
-                    for classes, a, b in zip(partition.classes, offsets[:-1], offsets[1:], strict=True)
-                ]
-            )
-        splits.append(ClientSplit(source.images[np.concatenate(indices)], labels.astype(np.int32), offsets))
-    own = [len(classes) for classes in partition.classes]
-    num_classes = own if label_space == "local" else [dataset.num_classes] * partition.num_clients
-    return ClientData(*splits, np.asarray(num_classes, np.int32), label_space, partition, dataset.name)
+            labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
+        splits.append(ClientSplit(np.asarray(sources[split].examples)[rows], labels, offsets))
+    num_classes = np.diff(class_offsets)
+    if label_space == "global":
+        num_classes = np.full(partition.num_clients, dataset.num_classes)
+    return ClientData(*splits, num_classes, label_space, partition, dataset.name)
 
 
-def as_floats(examples: tf.Tensor) -> tf.Tensor:
-    """Returns examples as float32; the one place where stored images become numbers in [0, 1]."""
+def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
+    """Returns a copy of stored examples as a model takes them.
+
+    uint8 becomes float32 in [0, 1], the only place where it does; float32 and int32 stay as they
+    are.
+    """
     if examples.dtype == tf.uint8:
-        # x / 255 in one pass over the memory.
-        return tf.raw_ops.Dequantize(input=tf.bitcast(examples, tf.quint8), min_range=0.0, max_range=1.0, mode="MIN_COMBINED")
-    return examples
+        # x / 255 in one pass over the memory, which is the copy.
+        return tf.raw_ops.Dequantize(
+            input=tf.bitcast(examples, tf.quint8),
+            min_range=0.0,
+            max_range=1.0,
+            mode="MIN_COMBINED",
+        )
+    return tf.raw_ops.DeepCopy(x=examples)
+
+
+def _checked_num_classes(num_classes):
+    """Returns [I] int32."""
+    num_classes = checks.integers(num_classes, "`num_classes`")
+    if not len(num_classes):
+        raise ValueError("there must be at least one client; got none. Add clients.")
+    wrong = (num_classes < 1) | (num_classes >= checks.LABEL_LIMIT)
+    if wrong.any():
+        client = np.argmax(wrong)
+        raise ValueError(
+            f"`num_classes` must be in [1, {checks.LABEL_LIMIT}) for every client; got "
+            f"{num_classes[client]} for client {client}. Give the number of its classes."
+        )
+    return num_classes.astype(np.int32, copy=False)
+
+
+def _stored(name, split, num_classes):
+    """Returns the checked split in the dtypes in which it is stored."""
+    examples = np.asarray(split.examples)
+    labels = checks.integers(split.labels, f"`{name}.labels`")
+    offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
+    _refuse_unpaired(name, examples, labels)
+    if len(offsets) != len(num_classes) + 1 or offsets[0] != 0 or offsets[-1] != len(labels):
+        got = f"{len(offsets)} from {offsets[0]} to {offsets[-1]}" if len(offsets) else "none"
+        raise ValueError(
+            f"`{name}.offsets` must be {len(num_classes) + 1} numbers from 0 to {len(labels)}, "
+            f"for {len(num_classes)} clients and {len(labels)} examples; got {got}. "
+            "Take the cumulative sum of the clients' numbers of examples."
+        )
+    sizes = np.diff(offsets)
+    if np.any(sizes < 0):
+        client = np.argmax(sizes < 0)
+        raise ValueError(
+            f"`{name}.offsets` must not decrease; got {offsets[client + 1]} after "
+            f"{offsets[client]} for client {client}. Put the clients' examples in client order."
+        )
+    checks.refuse_empty(name, sizes)
+    checks.refuse_labels_outside(name, labels, offsets, num_classes)
+    examples = checks.storable_examples(name, examples, offsets)
+    return ClientSplit(examples, labels.astype(np.int32, copy=False), offsets)
+
+
+def _refuse_unpaired(name, examples, labels):
+    """Raises ValueError unless there is one label for each example, of at least one number."""
+    if examples.ndim < 1 or 0 in examples.shape[1:]:
+        raise ValueError(
+            f"`{name}.examples` must be [N, ...] with numbers in each example; got shape "
+            f"{examples.shape}. Put the examples along the first axis."
+        )
+    if len(examples) != len(labels):
+        raise ValueError(
+            f"`{name}.labels` must be one for each of the {len(examples)} examples; got "
+            f"{len(labels)}. Give every example its label."
+        )
+
+
+def _first_classes(num_classes):
+    """Returns 0 .. K_i - 1 for each client, one array for all clients with the same K_i."""
+    ranges = {count: np.arange(count) for count in np.unique(num_classes).tolist()}
+    for classes in ranges.values():
+        classes.setflags(write=False)
+    return tuple(map(ranges.__getitem__, num_classes.tolist()))
+
+
+def _checked_classes(classes, num_classes, label_space, splits):
+    """Returns the classes of each client, [K_i] int64."""
+    if len(classes) != len(num_classes):
+        raise ValueError(
+            f"`classes` must be {len(num_classes)} arrays, one per client; got {len(classes)}. "
+            "Name the classes of every client."
+        )
+    flat, offsets = partition_lib.joined(classes, "classes")
+    if label_space == "local":
+        checks.refuse_bad_classes(flat, offsets, checks.LABEL_LIMIT)
+        counts = np.diff(offsets)
+        if np.any(counts != num_classes):
+            client = np.argmax(counts != num_classes)
+            raise ValueError(
+                f"client {client}'s classes must be num_classes={num_classes[client]}, one for "
+                f"each local label; got {counts[client]}. Name them all."
+            )
+    else:
+        checks.refuse_bad_classes(flat, offsets, num_classes)
+        for name, split in splits.items():
+            checks.positions_among_classes(name, split.labels, split.offsets, flat, offsets)
+    return partition_lib.parted(flat, offsets)
+
+
+def _checked_indices(split, partition, indices, num_examples):
+    """Returns the indices of all clients end to end, and their offsets."""
+    if len(indices) != partition.num_clients:
+        raise ValueError(
+            f"the partition must have the {split} indices of {partition.num_clients} clients, as "
+            f"many as it has lists of classes; got {len(indices)}. Give every client both."
+        )
+    rows, offsets = partition_lib.joined(indices, f"{split} indices")
+    checks.refuse_empty(split, np.diff(offsets))
+    outside = (rows < 0) | (rows >= num_examples)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise ValueError(
+            f"client {checks.place(row, offsets)[0]}'s {split} indices must be in [0, "
+            f"{num_examples}), the number of the dataset's examples; got {rows[row]}. Make the "
+            "partition from the labels of this dataset."
+        )
+    return rows, offsets
+
+
+def _refuse_dealt_twice(dealt):
+    """Raises ValueError if an index occurs twice in the splits, which share their examples."""
+    counts = np.bincount(np.concatenate([rows for rows, _ in dealt.values()]))
+    if counts.max() > 1:
+        index = np.argmax(counts > 1)
+        holders = [
+            f"client {checks.place(row, offsets)[0]}'s {split} indices"
+            for split, (rows, offsets) in dealt.items()
+            for row in np.flatnonzero(rows == index)
+        ]
+        raise ValueError(
+            f"every example must be dealt once; got index {index} in {' and in '.join(holders[:2])}"
+            ". Take it out of one."
+        )

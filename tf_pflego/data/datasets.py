@@ -1,4 +1,4 @@
-"""Image classification datasets from TFDS as arrays, before they are dealt out to clients."""
+"""Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
 
 import contextlib
 import dataclasses
@@ -25,15 +25,16 @@ class DatasetError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Labelled images.
+    """Labelled examples: images, rows of a table, token sequences.
 
     Attributes:
-      images: [N, height, width, channels] uint8.
-      labels: [N] int32, global classes.
-      groups: [N] int32 or None; where the dataset itself says who holds what (Omniglot's alphabets).
+      examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
+        uint8. `ClientData` says which dtypes there are and how they are read.
+      labels: [N] integers, global classes.
+      groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's alphabets).
     """
 
-    images: np.ndarray
+    examples: np.ndarray
     labels: np.ndarray
     groups: np.ndarray | None = None
 
@@ -56,7 +57,10 @@ class Dataset:
 
 
 def load(
-    name: str, data_dir: str | None = None, download: bool = False, omniglot_splits: Sequence[str] = ("train", "test")
+    name: str,
+    data_dir: str | None = None,
+    download: bool = False,
+    omniglot_splits: Sequence[str] = ("train", "test"),
 ) -> Dataset:
     """Loads a dataset with TFDS.
 
@@ -64,11 +68,12 @@ def load(
       name: One of `NAMES`.
       data_dir: TFDS data directory; None for TFDS' own default.
       download: Whether a dataset that is not there may be downloaded. `digits` needs no download.
-      omniglot_splits: The splits of Omniglot to merge; an alphabet that an earlier one holds is not taken again.
+      omniglot_splits: The splits of Omniglot to merge; an alphabet that an earlier one holds is
+        not taken again.
 
     Raises:
-      DatasetError: Unknown name or split, not there and not to be downloaded, or a download that failed; a failed
-        download leaves nothing behind.
+      DatasetError: Unknown name or split, not there and not to be downloaded, or a download that
+        failed; a failed download leaves nothing behind.
     """
     if name not in NAMES:
         raise DatasetError(f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}.")
@@ -94,16 +99,18 @@ def _prepared_builder(name, data_dir, may_prepare):
     root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     if not may_prepare:
         raise DatasetError(
-            f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, or let it be fetched with "
-            "--download."
+            f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, "
+            "or let it be fetched with --download."
         )
     try:
         return _prepare(builder, name, root)
-    except Exception as error:  # TFDS, requests and the file system each have their own; the user needs one line.
+    except Exception as error:
+        # TFDS, requests and the file system each have their own; the user needs one line.
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DatasetError(
-            f"`dataset` {name} could not be prepared in {root} ({reason}). Check the network and that the directory can be "
-            "written, or point --data_dir to a TFDS directory that has it."
+            f"`dataset` {name} could not be prepared in {root} ({reason}). Check the network and "
+            "that the directory can be written, or point --data_dir to a TFDS directory that has "
+            "it."
         ) from error
 
 
@@ -147,22 +154,25 @@ def _read(builder, split):
         return tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
     except (OSError, tf.errors.OpError) as error:
         raise DatasetError(
-            f"`dataset` {builder.info.name}, split {split}, could not be read from {builder.data_dir} "
-            f"({str(error).splitlines()[0][:200]}). Remove that directory and prepare it again."
+            f"`dataset` {builder.info.name}, split {split}, could not be read from "
+            f"{builder.data_dir} ({str(error).splitlines()[0][:200]}). Remove that directory and "
+            "prepare it again."
         ) from error
 
 
 def _load_omniglot(builder, splits):
-    """28x28 images with ink high, each in its four rotations. Source: PFLEGO, section 4.2, as ruled."""
+    """Loads 28x28 images with ink high, each in its four rotations. Source: PFLEGO, section 4.2."""
     images, labels, alphabets = [], [], []
     seen: set[int] = set()
     if not splits or len(set(splits)) != len(splits):
-        raise DatasetError(f"`omniglot_splits` must name different splits; got {','.join(splits)!r}.")
+        raise DatasetError(
+            f"`omniglot_splits` must name different splits; got {','.join(splits)!r}."
+        )
     for split in splits:
         if split not in builder.info.splits:
             raise DatasetError(
-                f"`omniglot_splits` must be among {', '.join(builder.info.splits)}; got {split!r}. In {builder.data_dir} there "
-                "is no other."
+                f"`omniglot_splits` must be among {', '.join(builder.info.splits)}; got "
+                f"{split!r}. There is no other in {builder.data_dir}."
             )
         here = set()
         for example in tfds.as_numpy(builder.as_dataset(split=split)):
@@ -173,7 +183,8 @@ def _load_omniglot(builder, splits):
                 labels.append(example["label"])
                 alphabets.append(alphabet)
         seen |= here
-    small = tf.image.resize(np.stack(images).astype(np.float32), [_OMNIGLOT_SIDE] * 2, method="area").numpy()
+    large = np.stack(images).astype(np.float32)
+    small = tf.image.resize(large, [_OMNIGLOT_SIDE] * 2, method="area").numpy()
     small = np.rint(255 - small).astype(np.uint8)
     return Dataset(
         "omniglot",

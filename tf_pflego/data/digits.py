@@ -1,4 +1,4 @@
-"""TFDS builder of `digits`: scikit-learn's 1,797 handwritten digits of 8x8 pixels, which need no network."""
+"""TFDS builder of `digits`: scikit-learn's 1,797 handwritten digits, which need no network."""
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -7,7 +7,7 @@ _TEST_EVERY = 5
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):
-    """Optical recognition of handwritten digits (Alpaydin and Kaynak, UCI 1998), as scikit-learn ships it.
+    """Handwritten digits of 8x8 pixels (Alpaydin and Kaynak, UCI 1998), as scikit-learn ships them.
 
     Every fifth example is the test split. The grey values 0 to 16 are stretched to 0 to 255.
     """
@@ -24,13 +24,18 @@ class Digits(tfds.core.GeneratorBasedBuilder):
                 }
             ),
             supervised_keys=("image", "label"),
-            homepage="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
-            citation="@misc{optdigits, author={Alpaydin, E. and Kaynak, C.}, year={1998}, doi={10.24432/C50P49}}",
+            homepage="https://scikit-learn.org/stable/modules/generated/"
+            "sklearn.datasets.load_digits.html",
+            citation="@misc{optdigits, author={Alpaydin, E. and Kaynak, C.}, year={1998}, "
+            "doi={10.24432/C50P49}}",
         )
 
     def _split_generators(self, dl_manager):
         del dl_manager
-        return {"train": self._generate_examples(test=False), "test": self._generate_examples(test=True)}
+        return {
+            "train": self._generate_examples(test=False),
+            "test": self._generate_examples(test=True),
+        }
 
     def _generate_examples(self, test):
         from sklearn.datasets import load_digits  # Slow to import, and needed only once.

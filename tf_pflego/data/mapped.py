@@ -1,15 +1,20 @@
-"""The clients' data in files that any process can map into its memory: rows are read where they are needed, not shipped."""
+"""The clients' data in files that any process can map into its memory.
+
+Rows are read where they are needed, and never shipped.
+"""
 
 import tempfile
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.data.clients import ClientData, ClientSplit, as_floats
+from tf_pflego.data.clients import ClientData, ClientSplit, copied_as_model_inputs
 
 
 class MappedSplit:
-    """Examples and labels in two files without names, which end with the last process that has them open.
+    """Examples and labels in two files without names.
+
+    The files end with the last process that has them open.
 
     Args:
       split: The split; its arrays are written to the files.
@@ -29,17 +34,21 @@ class MappedSplit:
         return [file.fileno() for file in self._files]
 
     def open(self) -> "Rows":
-        """Returns the rows, as operations of the graph being built: views of the files, in the process that runs the graph.
+        """Returns the rows, as operations of the graph being built.
 
-        The files are mapped when these operations run; a loop should open them once, outside.
+        They are views of the files, in the process that runs the graph. The files are mapped when
+        these operations run; a loop should open them once, outside.
         """
         if tf.executing_eagerly():
-            # TensorFlow would keep the mapping for good, and return it for the next file that gets the same number.
+            # TensorFlow would keep the mapping for good, and return it for the next file that gets
+            # the same number.
             raise RuntimeError("`open` must be called inside a tf.function.")
         return Rows(
             *(
                 tf.raw_ops.ImmutableConst(
-                    dtype=array.dtype, shape=array.shape, memory_region_name=f"/proc/self/fd/{file.fileno()}"
+                    dtype=array.dtype,
+                    shape=array.shape,
+                    memory_region_name=f"/proc/self/fd/{file.fileno()}",
                 )
                 for array, file in zip(self._arrays, self._files, strict=True)
             )
@@ -58,15 +67,13 @@ class Rows(NamedTuple):
     labels: tf.Tensor  # [N] int32
 
     def read(self, start: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `count` rows from row `start` on: (examples float32, labels int32).
+        """Returns `count` rows from row `start` on: (examples float32 or int32, labels int32).
 
-        They are copies: TensorFlow writes results into inputs that nothing else will read, and the mapped files are read-only.
+        They are copies: TensorFlow writes results into inputs that nothing else will read, and the
+        mapped files are read-only.
         """
         rows = slice(start, start + count)
-        if self.examples.dtype == tf.uint8:
-            examples = as_floats(self.examples[rows])
-        else:
-            examples = tf.raw_ops.DeepCopy(x=self.examples[rows])
+        examples = copied_as_model_inputs(self.examples[rows])
         return examples, tf.raw_ops.DeepCopy(x=self.labels[rows])
 
 

@@ -1,16 +1,19 @@
 """Who holds which examples: pure functions of labels and a seed.
 
-Source: PFLEGO, appendix A.2 (round robin) and section 4.2 (one alphabet a client).
+Source: PFLEGO, appendix A.2 (round robin) and section 4.2 (one alphabet per client).
 """
 
 import dataclasses
 import itertools
+import operator
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tf_pflego.core import seeds
+from tf_pflego.data import checks
 
 PERSONALIZATIONS = ("high", "medium", "no")
 
@@ -20,7 +23,8 @@ class Partition:
     """The examples of every client, as indices into the arrays of the dataset.
 
     Attributes:
-      classes: For each client its global classes, ascending: a client's local label is the position in its list.
+      classes: For each client its global classes, ascending: the local label of a class is its
+        position among them.
       train_indices: For each client the indices of its training examples, ascending.
       test_indices: For each client the indices of its test examples, ascending.
     """
@@ -35,12 +39,11 @@ class Partition:
         return len(self.classes)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes an .npz file: each of the three lists as `<name>`, end to end, and `<name>_offsets` [I + 1]."""
+        """Writes an .npz file: each list end to end as `<name>`, and `<name>_offsets` [I + 1]."""
         arrays = {}
         for field in dataclasses.fields(self):
-            parts = getattr(self, field.name)
-            arrays[field.name] = np.concatenate(parts)
-            arrays[f"{field.name}_offsets"] = starts([len(part) for part in parts])
+            name = field.name
+            arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
         np.savez_compressed(path, **arrays)
 
     @classmethod
@@ -49,75 +52,139 @@ class Partition:
         with np.load(path) as arrays:
             return cls(
                 *(
-                    tuple(np.split(arrays[field.name], arrays[f"{field.name}_offsets"][1:-1]))
+                    parted(arrays[field.name], arrays[f"{field.name}_offsets"])
                     for field in dataclasses.fields(cls)
                 )
             )
 
 
 def starts(sizes: Sequence[int]) -> np.ndarray:
-    """Returns [len(sizes) + 1] int64, where parts of these sizes begin when they stand end to end, and where they end."""
+    """Returns [len(sizes) + 1] int64: where parts of these sizes, end to end, begin and end."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
+def joined(parts: Sequence[Any], what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the parts of all clients end to end, [n] int64, and their offsets, [I + 1] int64.
+
+    Args:
+      parts: For each client [n_i] integers, an array or array-like.
+      what: What they are, for the message.
+
+    Raises:
+      TypeError: A part is not of integers.
+      ValueError: A part is not of rank 1, or there are no clients.
+    """
+    arrays = checks.arrays(parts, what)
+    if not arrays:
+        raise ValueError(f"there must be at least one client; got no {what}. Add clients.")
+    if not set(map(operator.attrgetter("ndim", "dtype.kind"), arrays)) <= {(1, "i"), (1, "u")}:
+        for client, array in enumerate(arrays):
+            checks.integers(array, f"client {client}'s {what}")
+    offsets = starts(np.fromiter(map(len, arrays), np.int64, len(arrays)))
+    return np.concatenate(arrays, dtype=np.int64, casting="unsafe"), offsets
+
+
+def parted(values: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns the part of each client, a view: what `joined` put end to end."""
+    return tuple(values[a:b] for a, b in itertools.pairwise(offsets))
+
+
 def classes_per_client(personalization: str, num_classes: int) -> int:
-    """Returns K for a degree of personalization: high 2, medium C/2, no C. Source: PFLEGO, section 4.3."""
+    """Returns K, classes per client, for a degree of personalization: high 2, medium C/2, no C.
+
+    Source: PFLEGO, section 4.3.
+    """
     if personalization not in PERSONALIZATIONS:
-        raise ValueError(f"`personalization` must be one of {', '.join(PERSONALIZATIONS)}; got {personalization!r}.")
+        raise ValueError(
+            f"`personalization` must be one of {', '.join(PERSONALIZATIONS)}; got "
+            f"{personalization!r}."
+        )
     return {"high": 2, "medium": max(1, num_classes // 2), "no": num_classes}[personalization]
 
 
 def round_robin(
-    train_labels: np.ndarray, test_labels: np.ndarray, num_clients: int, num_held: int, num_classes: int, seed: int
+    train_labels: np.ndarray,
+    test_labels: np.ndarray,
+    num_clients: int,
+    num_held: int,
+    num_classes: int,
+    seed: int,
 ) -> Partition:
-    """Gives each client K classes at random, then deals each class's shuffled examples one by one to its holders.
+    """Gives each client K classes at random and deals the examples of each class to its holders.
 
+    The examples are shuffled, then dealt one by one.
     Training and test examples are dealt separately, to the same holders.
 
     Args:
       train_labels: [N] global classes.
       test_labels: [N_test] global classes.
       num_clients: I.
-      num_held: K, classes a client.
+      num_held: K, classes per client.
       num_classes: C.
       seed: The seed of the run.
 
     Raises:
-      ValueError: K is not in [1, C], some class would have no holder, or some client no example.
+      TypeError: The labels are no integers.
+      ValueError: A label is not in [0, C), K is not in [1, C], some class would have no holder, or
+        some client no example.
     """
     if num_clients < 1:
-        raise ValueError(f"`num_clients` must be at least 1; got {num_clients}. Raise --num_clients.")
+        raise ValueError(
+            f"`num_clients` must be at least 1; got {num_clients}. Raise --num_clients."
+        )
     if not 1 <= num_held <= num_classes:
         raise ValueError(
-            f"`classes_per_client` must be in [1, {num_classes}], the number of classes; got {num_held}. "
-            f"{'Lower' if num_held > 1 else 'Raise'} --classes_per_client."
+            f"`classes_per_client` must be in [1, {num_classes}], the number of classes; got "
+            f"{num_held}. {'Lower' if num_held > 1 else 'Raise'} --classes_per_client."
         )
     if num_clients * num_held < num_classes:
         raise ValueError(
-            f"`num_clients` must be at least {-(-num_classes // num_held)}, so that with {num_held} classes a client each of "
-            f"the {num_classes} classes is held by someone; got {num_clients}. Raise --num_clients or --classes_per_client."
+            f"`num_clients` must be at least {-(-num_classes // num_held)}, so that with "
+            f"{num_held} classes per client each of the {num_classes} classes is held by someone; "
+            f"got {num_clients}. Raise --num_clients or --classes_per_client."
         )
-    holds = _draw_classes(num_clients, num_held, num_classes, seeds.generator(seed, "partition/classes"))
+    labels_of = {
+        "train": _checked_labels("`train_labels`", train_labels, num_classes),
+        "test": _checked_labels("`test_labels`", test_labels, num_classes),
+    }
+    rng = seeds.generator(seed, "partition/classes")
+    holds = _draw_classes(num_clients, num_held, num_classes, rng)
     parts = []
-    for name, labels in (("train", train_labels), ("test", test_labels)):
-        owner = _deal(np.asarray(labels), holds, seeds.generator(seed, f"partition/{name}"))
+    for name, labels in labels_of.items():
+        owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
         parts.append(_by_owner(owner, num_clients))
-        _refuse_empty(name, parts[-1], len(labels))
+        _refuse_empty(name, parts[-1], len(labels), "Lower --num_clients.")
     return Partition(tuple(np.flatnonzero(row) for row in holds), *parts)
 
 
-def by_group(groups: np.ndarray, labels: np.ndarray, seed: int, test_fraction: float = 0.25) -> Partition:
-    """Makes each group one client and splits the examples of each of its classes into training and test.
+def by_group(
+    groups: np.ndarray, labels: np.ndarray, seed: int, test_fraction: float = 0.25
+) -> Partition:
+    """Makes each group one client and splits the examples of each class into training and test.
 
     Args:
-      groups: [N] ids; the clients are the groups in ascending order.
+      groups: [N] ids, integers or text; the clients are the groups in ascending order.
       labels: [N] global classes.
       seed: The seed of the run.
-      test_fraction: The share of test examples in each class, rounded down.
+      test_fraction: The share of test examples in each class, in (0, 1), rounded down.
 
     Raises:
-      ValueError: A client would have no test example.
+      TypeError: The labels are no integers.
+      ValueError: There are not as many groups as labels, a label is negative, the fraction is not
+        in (0, 1), or a client would have no training or no test example.
     """
+    labels = _checked_labels("`labels`", labels)
+    groups = np.asarray(groups)
+    if groups.shape != labels.shape or groups.dtype.kind == "f":
+        raise ValueError(
+            f"`groups` must be {len(labels)} ids, integers or text, one for each label; got "
+            f"{groups.dtype} of shape {groups.shape}. Say of each example which group it is of."
+        )
+    if not 0 < test_fraction < 1:
+        raise ValueError(
+            f"`test_fraction` must be in (0, 1); got {test_fraction}. Give the share of the "
+            "examples to be kept for the test."
+        )
     is_test = np.zeros(len(labels), bool)
     shuffled = seeds.generator(seed, "partition/split").permutation(len(labels))
     for label in np.unique(labels):
@@ -126,13 +193,25 @@ def by_group(groups: np.ndarray, labels: np.ndarray, seed: int, test_fraction: f
     ids, owner = np.unique(groups, return_inverse=True)
     train = _by_owner(np.where(is_test, -1, owner), len(ids))
     test = _by_owner(np.where(is_test, owner, -1), len(ids))
-    _refuse_empty("train", train, len(labels))
-    _refuse_empty("test", test, len(labels))
-    return Partition(tuple(np.unique(labels[owner == k]) for k in range(len(ids))), train, test)
+    _refuse_empty("train", train, len(labels), "Lower `test_fraction` or leave such groups out.")
+    _refuse_empty("test", test, len(labels), "Raise `test_fraction` or leave such groups out.")
+    classes = tuple(np.unique(labels[owner == k]) for k in range(len(ids)))
+    return Partition(classes, train, test)
+
+
+def _checked_labels(what, labels, num_classes=checks.LABEL_LIMIT):
+    labels = checks.integers(labels, what)
+    row = checks.first_outside(labels, num_classes)
+    if row is not None:
+        raise ValueError(
+            f"{what} must be in [0, {num_classes}), the classes; got {labels[row]} for example "
+            f"{row}. Correct the label, or give the number of classes that there are."
+        )
+    return labels
 
 
 def _draw_classes(num_clients, num_held, num_classes, rng):
-    """Returns [I, C] bool with K True a row, drawn uniformly, and mended so that no column is empty."""
+    """Returns [I, C] bool with K True per row, drawn uniformly, then mended: no column is empty."""
     holds = np.zeros((num_clients, num_classes), bool)
     drawn = np.argsort(rng.random((num_clients, num_classes)), axis=1)[:, :num_held]
     np.put_along_axis(holds, drawn, True, axis=1)
@@ -157,14 +236,13 @@ def _deal(labels, holds, rng):
 def _by_owner(owner, num_clients):
     """Returns for each client the ascending indices of what it owns; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
-    first = np.searchsorted(owner[order], np.arange(num_clients + 1))
-    return tuple(order[a:b] for a, b in itertools.pairwise(first))
+    return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))
 
 
-def _refuse_empty(name, parts, num_examples):
+def _refuse_empty(name, parts, num_examples, remedy):
     empty = [client for client, part in enumerate(parts) if not len(part)]
     if empty:
         raise ValueError(
-            f"every client must have {name} examples; {len(empty)} of {len(parts)} would have none of the {num_examples} (the "
-            f"first is client {empty[0]}). Lower --num_clients."
+            f"every client must have {name} examples; {len(empty)} of {len(parts)} would have none "
+            f"of the {num_examples} (the first is client {empty[0]}). {remedy}"
         )

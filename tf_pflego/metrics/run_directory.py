@@ -73,7 +73,7 @@ class RunDirectory:
         """
         self._metrics.close()
         first = next(iter(evaluations.values()))
-        classes = data.partition.classes
+        classes = data.classes
         columns = {
             "client": range(data.num_clients),
             "train_examples": first.train_examples,

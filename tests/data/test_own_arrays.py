@@ -1,0 +1,247 @@
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+
+# For each client, its classes.
+CLASSES = ((3, 7), (0, 3, 9))
+TRAIN_SIZES, TEST_SIZES = (6, 9), (2, 3)
+
+
+def pairs_of(make_examples, sizes, dtype=np.int64):
+    """Pairs of arrays whose labels go through the classes of their client in turn."""
+    return [
+        (make_examples(size), np.resize(np.asarray(classes, dtype), size))
+        for size, classes in zip(sizes, CLASSES, strict=True)
+    ]
+
+
+def tables(size):
+    return np.random.default_rng(size).normal(size=(size, 4))
+
+
+def tokens(size):
+    return np.random.default_rng(size).integers(0, 50_000, (size, 12))
+
+
+def images(size):
+    return np.random.default_rng(size).integers(0, 256, (size, 5, 5, 1), np.uint8)
+
+
+def clients_of(make_examples, **keywords):
+    train, test = (pairs_of(make_examples, sizes) for sizes in (TRAIN_SIZES, TEST_SIZES))
+    return pfl.from_arrays(train, test, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("make_examples", "stored"),
+    [
+        pytest.param(tables, np.float32, id="tables"),
+        pytest.param(tokens, np.int32, id="tokens"),
+        pytest.param(images, np.uint8, id="images"),
+    ],
+)
+def test_clients_have_their_own_examples(make_examples, stored):
+    clients = clients_of(make_examples, name="ours")
+    assert (clients.num_clients, clients.dataset, clients.partition) == (2, "ours", None)
+    assert clients.example_shape == make_examples(1).shape[1:]
+    for split, sizes in ((clients.train, TRAIN_SIZES), (clients.test, TEST_SIZES)):
+        assert split.examples.dtype == stored
+        for client, size in enumerate(sizes):
+            np.testing.assert_array_equal(split.of(client)[0], make_examples(size).astype(stored))
+
+
+def test_local_labels_are_positions_among_a_clients_classes():
+    clients = clients_of(tables)
+    assert [tuple(classes) for classes in clients.classes] == list(CLASSES)
+    np.testing.assert_array_equal(clients.num_classes, [2, 3])
+    np.testing.assert_array_equal(clients.train.of(0)[1], [0, 1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(clients.train.of(1)[1], [0, 1, 2, 0, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(clients.test.of(1)[1], [0, 1, 2])
+
+
+def test_a_class_of_the_test_alone_is_a_class_of_the_client():
+    clients = pfl.from_arrays([([[1.0], [2.0]], [8, 2])], [([[3.0]], [5])])
+    assert list(clients.classes[0]) == [2, 5, 8]
+    np.testing.assert_array_equal(clients.train.labels, [2, 0])
+    np.testing.assert_array_equal(clients.test.labels, [1])
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, 10), (12, 12)])
+def test_global_labels_stay(given, found):
+    clients = clients_of(tables, label_space="global", num_classes=given)
+    assert [tuple(classes) for classes in clients.classes] == list(CLASSES)
+    np.testing.assert_array_equal(clients.num_classes, [found, found])
+    np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
+
+
+@pytest.mark.parametrize("make_examples", [tables, images])
+@pytest.mark.parametrize("label_space", ["local", "global"])
+def test_a_round_trains_every_client(make_examples, label_space):
+    clients = clients_of(make_examples, label_space=label_space)
+    body = pfl.mlp(clients.example_shape, seed=0, units=5)
+    model = pfl.SplitModel(body, num_classes=clients.num_classes.max())
+    pflego = pfl.build_algorithm("pflego", model, local_steps=2)
+    with pfl.Simulation(
+        pflego, clients, pfl.Participation(2, 2), engine="in_process"
+    ) as simulation:
+        before = simulation.evaluate().train_loss
+        simulation.run_round()
+        after = simulation.evaluate().train_loss
+    assert np.all(after < before)
+
+
+TABLES = {"train": pairs_of(tables, TRAIN_SIZES), "test": pairs_of(tables, TEST_SIZES)}
+X, Y = TABLES["train"][1]
+
+
+def second(pair, split="train"):
+    """Changes what client 1 has in a split."""
+    return {split: [TABLES[split][0], pair]}
+
+
+def with_nan(row):
+    examples = X.copy()
+    examples[row, 2] = np.nan
+    return examples
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        pytest.param(
+            {"train": [], "test": []},
+            ValueError,
+            "there must be at least one client; got none. Add clients",
+            id="no clients",
+        ),
+        pytest.param(
+            {"test": TABLES["test"][:1]},
+            ValueError,
+            "`train` and `test` must have one pair for each client; got 2 and 1 pairs. Leave out",
+            id="clients without test examples",
+        ),
+        pytest.param(
+            second((X, Y, Y)),
+            TypeError,
+            r"client 1's train data must be a pair \(examples, labels\); got 3 parts. Give one",
+            id="three in place of a pair",
+        ),
+        pytest.param(
+            {"train": (X, Y), "test": (X, Y)},
+            TypeError,
+            "client 0's train data must be a pair .*; got ndarray. Give one pair per client",
+            id="arrays of one client in place of pairs",
+        ),
+        pytest.param(
+            second((X[:0], Y[:0]), "test"),
+            ValueError,
+            "every client must have test examples; client 1 has no test examples. Leave it out",
+            id="client without examples",
+        ),
+        pytest.param(
+            {"train": [([], []), TABLES["train"][1]]},
+            ValueError,
+            "every client must have train examples; client 0 has no train examples",
+            id="first client of empty lists",
+        ),
+        pytest.param(
+            second((X[:8], Y)),
+            ValueError,
+            r"client 1's train examples must be \[9, ...\], one for each of its labels; got shape "
+            r"\(8, 4\). Give every",
+            id="more labels than examples",
+        ),
+        pytest.param(
+            second((3.0, Y)),
+            ValueError,
+            r"client 1's train examples must be \[9, ...\], .*; got shape \(\)",
+            id="examples without an axis",
+        ),
+        pytest.param(
+            second(([[1.0, 2.0, 3.0, 4.0], [5.0]], [0, 3])),
+            ValueError,
+            "client 1's train examples must all have the same shape; got ragged ones .* Pad or cut",
+            id="ragged examples",
+        ),
+        pytest.param(
+            second((X[:, :3], Y)),
+            ValueError,
+            r"client 1's train examples must be like client 0's, float64 of shape \(4,\); got "
+            r"float64 of shape \(3,\). Prepare",
+            id="examples of another shape",
+        ),
+        pytest.param(
+            second((X.astype(np.uint8), Y)),
+            ValueError,
+            "client 1's train examples must be like client 0's, float64 .*; got uint8 of shape",
+            id="examples of another dtype",
+        ),
+        pytest.param(
+            {"test": pairs_of(lambda size: np.zeros((size, 4), np.uint8), TEST_SIZES)},
+            ValueError,
+            r"must have one dtype and one shape; got float32 \(4,\) for train and uint8 \(4,\) for",
+            id="dtypes of train and test",
+        ),
+        pytest.param(
+            second((with_nan(5), Y)),
+            ValueError,
+            "client 1's train examples must be finite in float32; got nan in its example 5",
+            id="NaN",
+        ),
+        pytest.param(
+            second((X, Y.astype(np.float32))),
+            TypeError,
+            "client 1's train labels must be integers; got float32. Convert them",
+            id="float labels",
+        ),
+        pytest.param(
+            second((X, Y == 3)),
+            TypeError,
+            "client 1's train labels must be integers; got bool",
+            id="bool labels",
+        ),
+        pytest.param(
+            second((X, Y[:, None])),
+            ValueError,
+            r"client 1's train labels must be of rank 1; got shape \(9, 1\). Flatten",
+            id="labels of rank 2",
+        ),
+        pytest.param(
+            second((X, Y - 1)),
+            ValueError,
+            r"client 1's train labels must be in \[0, .*; got -1 for its example 0",
+            id="negative label",
+        ),
+        pytest.param(
+            {"num_classes": 9},
+            ValueError,
+            r"client 1's train labels must be in \[0, num_classes=9\); got 9 for its example 2",
+            id="label beyond the classes",
+        ),
+        pytest.param(
+            {"label_space": "both"},
+            ValueError,
+            "`label_space` must be one of local, global; got 'both'",
+            id="unknown label space",
+        ),
+    ],
+)
+def test_from_arrays_refuses(changed, error, message):
+    pfl.from_arrays(**TABLES)
+    with pytest.raises(error, match=message):
+        pfl.from_arrays(**{**TABLES, **changed})
+
+
+def test_own_dataset_is_dealt_with_public_names():
+    """Tables that lie in one place go through the same doors as the datasets that are loaded."""
+    train = pfl.Examples(tables(12), np.resize(np.arange(4), 12))
+    test = pfl.Examples(tables(8), np.resize(np.arange(4), 8))
+    dataset = pfl.Dataset("ours", train, test, num_classes=4)
+    partition = pfl.round_robin(
+        train.labels, test.labels, num_clients=2, num_held=2, num_classes=4, seed=0
+    )
+    assert isinstance(partition, pfl.Partition)
+    clients = pfl.federate(dataset, partition)
+    assert isinstance(clients, pfl.ClientData)
+    np.testing.assert_array_equal(clients.train.sizes, [6, 6])

@@ -1,0 +1,237 @@
+"""Checks of the clients' arrays: a refusal names the client, what was expected and what came.
+
+The arrays of all clients stand end to end, and `offsets` [I + 1] says where those of each client
+begin. The checks look at all clients at once, and search for one only when some are at fault.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# One more than the largest label that can be stored.
+LABEL_LIMIT = 2**31
+_INT32 = np.iinfo(np.int32)
+
+
+def arrays(parts: Sequence[Any], what: str) -> list[np.ndarray]:
+    """Returns the part of each client as an array.
+
+    Args:
+      parts: For each client an array or array-like.
+      what: What they are, for the message.
+
+    Raises:
+      ValueError: A part is ragged.
+    """
+    try:
+        return list(map(np.asarray, parts))
+    except ValueError:
+        for client, part in enumerate(parts):
+            try:
+                np.asarray(part)
+            except ValueError as error:
+                raise ValueError(
+                    f"client {client}'s {what} must all have the same shape; got ragged ones "
+                    f"({error}). Pad or cut them."
+                ) from error
+        raise
+
+
+def integers(values: Any, what: str) -> np.ndarray:
+    """Returns values as an array of integers.
+
+    Args:
+      values: [n], an array or array-like.
+      what: What they are, for the message.
+
+    Raises:
+      TypeError: The dtype is no integer dtype, even if the values are whole numbers.
+      ValueError: The rank is not 1.
+    """
+    values = np.asarray(values)
+    if values.shape == (0,):
+        return values.astype(np.int64)  # NumPy takes an empty list for floats.
+    if values.dtype.kind not in "iu":
+        raise TypeError(
+            f"{what} must be integers; got {values.dtype}. Convert them with `.astype(np.int32)`, "
+            "after a check that nothing is lost."
+        )
+    if values.ndim != 1:
+        raise ValueError(f"{what} must be of rank 1; got shape {values.shape}. Flatten them.")
+    return values
+
+
+def first_outside(labels: np.ndarray, limits: int | np.ndarray = LABEL_LIMIT) -> int | None:
+    """Returns the first row whose label is not in [0, limit), or None.
+
+    Args:
+      labels: [n] integers.
+      limits: The limit of all labels, or [n], one for each.
+    """
+    outside = (labels < 0) | (labels >= limits)
+    return int(np.argmax(outside)) if outside.any() else None
+
+
+def place(row: int, offsets: np.ndarray) -> tuple[int, int]:
+    """Returns the client that a row belongs to, and the row's position among the client's own."""
+    client = int(np.searchsorted(offsets, row, side="right")) - 1
+    return client, int(row - offsets[client])
+
+
+def refuse_empty(split: str, sizes: np.ndarray) -> None:
+    """Raises ValueError if a client has no examples.
+
+    Args:
+      split: train or test.
+      sizes: [I], the number of examples of each client.
+    """
+    if np.any(sizes < 1):
+        raise ValueError(
+            f"every client must have {split} examples; client {np.argmin(sizes)} has no {split} "
+            "examples. Leave it out, or give it some."
+        )
+
+
+def refuse_bad_classes(classes: np.ndarray, offsets: np.ndarray, limits: int | np.ndarray) -> None:
+    """Raises ValueError unless each client has classes, in [0, limit) and ascending.
+
+    Args:
+      classes: [n] integers, the classes of all clients.
+      offsets: [I + 1].
+      limits: The limit of all clients, or [I], one for each.
+    """
+    sizes = np.diff(offsets)
+    if np.any(sizes < 1):
+        raise ValueError(
+            f"every client must hold a class; client {np.argmin(sizes)} holds none. Leave the "
+            "client out, or name the classes of its examples."
+        )
+    row = first_outside(classes, limits if np.ndim(limits) == 0 else np.repeat(limits, sizes))
+    if row is not None:
+        client, _ = place(row, offsets)
+        limit = limits if np.ndim(limits) == 0 else limits[client]
+        raise ValueError(
+            f"client {client}'s classes must be in [0, num_classes={limit}); got {classes[row]}. "
+            "Correct the class or raise `num_classes`."
+        )
+    falls = np.diff(classes, prepend=classes[0]) <= 0
+    falls[offsets[:-1]] = False  # The first class of a client follows no other of its own.
+    if falls.any():
+        row = int(np.argmax(falls))
+        raise ValueError(
+            f"client {place(row, offsets)[0]}'s classes must be ascending and different; got "
+            f"{classes[row]} after {classes[row - 1]}. Sort them with `np.unique`."
+        )
+
+
+def refuse_labels_outside(
+    split: str, labels: np.ndarray, offsets: np.ndarray, limits: int | np.ndarray
+) -> None:
+    """Raises ValueError if a label is not in [0, limit) for its client.
+
+    Args:
+      split: train or test.
+      labels: [n] integers.
+      offsets: [I + 1].
+      limits: The limit of all clients, or [I], one for each.
+    """
+    of_row = limits if np.ndim(limits) == 0 else np.repeat(limits, np.diff(offsets))
+    row = first_outside(labels, of_row)
+    if row is not None:
+        client, position = place(row, offsets)
+        limit = limits if np.ndim(limits) == 0 else limits[client]
+        raise ValueError(
+            f"client {client}'s {split} labels must be in [0, num_classes={limit}); got "
+            f"{labels[row]} for its example {position}. Correct the label or raise `num_classes`."
+        )
+
+
+def positions_among_classes(
+    split: str,
+    labels: np.ndarray,
+    offsets: np.ndarray,
+    classes: np.ndarray,
+    class_offsets: np.ndarray,
+) -> np.ndarray:
+    """Returns [n] int64, the position of each label among the classes of its client.
+
+    Args:
+      split: train or test.
+      labels: [n] integers in [0, 2^31).
+      offsets: [I + 1].
+      classes: The classes of all clients, in [0, 2^31), those of each client ascending.
+      class_offsets: [I + 1], where the classes of each client begin.
+
+    Raises:
+      ValueError: A client has an example of a class that is not among its classes.
+    """
+    labels = labels.astype(np.int64)
+    # One number for each pair of a client and a class, ascending as the clients are and, within a
+    # client, its classes: one search finds the positions for all clients.
+    span = max(classes.max(), labels.max()) + 1
+    clients = np.arange(len(offsets) - 1)
+    held = np.repeat(clients, np.diff(class_offsets)) * span + classes
+    owners = np.repeat(clients, np.diff(offsets))
+    wanted = owners * span + labels
+    found = np.searchsorted(held, wanted)
+    missing = held[np.minimum(found, len(held) - 1)] != wanted
+    if missing.any():
+        row = int(np.argmax(missing))
+        client, position = place(row, offsets)
+        own = classes[class_offsets[client] : class_offsets[client + 1]]
+        raise ValueError(
+            f"client {client}'s {split} examples must be of the classes that it holds, "
+            f"{np.array2string(own, threshold=20)}; got class {labels[row]} for its example "
+            f"{position}. Add the class to the client's classes or leave the example out."
+        )
+    return found - class_offsets[owners]
+
+
+def storable_examples(split: str, examples: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Returns examples in the dtype in which they are stored: uint8, float32 or int32.
+
+    Args:
+      split: train or test.
+      examples: [n, ...]; uint8 and what is stored already are returned as they are, other floats
+        become float32, bool and other integers int32.
+      offsets: [I + 1].
+
+    Raises:
+      TypeError: They are no numbers.
+      ValueError: A float is not finite in float32, or an integer does not fit int32.
+    """
+    kind = examples.dtype.kind
+    if kind == "f":
+        with np.errstate(over="ignore"):  # What becomes infinite is refused with its place.
+            stored = examples.astype(np.float32, copy=False)
+        finite = np.isfinite(stored)
+        if not finite.all():
+            expected = "must be finite in float32"
+            remedy = "Fill it in, scale the column, or leave the example out."
+            _refuse_value(split, examples, offsets, ~finite, expected, remedy)
+        return stored
+    if examples.dtype == np.uint8:
+        return examples
+    if kind not in "biu":
+        raise TypeError(
+            f"{split} examples must be numbers (uint8 for images, floats, or integers); got "
+            f"{examples.dtype}. Encode them as numbers."
+        )
+    if not np.can_cast(examples.dtype, np.int32):
+        outside = (examples < _INT32.min) | (examples > _INT32.max)
+        if outside.any():
+            expected = f"must fit int32, [{_INT32.min}, {_INT32.max}]"
+            remedy = "Number the tokens from 0, or convert the examples to floats."
+            _refuse_value(split, examples, offsets, outside, expected, remedy)
+    return examples.astype(np.int32, copy=False)
+
+
+def _refuse_value(split, examples, offsets, wrong, expected, remedy):
+    """Raises the ValueError for the first of the values that are `wrong`, [n, ...] bool."""
+    index = np.unravel_index(np.argmax(wrong), wrong.shape)
+    client, position = place(index[0], offsets)
+    raise ValueError(
+        f"client {client}'s {split} examples {expected}; got {examples[index]} in its example "
+        f"{position}. {remedy}"
+    )

@@ -1,0 +1,111 @@
+"""Clients from a user's own arrays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.data import checks
+from tf_pflego.data import partition as partition_lib
+from tf_pflego.data.clients import ClientData, ClientSplit
+
+
+def from_arrays(
+    train: Sequence[tuple[Any, Any]],
+    test: Sequence[tuple[Any, Any]],
+    *,
+    label_space: str = "local",
+    num_classes: int | None = None,
+    name: str = "custom",
+) -> ClientData:
+    """Returns clients with the examples and labels that a user has for each of them.
+
+    Args:
+      train: For each client a pair (examples, labels), arrays or array-likes [N_i, ...] and [N_i].
+        Examples may be images (uint8, which a model sees as floats in [0, 1]), floats (seen as
+        float32) or other integers such as tokens (seen as int32). Labels are integers from 0 on.
+      test: The same for the test examples, with the clients in the same order.
+      label_space: local (a label becomes its position among the client's own classes, which are
+        those of its training and test labels, ascending) or global (labels stay).
+      num_classes: C, the number of global classes; None for one more than the largest label. It is
+        needed only in the global label space, if some last class occurs nowhere.
+      name: Name of the dataset.
+
+    Raises:
+      TypeError: A client has no pair of examples and labels, its labels are no integers, or its
+        examples no numbers.
+      ValueError: `train` and `test` have different numbers of clients, a client has no examples,
+        or its arrays do not fit together or to those of client 0; and as `ClientData`.
+    """
+    if len(train) != len(test):
+        raise ValueError(
+            "`train` and `test` must have one pair for each client; got "
+            f"{len(train)} and {len(test)} pairs. Leave out clients that lack one of them."
+        )
+    splits = {"train": _joined_pairs("train", train), "test": _joined_pairs("test", test)}
+    limit = checks.LABEL_LIMIT if num_classes is None else num_classes
+    for split, (_, labels, offsets) in splits.items():
+        checks.refuse_labels_outside(split, labels, offsets, limit)
+    classes, class_offsets = _own_classes(list(splits.values()))
+    if label_space == "local":
+        counts = np.diff(class_offsets)
+    else:
+        counts = np.full(len(train), num_classes or classes.max() + 1)
+    stored = []
+    for split, (examples, labels, offsets) in splits.items():
+        if label_space == "local":
+            labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
+        stored.append(ClientSplit(examples, labels, offsets))
+    return ClientData(
+        *stored,
+        counts,
+        label_space,
+        dataset=name,
+        classes=partition_lib.parted(classes, class_offsets),
+    )
+
+
+def _joined_pairs(split, pairs):
+    """Returns (examples, labels, offsets), those of all clients end to end."""
+    if not len(pairs):
+        raise ValueError("there must be at least one client; got none. Add clients.")
+    for client, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            got = f"{len(pair)} parts" if isinstance(pair, tuple | list) else type(pair).__name__
+            raise TypeError(
+                f"client {client}'s {split} data must be a pair (examples, labels); got {got}. "
+                "Give one pair per client."
+            )
+    examples = checks.arrays([examples for examples, _ in pairs], f"{split} examples")
+    labels, offsets = partition_lib.joined([labels for _, labels in pairs], f"{split} labels")
+    sizes = np.diff(offsets)
+    for client, (array, size) in enumerate(zip(examples, sizes, strict=True)):
+        if array.ndim < 1 or len(array) != size:
+            raise ValueError(
+                f"client {client}'s {split} examples must be [{size}, ...], one for each of its "
+                f"labels; got shape {array.shape}. Give every example its label."
+            )
+    checks.refuse_empty(split, sizes)
+    first = examples[0]
+    for client, array in enumerate(examples):
+        # NumPy would convert what differs, and a stored image is no table of small integers.
+        if array.dtype != first.dtype or array.shape[1:] != first.shape[1:]:
+            raise ValueError(
+                f"client {client}'s {split} examples must be like client 0's, {first.dtype} of "
+                f"shape {first.shape[1:]}; got {array.dtype} of shape {array.shape[1:]}. Prepare "
+                "the examples of all clients in the same way."
+            )
+    return np.concatenate(examples), labels, offsets
+
+
+def _own_classes(splits):
+    """Returns the classes of all clients, those of each client ascending, and their offsets."""
+    labels = np.concatenate([labels for _, labels, _ in splits])
+    owners = [np.repeat(np.arange(len(starts) - 1), np.diff(starts)) for _, _, starts in splits]
+    classes, ranks = np.unique(labels, return_inverse=True)
+    # One number for each pair of a client and a class, ascending as the clients are and, within a
+    # client, its classes.
+    held = np.unique(np.concatenate(owners) * len(classes) + ranks)
+    num_clients = len(splits[0][2]) - 1
+    offsets = np.searchsorted(held, np.arange(num_clients + 1) * len(classes))
+    return classes[held % len(classes)], offsets
