@@ -9,7 +9,8 @@ import tensorflow as tf
 class Traced:
     """A function that is traced when it is first called.
 
-    A call costs about half of what it costs through `tf.function`. Where an argument has another
+    A call costs about half of what it costs through `tf.function`. Python's `if` and `for` are not
+    translated: use `tf.cond` and `tf.while_loop`, which is what makes tracing quick. Where an argument has another
     size than before along some axis, the function is traced once more, for any size there.
 
     Args:
@@ -46,7 +47,7 @@ class Traced:
         leaves = zip(shapes, tf.nest.flatten(arguments), strict=True)
         specs = [tf.TensorSpec(shape, tf.as_dtype(leaf.dtype)) for shape, leaf in leaves]
         # A new function each time, so that tracing again does not find the earlier trace.
-        function = tf.function(lambda *given: self._function(*given))
+        function = tf.function(lambda *given: self._function(*given), autograph=False)
         specs = tf.nest.pack_sequence_as(arguments, specs)
         self._concrete = function.get_concrete_function(*specs)
         self._shapes = shapes

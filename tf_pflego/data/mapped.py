@@ -54,6 +54,10 @@ class MappedSplit:
             )
         )
 
+    def specs(self) -> "Rows":
+        """Returns the nest of `tf.TensorSpec` of what `open` returns."""
+        return Rows(*(tf.TensorSpec(array.shape, array.dtype) for array in self._arrays))
+
     def close(self) -> None:
         """Closes the files."""
         for file in self._files:
@@ -96,6 +100,10 @@ class MappedData:
     def open(self) -> "OpenData":
         """Returns both splits' rows; see `MappedSplit.open`."""
         return OpenData(self.train.open(), self.test.open())
+
+    def specs(self) -> "OpenData":
+        """Returns the nest of `tf.TensorSpec` of what `open` returns."""
+        return OpenData(self.train.specs(), self.test.specs())
 
     def close(self) -> None:
         """Closes the files; what has mapped them keeps its memory until it ends."""

@@ -86,20 +86,20 @@ class ClientComputation:
         self._exchange = exchange
         self._evaluate = evaluate
         self._state_spec = state_spec
-        self.reads = [True] * len(tf.nest.flatten(state_spec))
         facts = ClientFacts(tf.TensorSpec([7], tf.int64), tf.TensorSpec([], tf.float32))
 
-        @tf.function
-        def run(message, message_to_one, state_leaves, facts, round_):
-            return self(data.open(), message, message_to_one, state_leaves, facts, round_)
-
-        message_to_one = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.as_dtype(leaf.dtype)), messages)
         leaves = tf.nest.flatten(state_spec)
-        traced = run.get_concrete_function(specs_of(message), message_to_one, leaves, facts, specs_of(round_))
+        message_to_one = tf.nest.map_structure(
+            lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.as_dtype(leaf.dtype)), messages
+        )
+        traced = tf.function(self._run, autograph=False).get_concrete_function(
+            data.specs(), specs_of(message), message_to_one, leaves, facts, specs_of(round_)
+        )
         self.summed_spec, self.outputs_spec = specs_of(traced.structured_outputs)
-        first = len(tf.nest.flatten((message, message_to_one)))
+        first = len(tf.nest.flatten((data.specs(), message, message_to_one)))
         placeholders = traced.inputs[first : first + len(leaves)]
         self.reads = [bool(placeholder.consumers()) for placeholder in placeholders]
+        self._traced = traced
 
     def __call__(
         self,
@@ -120,15 +120,18 @@ class ClientComputation:
           facts: The client's facts.
           round_: The round.
         """
-        first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
-        client = read_client(data.train, first, count, num_classes, facts.weight, tf.stack(seed))
-        client = client._replace(message=message_to_one)
         given = iter(state_leaves)
         leaves = [
             next(given) if read else tf.zeros(spec.shape, spec.dtype)
             for read, spec in zip(self.reads, tf.nest.flatten(self._state_spec), strict=True)
         ]
-        state = tf.nest.pack_sequence_as(self._state_spec, leaves)
+        return self._traced(data, message, message_to_one, leaves, facts, round_)
+
+    def _run(self, data, message, message_to_one, state_leaves, facts, round_):
+        first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
+        client = read_client(data.train, first, count, num_classes, facts.weight, tf.stack(seed))
+        client = client._replace(message=message_to_one)
+        state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client, round_)
         hits = tf.constant(-1)
         if self._evaluate:

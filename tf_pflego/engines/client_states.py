@@ -29,7 +29,7 @@ class ClientStates:
 
     def __init__(self, algorithm: Algorithm, server_state: Structure, num_classes: np.ndarray, seed: int):
         scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
-        init = tf.function(algorithm.init_client).get_concrete_function(specs_of(server_state), *scalar_specs)
+        init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(specs_of(server_state), *scalar_specs)
         self.spec = specs_of(init.structured_outputs)
         self._num_classes = np.asarray(num_classes, np.int32)
         self._seed = seed

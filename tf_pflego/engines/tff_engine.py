@@ -192,7 +192,7 @@ def _federated(run_one, sent, given):
     """Returns the federated computation whose clients run `run_one(*sent, given)`."""
     sent = tff.StructWithPythonType(sent, tuple)
 
-    @tf.function
+    @tf.function(autograph=False)
     def client_function(sent, given):
         message_leaves, packed_round = sent
         return run_one(list(message_leaves), packed_round, given)

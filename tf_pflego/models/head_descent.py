@@ -74,7 +74,10 @@ def _repeat(step, carry, steps):
         return k + 1, carry
 
     blocks, rest = divmod(steps, _UNROLLED_STEPS)
-    _, carry = tf.while_loop(lambda k, _: k < blocks, block, (tf.constant(0), carry), maximum_iterations=blocks)
+    if blocks:
+        _, carry = tf.while_loop(
+            lambda k, _: k < blocks, block, (tf.constant(0), carry), maximum_iterations=blocks
+        )
     for _ in range(rest):
         carry = step(*carry)
     return carry

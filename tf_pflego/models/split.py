@@ -56,7 +56,7 @@ class SplitModel:
         self._traced = traced = _trace(body, self.example_shape)
         self.theta_names = tuple(getattr(v, "path", v.name) for v in body.trainable_variables)
         self.initial_theta = [np.asarray(v) for v in body.trainable_variables]
-        self._body = tf.function(self._import_body)
+        self._body = tf.function(self._import_body, autograph=False)
         self.num_features = int(traced.output_shape[-1])
         self.activation_bytes_per_example = traced.bytes_per_example
         self._block = None
