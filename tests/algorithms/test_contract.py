@@ -1,4 +1,4 @@
-"""The contract, put to every registered algorithm; and that it bears what later algorithms need."""
+"""The contract, put to every algorithm; and that it bears what later algorithms need."""
 
 import dataclasses
 
@@ -7,16 +7,32 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
+from tests.algorithms.lg_fedavg import build_lg_fedavg
+from tests.algorithms.local import build_local
+from tests.algorithms.pgfed import build_pgfed
+from tests.conftest import make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
 NAMES = sorted(algorithms.REGISTRY)
+DRAFTS = {
+    "everything": build_everything,
+    "lg_fedavg": build_lg_fedavg,
+    "local": build_local,
+    "pgfed": build_pgfed,
+}
+SEED = 2
 
 
-def simulation_of(algorithm, clients, engine="in_process", seed=2, participation=None):
-    return Simulation(algorithm, clients, participation or Participation(3, 2), engine, seed)
+def build(name, model):
+    return DRAFTS[name](model) if name in DRAFTS else algorithms.build(name, model, local_steps=3)
+
+
+def simulation_of(algorithm, clients, seed=SEED, participation=None):
+    participation = participation or Participation(clients.num_clients, 2)
+    return Simulation(algorithm, clients, participation, "in_process", seed)
 
 
 def leaves(structure):
@@ -27,98 +43,172 @@ def everyone(simulation):
     return leaves(simulation.client_states(range(simulation.data.num_clients)))
 
 
+def whole_state(simulation):
+    return leaves(simulation.server_state) + everyone(simulation)
+
+
 def assert_identical(first, second):
     assert len(first) == len(second)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.fixture(scope="module", params=[*NAMES, "everything"])
-def algorithm(request, tiny_model):
-    if request.param == "everything":
-        return build_everything(tiny_model)
-    return algorithms.build(request.param, tiny_model, local_steps=3)
+# "everything" has a matrix with a row and a column for each client, so it is tried with two I.
+@pytest.fixture(scope="module", params=[*NAMES, *DRAFTS, "everything, four clients"])
+def case(request, tiny_model, tiny_clients):
+    """(algorithm, clients, a simulation of them that the tests below share and go on with)."""
+    name, *four = request.param.split(", ")
+    clients = make_clients((3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3)) if four else tiny_clients
+    algorithm = build(name, tiny_model)
+    return algorithm, clients, simulation_of(algorithm, clients)
 
 
-def test_absentees_are_untouched(algorithm, tiny_clients):
-    simulation = simulation_of(algorithm, tiny_clients)
+def test_absentees_are_untouched(case):
+    algorithm, clients, simulation = case
+    simulation.run_round()
+    everybody = range(clients.num_clients)
+    # Now all have a state, which must stay although the server's state moves.
+    simulation.set_client_states(everybody, simulation.client_states(everybody))
     before = everyone(simulation)
     simulation.run_round()
-    drawn = {i for exchange in algorithm.exchanges for i in simulation.participation.draw(2, 1, exchange.cohort)}
-    absent = sorted(set(range(3)) - drawn)
+    number = simulation.round_number
+    cohorts = {exchange.cohort for exchange in algorithm.exchanges}
+    drawn = {i for name in cohorts for i in simulation.participation.draw(SEED, number, name)}
+    absent = sorted(set(everybody) - drawn)
     for a, b in zip(before, everyone(simulation), strict=True):
         np.testing.assert_array_equal(a[absent], b[absent])
 
 
-def test_functions_are_pure(algorithm, tiny_clients):
-    """A round from the same state, in the same objects, gives the same bits and leaves its inputs alone."""
-    simulation = simulation_of(algorithm, tiny_clients)
+def test_functions_are_pure(case):
+    """A round from the same state, in the same objects, gives the same bits and spares its inputs."""
+    _, clients, simulation = case
+    everybody = range(clients.num_clients)
+    server, states = simulation.server_state, simulation.client_states(everybody)
+    number, kept = simulation.round_number, leaves((server, states))
     simulation.run_round()
-    server, clients = simulation.server_state, simulation.client_states(range(3))
-    kept = leaves((server, clients))
+    first = whole_state(simulation)
+    assert_identical(leaves((server, states)), kept)
+    simulation.server_state, simulation.round_number = server, number
+    simulation.set_client_states(everybody, states)
     simulation.run_round()
-    first = leaves(simulation.server_state) + everyone(simulation)
-    assert_identical(leaves((server, clients)), kept)
-    simulation.server_state, simulation.round_number = server, 1
-    simulation.set_client_states(range(3), clients)
-    simulation.run_round()
-    assert_identical(leaves(simulation.server_state) + everyone(simulation), first)
+    assert_identical(whole_state(simulation), first)
 
 
-def test_seed_repeats_the_run_and_another_does_not(algorithm, tiny_clients):
-    def final(seed):
-        simulation = simulation_of(algorithm, tiny_clients, seed=seed)
+def test_evaluation_repeats(case):
+    first, second = (leaves(tuple(case[2].evaluate().values())) for _ in range(2))
+    assert_identical(first, second)
+
+
+def test_a_round_that_is_broken_off_has_moved_nothing(case):
+    """Broken off at its very end, by Ctrl-C: what earlier exchanges staged is forgotten too."""
+    algorithm, _, simulation = case
+    before, number = whole_state(simulation), simulation.round_number
+
+    def interrupted(*unused):
+        raise KeyboardInterrupt
+
+    last = simulation._server[-1]
+    update, last.update = last.update, interrupted
+    with pytest.raises(KeyboardInterrupt):
         simulation.run_round()
-        simulation.run_round()
-        return leaves(simulation.server_state) + everyone(simulation)
-
-    assert_identical(final(4), final(4))
-    assert any((a != b).any() for a, b in zip(final(4), final(5), strict=True))
+    last.update = update
+    assert simulation.round_number == number
+    assert_identical(whole_state(simulation), before)
 
 
-def test_when_a_client_is_looked_at_changes_nothing(algorithm, tiny_clients):
-    early, late = simulation_of(algorithm, tiny_clients), simulation_of(algorithm, tiny_clients)
-    early.evaluate()
-    early.run_round()
-    late.run_round()
-    assert_identical(everyone(early), everyone(late))
-
-
-def test_round_with_nobody_changes_nothing_and_is_recorded(algorithm, tiny_clients):
-    participation = Participation(3, 1, "range", (0, 1))
-    empty = next(n for n in range(1, 100) if not any(len(participation.draw(2, n, e.cohort)) for e in algorithm.exchanges))
-    simulation = simulation_of(algorithm, tiny_clients, participation=participation)
-    simulation.round_number = empty - 1
-    before = leaves(simulation.server_state) + everyone(simulation)
+def test_round_with_nobody_changes_nothing_and_is_recorded(case):
+    algorithm, clients, simulation = case
+    drawn = simulation.participation
+    simulation.participation = Participation(clients.num_clients, 1, "range", (0, 1))
+    simulation.round_number = next(
+        number
+        for number in range(1, 100)
+        if not any(
+            len(simulation.participation.draw(SEED, number + 1, exchange.cohort))
+            for exchange in algorithm.exchanges
+        )
+    )
+    before, number = whole_state(simulation), simulation.round_number
     record = simulation.run_round(evaluate=True)
-    assert record["round"] == empty
+    simulation.participation = drawn
+    assert record["round"] == number + 1
     assert record["participants"] == record["bytes_down"] == record["bytes_up"] == 0
     assert "participant_test_accuracy/client_mean" not in record
     assert "test_accuracy/client_mean" in record
-    assert_identical(leaves(simulation.server_state) + everyone(simulation), before)
+    assert_identical(whole_state(simulation), before)
+
+
+def test_the_seed_repeats_a_run_whoever_is_looked_at_in_between(case):
+    """Three rounds: a client that was looked at before it took part starts like one that was not."""
+    algorithm, clients, _ = case
+
+    def final(seed, look):
+        simulation = simulation_of(algorithm, clients, seed)
+        for _ in range(3):
+            if look:
+                simulation.evaluate(train_loss=False)
+            simulation.run_round()
+        return whole_state(simulation)
+
+    same = final(4, look=False)
+    assert_identical(same, final(4, look=True))
+    assert any((a != b).any() for a, b in zip(same, final(5, look=False), strict=True))
+
+
+def test_a_first_state_starts_from_the_servers_state_of_its_first_round(tiny_model, tiny_clients):
+    simulation = simulation_of(build("pgfed", tiny_model), tiny_clients, participation=Participation(3, 1))
+    visited = set()
+    while len(visited) < 3:
+        (drawn,) = simulation.participation.draw(SEED, simulation.round_number + 1)
+        for absent in set(range(3)) - visited:
+            shown = simulation.client_states([absent]).weights
+            assert_identical([leaf[0] for leaf in leaves(shown)], leaves(simulation.server_state.weights))
+        simulation.run_round()
+        visited.add(int(drawn))
+
+
+def test_states_that_are_only_written_are_not_brought_to_the_client(tiny_model, tiny_clients):
+    simulation = simulation_of(build("pgfed", tiny_model), tiny_clients)
+    simulation.run_round()
+    ((computation, _),) = simulation._engine._functions.values()
+    assert computation.reads == [False] * 3
+    simulation = simulation_of(build("local", tiny_model), tiny_clients)
+    simulation.run_round()
+    ((computation, _),) = simulation._engine._functions.values()
+    assert computation.reads == [True] * 3
 
 
 def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
     theta = 4 * sum(w.size for w in tiny_model.initial_theta)
-    head = 4 * 3 * 6
-    for name, down, up in (("pflego", theta, theta), ("fedper", theta, theta + 4), ("fedavg", theta + head, theta + head + 4)):
-        record = simulation_of(algorithms.build(name, tiny_model), tiny_clients).run_round()
+    model, row = theta + 4 * 3 * 6, 4 * 3
+    expected = {
+        "pflego": (theta, theta),
+        "fedper": (theta, theta + 4),
+        "fedavg": (model, model + 4),
+        "local": (0, 0),
+        "lg_fedavg": (model - theta, model - theta + 4),
+        # Three models down and two up, and scalars: g1 and presence of all, a_i; alpha, a_i, g1_i.
+        "pgfed": (3 * model + 3 * row, 2 * model + row + 8),
+    }
+    for name, (down, up) in expected.items():
+        record = simulation_of(build(name, tiny_model), tiny_clients).run_round()
         assert (record["bytes_down"], record["bytes_up"]) == (2 * down, 2 * up), name
 
 
 def test_configurations_name_what_they_refuse():
     for config, _ in algorithms.REGISTRY.values():
-        with pytest.raises(ValueError, match=r"`local_steps` must be at least 1; got 0"):
-            config(local_steps=0)
         with pytest.raises(ValueError, match=r"`client_learning_rate` must be above 0; got -1"):
             config(client_learning_rate=-1.0)
         with pytest.raises(ValueError, match=r"`client_learning_rate` must be a finite number.*; got nan"):
             config(client_learning_rate=float("nan"))
         with pytest.raises(dataclasses.FrozenInstanceError):
-            config().local_steps = 3
+            config().client_learning_rate = 3
+    with pytest.raises(ValueError, match=r"`local_steps` must be at least 1; got 0"):
+        algorithms.build("pflego", None, local_steps=0)
     with pytest.raises(ValueError, match=r"must be one of pflego, .*; got 'pflegoo'"):
         algorithms.build("pflegoo", None)
 
 
 def test_num_bytes():
-    assert num_bytes({"a": tf.zeros([2, 3]), "b": (tf.zeros([], tf.int64), np.zeros(5, np.int8))}) == 24 + 8 + 5
+    nest = {"a": tf.zeros([2, 3]), "b": (tf.zeros([], tf.int64), np.zeros(5, np.int8))}
+    assert num_bytes(nest) == 24 + 8 + 5

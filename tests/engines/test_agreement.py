@@ -4,49 +4,74 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.everything import build_everything
+from tests.algorithms.test_contract import DRAFTS, NAMES, build
+from tests.conftest import make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
-pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+tff_engine = pytest.importorskip(
+    "tf_pflego.engines.tff_engine", reason="the TFF engine is optional"
+)
 
 # Sums over clients and examples are taken in another order; float32, weights of order 1, five rounds.
 ENGINE_TOLERANCE = 2e-6
 ROUNDS = 5
 
 
-@pytest.mark.parametrize("name", [*sorted(algorithms.REGISTRY), "everything"])
-def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
-    algorithm = build_everything(tiny_model) if name == "everything" else algorithms.build(name, tiny_model, local_steps=4)
-    participation = Participation(3, 2, "range", (0, 3))
-    finals, records = [], []
-    for engine in ("in_process", "tff"):
-        with Simulation(algorithm, tiny_clients, participation, engine, seed=6) as simulation:
-            records.append([simulation.run_round(evaluate=number % 2 == 0) for number in range(ROUNDS)])
-            finals.append(tf.nest.flatten((simulation.server_state, simulation.client_states(range(3)))))
-    for a, b in zip(*finals, strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=ENGINE_TOLERANCE, rtol=ENGINE_TOLERANCE)
-    for a, b in zip(*records, strict=True):
+def final_and_records(algorithm, clients, engine):
+    """All states after some rounds, and the rounds' records."""
+    participation = Participation(clients.num_clients, 2, "range", (0, 3))
+    with Simulation(algorithm, clients, participation, engine, seed=6) as simulation:
+        records = [simulation.run_round(evaluate=number % 2 == 0) for number in range(ROUNDS)]
+        states = simulation.client_states(range(clients.num_clients))
+        leaves = tf.nest.flatten((simulation.server_state, states))
+        return [np.asarray(leaf) for leaf in leaves], records
+
+
+def assert_agreement(algorithm, clients):
+    (first, records), (second, others) = (
+        final_and_records(algorithm, clients, engine) for engine in ("in_process", "tff")
+    )
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, atol=ENGINE_TOLERANCE, rtol=ENGINE_TOLERANCE)
+    for a, b in zip(records, others, strict=True):
         assert a.keys() == b.keys()
-        for key in a.keys() - {"seconds", "train_loss"}:
-            assert a[key] == b[key], key
+        for key in a:
+            if key != "seconds" and not key.endswith("train_loss"):
+                assert a[key] == b[key], key
+
+
+@pytest.mark.parametrize("name", [*NAMES, *DRAFTS])
+def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
+    assert_agreement(build(name, tiny_model), tiny_clients)
+
+
+def test_what_is_too_large_for_a_message_goes_through_files(tiny_model, tiny_clients, monkeypatch):
+    """States, messages to single clients and uploads, all of them; and the files are gone then."""
+    boxes = []
+    monkeypatch.setattr(tff_engine, "_MESSAGE_BYTES", 0)
+    for name in ("Inbox", "Outbox"):
+        box = getattr(tff_engine, name)
+        monkeypatch.setattr(
+            tff_engine, name, lambda *given, box=box: boxes.append(box(*given)) or boxes[-1]
+        )
+    assert_agreement(build("everything", tiny_model), tiny_clients)
+    # In both exchanges, with and without a test of the participants.
+    assert len(boxes) == 8
+    directories = [box._directory for box in boxes if hasattr(box, "_directory")]
+    assert len(directories) == 4
+    assert not any(directory.exists() for directory in directories)
 
 
 def test_stored_images_are_read_as_in_process(tiny_model):
     """uint8 images, from files that the worker maps, at offsets that are not aligned."""
-    from tests.conftest import make_clients
-
     data = make_clients((3, 8, 6), (2, 4, 3), (2, 3, 2))
     as_bytes = [
-        type(split)((split.examples * 40 + 128).clip(0, 255).astype(np.uint8), split.labels, split.offsets)
+        type(split)(
+            (split.examples * 40 + 128).clip(0, 255).astype(np.uint8), split.labels, split.offsets
+        )
         for split in (data.train, data.test)
     ]
     data = type(data)(*as_bytes, data.num_classes)
-    algorithm = algorithms.build("pflego", tiny_model, local_steps=3)
-    heads = []
-    for engine in ("in_process", "tff"):
-        with Simulation(algorithm, data, Participation(3, 3), engine) as simulation:
-            simulation.run_round(evaluate=True)
-            heads.append(simulation.client_states(range(3)).head)
-    np.testing.assert_allclose(*heads, atol=ENGINE_TOLERANCE)
+    assert_agreement(algorithms.build("pflego", tiny_model, local_steps=3), data)

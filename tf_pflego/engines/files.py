@@ -6,6 +6,8 @@ the worker writes one file per client, which the program reads and removes.
 
 import os
 import pathlib
+import shutil
+import tempfile
 from typing import BinaryIO
 
 import numpy as np
@@ -17,6 +19,16 @@ from tf_pflego.engines.packing import Packing
 # TensorFlow copies a constant of up to 10 MiB into its graph and then never reads the file again;
 # the files are sparse, so that the surplus costs nothing.
 _MIN_BYTES = 2**24
+_OUTBOX_PREFIX = "tf_pflego_outbox_"
+
+
+def make_outbox_directory() -> str:
+    """Makes a directory for outboxes, and removes those that killed processes have left behind."""
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_OUTBOX_PREFIX}*_*"):
+        owner = path.name.removeprefix(_OUTBOX_PREFIX).split("_")[0]
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            shutil.rmtree(path, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_OUTBOX_PREFIX}{os.getpid()}_")
 
 
 class Inbox:

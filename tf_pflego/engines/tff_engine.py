@@ -24,7 +24,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
 from tf_pflego.engines.engine import Cohort, Outcome
-from tf_pflego.engines.files import Inbox, Outbox
+from tf_pflego.engines.files import Inbox, Outbox, make_outbox_directory
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.packing import Packing
 from tf_pflego.engines.threads import threads_per_operation
@@ -60,7 +60,7 @@ class TffEngine(LocalClients):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
         self._inbox = tempfile.TemporaryFile(prefix="tf_pflego_inbox_")
-        self._outbox = tempfile.mkdtemp(prefix="tf_pflego_outbox_")
+        self._outbox = make_outbox_directory()
         inherited = [*self.data.train.descriptors, *self.data.test.descriptors]
         self.worker = Worker(
             [*inherited, self._inbox.fileno()],
