@@ -1,12 +1,13 @@
 """The configuration of a run, checked where it enters, and the command-line flags that are made from it."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import flags
 
 from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core import settings
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
@@ -27,16 +28,16 @@ class RunConfig:
     personalization: str = setting("high", "2, C/2 or C of the C classes a client", choices=partition.PERSONALIZATIONS)
     classes_per_client: int = setting(0, "classes a client; 0 for what --personalization says", at_least=0)
     num_clients: int = setting(0, "I, number of clients; 0 for 100, or for Omniglot its alphabets", at_least=0)
-    clients_per_round: int = setting(20, "r, (mean) number of participants of a round", at_least=1)
+    clients_per_round: int = setting(20, "r, (mean) number of participants of a round")
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting("", "least,most participants, for --participation=range")
-    num_rounds: int = setting(200, "T, number of rounds", at_least=1)
+    num_rounds: int = settings.num_rounds()
     activation_gigabytes: float = setting(
         2.0, "memory for activations, of all clients that run at once; what is larger passes in blocks", above=0
     )
     label_space: str = setting("local", "labels within a client, or the dataset's", choices=clients.LABEL_SPACES)
-    eval_every: int = setting(10, "evaluate every so many rounds; the last ten always", at_least=1)
-    train_loss_every: int = setting(10, "of the rounds that are evaluated, which have the training loss", at_least=1)
+    eval_every: int = settings.eval_every()
+    train_loss_every: int = settings.train_loss_every()
     seed: int = setting(0, "the one seed of the run", at_least=0)
     output_dir: str = setting("", "directory for config, partition and metrics; empty to write none")
     overwrite: bool = setting(False, "replace the run that the output directory holds")
@@ -59,29 +60,74 @@ class RunConfig:
         return Participation(num_clients, self.clients_per_round, self.participation, bounds)
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines a flag for each field of `RunConfig` and of every algorithm's configuration."""
-    for field in dataclasses.fields(RunConfig):
+Registry = Mapping[str, tuple[type, Callable]]  # name -> (configuration, builder)
+
+
+def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -> None:
+    """Defines a flag for each field of `RunConfig` and of every algorithm's configuration.
+
+    Raises:
+      ValueError: A hyper-parameter is named like a flag of the run, or two algorithms that share a
+        flag define it differently.
+    """
+    of_run = dataclasses.fields(RunConfig)
+    for field in of_run:
         _define(field, field.default, field.metadata["help"], flag_values)
-    owners: dict[str, list[tuple[str, dataclasses.Field]]] = {}
-    for name, (config, _) in REGISTRY.items():
+    for name, users in _users(registry).items():
+        if name in {field.name for field in of_run}:
+            raise ValueError(
+                f"`{name}` of {', '.join(users)} must not have the name of a flag of the run. "
+                "Rename the hyper-parameter."
+            )
+        field = _shared(name, users)
+        help_text = _help_text(field, users, everybody=len(users) == len(registry))
+        # The flag has no default of its own: defaults are the algorithms', and two may differ.
+        _define(field, None, help_text, flag_values, field.metadata["words"])
+
+
+def _users(registry):
+    """Returns for each hyper-parameter the fields of the algorithms that have it, by their names."""
+    users: dict[str, dict[str, dataclasses.Field]] = {}
+    for algorithm, (config, _) in registry.items():
         for field in dataclasses.fields(config):
-            owners.setdefault(field.name, []).append((name, field))
-    for users in owners.values():
-        field = users[0][1]
-        names = "all" if len(users) == len(REGISTRY) else ", ".join(name for name, _ in users)
-        takers: dict[str, list[str]] = {}
-        owners_of_default: dict[Any, list[str]] = {}
-        for name, own in users:
-            owners_of_default.setdefault(own.default, []).append(name)
-            for word in own.metadata["words"]:
-                takers.setdefault(word, []).append(name)
-        also = "".join(f"; or {word} for {', '.join(who)}" for word, who in takers.items())
-        of = {value: f" of {', '.join(who)}" if len(owners_of_default) > 1 else "" for value, who in owners_of_default.items()}
-        default = ", ".join(f"{value}{who}" for value, who in of.items())
-        help_text = f"{field.metadata['help']} ({names}; default {default}{also})"
-        # No default of the flag's own: the default is the algorithm's, and two may differ.
-        _define(field, None, help_text, flag_values, takers)
+            users.setdefault(field.name, {})[algorithm] = field
+    return users
+
+
+def _shared(name, users):
+    """Returns the field of the first algorithm, whose definition is that of all others too."""
+    (first, field), *others = users.items()
+    for other, own in others:
+        expected, got = settings.definition(field), settings.definition(own)
+        differing = [key for key in expected if expected[key] != got[key]]
+        if differing:
+            key = differing[0]
+            raise ValueError(
+                f"`{name}` of {other} must be defined as that of {first} is, with {key} "
+                f"{expected[key]!r}; got {got[key]!r}. Use one function of core.settings for both, "
+                "or another name."
+            )
+    return field
+
+
+def _of(names):
+    return f" of {', '.join(names)}"
+
+
+def _help_text(field, users, everybody):
+    names = "all" if everybody else ", ".join(users)
+    defaults: dict[Any, list[str]] = {}
+    for name, own in users.items():
+        defaults.setdefault(own.default, []).append(name)
+    parts = [
+        f"{value}{_of(who) if len(defaults) > 1 else ''}"
+        for value, who in defaults.items()
+    ]
+    words = ""
+    for word in field.metadata["words"]:
+        takers = [name for name, own in users.items() if word in own.metadata["taken"]]
+        words += f"; or {word} for {', '.join(takers)}"
+    return f"{field.metadata['help']} ({names}; default {', '.join(parts)}{words})"
 
 
 def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:

@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import time
@@ -138,7 +139,10 @@ def simulation_of(clients, body, algorithm, engine, per_round, **settings):
     """Returns a simulation; the sizes of its cohort do not change, so that a floor can be taken."""
     model = models.SplitModel(body, clients.num_classes.max())
     model = model.within(config.RunConfig.activation_gigabytes, clients.train.sizes.max(), per_round)
-    built = algorithms.build(algorithm, model, **{"local_steps": LOCAL_STEPS, **settings})
+    known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[algorithm][0])}
+    if "local_steps" in known:
+        settings = {"local_steps": LOCAL_STEPS, **settings}
+    built = algorithms.build(algorithm, model, **settings)
     return Simulation(built, clients, Participation(clients.num_clients, per_round), engine)
 
 

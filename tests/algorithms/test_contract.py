@@ -27,7 +27,10 @@ SEED = 2
 
 
 def build(name, model):
-    return DRAFTS[name](model) if name in DRAFTS else algorithms.build(name, model, local_steps=3)
+    if name in DRAFTS:
+        return DRAFTS[name](model)
+    fields = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
+    return algorithms.build(name, model, **({"local_steps": 3} if "local_steps" in fields else {}))
 
 
 def simulation_of(algorithm, clients, seed=SEED, participation=None):

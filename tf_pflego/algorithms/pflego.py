@@ -51,7 +51,7 @@ class PflegoConfig(settings.HyperParameters):
     """Hyper-parameters of PFLEGO."""
 
     local_steps: int = settings.local_steps()
-    client_learning_rate: float | str = settings.client_learning_rate(words=("auto",))
+    client_learning_rate: float | str = settings.client_learning_rate(auto=True)
     head_solver: str = settings.head_solver(SOLVERS)
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()

@@ -1,4 +1,4 @@
-"""Hyper-parameters that several algorithms have: one name, one default, one range and one help text for each."""
+"""Settings that runs and algorithms share: one name, one type, one range and one help text each."""
 
 import dataclasses
 import math
@@ -7,19 +7,45 @@ from typing import Any
 from tf_pflego.core.optimizers import NAMES as OPTIMIZERS
 
 
-def setting(default: Any, help_text: str, *, at_least=None, above=None, choices=None, words=()) -> Any:
-    """Returns a dataclass field that carries its help text and the values it takes, for `check` and for the flags.
+def setting(
+    default: Any, help_text: str, *, at_least=None, above=None, choices=None, words=(), taken=None
+) -> Any:
+    """Returns a dataclass field with its help text and the values it takes, for checks and flags.
 
     Args:
-      default: Its default.
+      default: Its default, which may differ between algorithms.
       help_text: Its help text.
       at_least: The least number that it takes.
       above: A number that it must be above.
       choices: All values that it takes.
-      words: Words that a number may be replaced by.
+      words: Words that a number may be replaced by, in some algorithm or other.
+      taken: Those of the words that this algorithm takes; None for all.
     """
     limits = {"at_least": at_least, "above": above, "choices": choices, "words": words}
-    return dataclasses.field(default=default, metadata={"help": help_text, **limits})
+    own = {"taken": words if taken is None else taken}
+    return dataclasses.field(default=default, metadata={"help": help_text, **limits, **own})
+
+
+def definition(field: dataclasses.Field) -> dict[str, Any]:
+    """Returns what all algorithms that have a setting must agree on: all but default and words."""
+    shared = {key: value for key, value in field.metadata.items() if key != "taken"}
+    return {"type": type(field.default), **shared}
+
+
+def num_rounds():
+    """T."""
+    return setting(200, "T, number of rounds", at_least=1)
+
+
+def eval_every():
+    """How often all clients are evaluated."""
+    return setting(10, "evaluate every so many rounds; the last ten always", at_least=1)
+
+
+def train_loss_every():
+    """How often the training loss is computed."""
+    help_text = "of the rounds that are evaluated, which have the training loss"
+    return setting(10, help_text, at_least=1)
 
 
 def local_steps():
@@ -27,9 +53,10 @@ def local_steps():
     return setting(50, "tau, local steps of a participant in a round", at_least=1)
 
 
-def client_learning_rate(words=()):
+def client_learning_rate(auto=False):
     """beta."""
-    return setting(0.007, "beta, learning rate of the local steps", above=0, words=words)
+    help_text = "beta, learning rate of the local steps"
+    return setting(0.007, help_text, above=0, words=("auto",), taken=("auto",) if auto else ())
 
 
 def proximal_weight():
@@ -39,7 +66,8 @@ def proximal_weight():
 
 def momentum(default=0.9):
     """m."""
-    return setting(default, "m, momentum of the local steps, which starts anew in each round", at_least=0)
+    help_text = "m, momentum of the local steps, which starts anew in each round"
+    return setting(default, help_text, at_least=0)
 
 
 def server_learning_rate():
@@ -69,23 +97,36 @@ class HyperParameters:
 
 
 def check(config: Any) -> None:
-    """Raises ValueError for the first field of a configuration that has a value it does not take."""
+    """Raises ValueError for the first field of a configuration whose value it does not take."""
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        limits = field.metadata
-        choices = limits.get("choices")
-        if choices is not None:
-            if value not in choices:
-                raise ValueError(f"`{field.name}` must be one of {', '.join(choices)}; got {value!r}.")
-            continue
-        if isinstance(field.default, bool | str) or value in limits["words"]:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            allowed = "".join(f" or {word}" for word in limits["words"])
-            raise ValueError(f"`{field.name}` must be a finite number{allowed}; got {value!r}. Correct --{field.name}.")
-        if isinstance(field.default, int) and value != int(value):
-            raise ValueError(f"`{field.name}` must be a whole number; got {value!r}.")
-        if limits["at_least"] is not None and value < limits["at_least"]:
-            raise ValueError(f"`{field.name}` must be at least {limits['at_least']}; got {value}. Raise --{field.name}.")
-        if limits["above"] is not None and value <= limits["above"]:
-            raise ValueError(f"`{field.name}` must be above {limits['above']}; got {value}. Raise --{field.name}.")
+        check_value(field.name, getattr(config, field.name), field)
+
+
+def check_value(name: str, value: Any, field: dataclasses.Field) -> None:
+    """Raises ValueError if a setting does not take a value.
+
+    Args:
+      name: Its name.
+      value: The value.
+      field: The setting, as `setting` returns it.
+    """
+    limits = field.metadata
+    if limits["choices"] is not None:
+        if value not in limits["choices"]:
+            allowed = ", ".join(limits["choices"])
+            raise ValueError(f"`{name}` must be one of {allowed}; got {value!r}. Correct --{name}.")
+        return
+    if isinstance(field.default, bool | str) or value in limits["taken"]:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        allowed = "".join(f" or {word}" for word in limits["taken"])
+        raise ValueError(
+            f"`{name}` must be a finite number{allowed}; got {value!r}. Correct --{name}."
+        )
+    if isinstance(field.default, int) and value != int(value):
+        raise ValueError(f"`{name}` must be a whole number; got {value!r}. Correct --{name}.")
+    least, above = limits["at_least"], limits["above"]
+    if least is not None and value < least:
+        raise ValueError(f"`{name}` must be at least {least}; got {value}. Raise --{name}.")
+    if above is not None and value <= above:
+        raise ValueError(f"`{name}` must be above {above}; got {value}. Raise --{name}.")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import engines
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, settings
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
@@ -183,11 +183,9 @@ class Simulation:
         Returns:
           See `summarize`.
         """
-        if num_rounds < 1:
-            raise ValueError(f"`num_rounds` must be at least 1; got {num_rounds}. Raise --num_rounds.")
-        for name, value in (("eval_every", eval_every), ("train_loss_every", train_loss_every)):
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {value}. Raise --{name}.")
+        settings.check_value("num_rounds", num_rounds, settings.num_rounds())
+        settings.check_value("eval_every", eval_every, settings.eval_every())
+        settings.check_value("train_loss_every", train_loss_every, settings.train_loss_every())
         last = self.round_number + num_rounds
         records = []
         while self.round_number < last:
