@@ -116,6 +116,21 @@ def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(tiny_model, t
             np.testing.assert_allclose(x, y, atol=TOLERANCE)
 
 
+def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
+    """Both models that Ditto can serve are evaluated, each under its name."""
+    records = []
+    for name, config in (("ditto", {"proximal_weight": 3.0}), ("fedavg", {})):
+        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE, **config)
+        simulation = Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
+        simulation.run_round()
+        records.append(simulation.run_round(evaluate=True))
+    ditto, fedavg = records
+    assert ditto["generic/train_loss"] == pytest.approx(fedavg["train_loss"], abs=TOLERANCE)
+    assert ditto["train_loss"] != pytest.approx(fedavg["train_loss"], abs=TOLERANCE)
+    for mean in ("client_mean", "example_mean"):
+        assert ditto[f"generic/test_accuracy/{mean}"] == fedavg[f"test_accuracy/{mean}"]
+
+
 def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
     for state in server_states("fedrep", tiny_model, tiny_clients, client_learning_rate=RATE, body_steps=0):
         for w, start in zip(state, tiny_model.initial_theta, strict=True):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.oracles import averaging, pflego
+from tests.oracles import averaging, network, pflego
 from tf_pflego import algorithms
+from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
@@ -72,6 +73,38 @@ def test_fedrecon(tiny_model, tiny_clients):
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
         assert_close(own_heads(simulation).values(), heads.values())
+
+
+def drawn_heads(model, clients, seed, purpose, *keys):
+    """The head that each client would draw anew, its own rows."""
+    drawn = {}
+    for client, classes in enumerate(clients.num_classes):
+        (own,) = seeds.client_seeds(seed, purpose, [client], *keys)
+        drawn[client] = float64([model.uniform_head(own, classes)])[0][:classes]
+    return drawn
+
+
+def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
+    """Each round's heads start from that round's draws, and so do those that all are tested with."""
+    config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
+    asked = config | {"server_optimizer": "sgd", "head_start": "anew"}
+    simulation = simulation_of("fedrecon", tiny_model, tiny_clients, **asked)
+    assert simulation.client_states(range(3)) == ()
+    theta = float64(tiny_model.initial_theta)
+    known = {**config, "clients_per_round": 2}
+    for number, participants in enumerate(rounds_of(simulation), start=1):
+        heads = drawn_heads(tiny_model, tiny_clients, 11, "client", number, 0)
+        theta, heads = pflego.fedrecon_round(theta, heads, tiny_clients, participants, known)
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+    heads = drawn_heads(tiny_model, tiny_clients, 11, "evaluation", ROUNDS)
+    _, heads = pflego.fedrecon_round(theta, heads, tiny_clients, range(3), known)
+    (result,) = simulation.evaluate().values()
+    losses = [
+        network.loss(theta, heads[client], *network.of_client(tiny_clients.train, client))
+        for client in range(3)
+    ]
+    np.testing.assert_allclose(result.train_loss, losses, atol=ORACLE_TOLERANCE)
 
 
 @pytest.mark.parametrize(
