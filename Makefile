@@ -12,7 +12,7 @@ quickstart: $(INSTALLED)
 	@$(BIN)/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

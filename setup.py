@@ -20,6 +20,6 @@ setup(
     # TensorFlow Federated is left out: its own pins cannot be installed. requirements.txt holds it, with pins that can.
     # importlib_resources is TensorFlow Datasets', which newer versions of it use without asking for it.
     install_requires=["absl-py", "importlib_resources", "numpy", "scikit-learn", "tensorflow", "tensorflow-datasets", "tqdm"],
-    extras_require={"dev": ["matplotlib", "pytest", "ruff"]},
+    extras_require={"dev": ["matplotlib", "pytest", "pytest-xdist", "ruff"]},
     entry_points={"console_scripts": ["tf-pflego = tf_pflego.main:entry_point"]},
 )

@@ -12,6 +12,8 @@ import time
 import numpy as np
 import pytest
 
+from tf_pflego import main
+
 ROOT = pathlib.Path(__file__).parent.parent
 TIMEOUT_SECONDS = 300
 SMALL = ("--dataset=digits", "--num_clients=10", "--clients_per_round=4", "--local_steps=5", "--engine=in_process")
@@ -93,6 +95,21 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
 
 
+def in_this_process(flags, capsys):
+    """What `program` returns, without a process of its own, which takes seconds to start."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        code = main.main(["tf_pflego", *flags])
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    printed = capsys.readouterr()
+    return subprocess.CompletedProcess(flags, code, printed.out, printed.err)
+
+
+def test_a_bad_flag_is_one_line():
+    assert_refused(program("--num_rounds=0"), "`num_rounds` must be at least 1; got 0. Raise --num_rounds")
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -114,8 +131,9 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_bad_flags_are_one_line(flags, expected, digits_dir):
-    assert_refused(program(f"--data_dir={digits_dir}", "--engine=in_process", *flags), *expected)
+def test_bad_flags_are_one_line(flags, expected, digits_dir, capsys):
+    flags = [f"--data_dir={digits_dir}", "--engine=in_process", *flags]
+    assert_refused(in_this_process(flags, capsys), *expected)
 
 
 def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
@@ -188,10 +206,11 @@ def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem)
-def test_run_configs_train(path, digits_dir):
+def test_run_configs_train(path, digits_dir, capsys):
     """One of each algorithm, small, and on digits."""
     small = ["--dataset=digits", "--num_rounds=1", "--num_clients=20", "--clients_per_round=4", "--engine=in_process"]
-    result = program(f"--flagfile={path}", *small, digits_dir=digits_dir)
+    flags = [f"--flagfile={path}", *small, f"--data_dir={digits_dir}"]
+    result = in_this_process(flags, capsys)
     assert result.returncode == 0, result.stderr
     assert "ignored" not in result.stderr
 

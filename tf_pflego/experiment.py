@@ -89,5 +89,5 @@ def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]
         finally:
             progress.close()
         if directory is not None:
-            directory.finish(summary, simulation.evaluate(), simulation.data)
+            directory.finish(summary, simulation.evaluate_all(), simulation.data)
     return summary

@@ -99,7 +99,7 @@ def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
         assert_close(simulation.server_state.theta, theta)
     heads = drawn_heads(tiny_model, tiny_clients, 11, "evaluation", ROUNDS)
     _, heads = pflego.fedrecon_round(theta, heads, tiny_clients, range(3), known)
-    (result,) = simulation.evaluate().values()
+    result = simulation.evaluate()
     losses = [
         network.loss(theta, heads[client], *network.of_client(tiny_clients.train, client))
         for client in range(3)

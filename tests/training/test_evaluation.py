@@ -14,7 +14,7 @@ def test_every_client_is_evaluated_with_what_it_is_served(name, block_bytes, tin
     monkeypatch.setattr(local_clients, "_STATE_BYTES_PER_BLOCK", block_bytes)
     simulation = Simulation(algorithms.build(name, tiny_model, local_steps=3), tiny_clients, Participation(3, 2), "in_process")
     simulation.run_round()
-    (result,) = simulation.evaluate().values()
+    result = simulation.evaluate()
     losses, hits = [], []
     for client in range(3):
         server = simulation.server_state
@@ -73,7 +73,7 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
     tuned = algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5, fine_tuning_steps=8)
     simulation = Simulation(tuned, tiny_clients, Participation(3, 3), "in_process")
     head = np.asarray(tuned.served["generic"].weights(simulation.server_state, ()).head, np.float64)
-    (result,) = simulation.evaluate().values()
+    result = simulation.evaluate()
     for client in range(3):
         x, y = network.of_client(tiny_clients.train, client)
         served = local_steps([np.asarray(w, np.float64) for w in tiny_model.initial_theta], head, x, y, config)

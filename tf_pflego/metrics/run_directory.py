@@ -68,7 +68,7 @@ class RunDirectory:
 
         Args:
           summary: What `training.summarize` returns.
-          evaluations: What `Simulation.evaluate` returns.
+          evaluations: What `Simulation.evaluate_all` returns.
           data: The clients' data.
         """
         self._metrics.close()

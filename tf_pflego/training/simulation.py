@@ -134,7 +134,7 @@ class Simulation:
         self.server_state, self.round_number = server_state, number
         record["seconds"] = time.perf_counter() - started
         if evaluate:
-            record |= metrics_of(self.evaluate(train_loss)) | participant_metrics
+            record |= metrics_of(self.evaluate_all(train_loss)) | participant_metrics
         return record
 
     def _round(self, number, position):
@@ -146,7 +146,7 @@ class Simulation:
             np.float32(self.federation.mean_clients_per_round),
         )
 
-    def evaluate(self, train_loss: bool = True) -> dict[str, Evaluation]:
+    def evaluate(self, train_loss: bool = True) -> Evaluation:
         """Returns the statistics of all clients as they would be served now.
 
         Args:
@@ -154,8 +154,12 @@ class Simulation:
             there are often many more.
 
         Returns:
-          For each model that the algorithm serves, by its name.
+          The statistics of the first model that the algorithm serves.
         """
+        return next(iter(self.evaluate_all(train_loss).values()))
+
+    def evaluate_all(self, train_loss: bool = True) -> dict[str, Evaluation]:
+        """Returns what `evaluate` does, for each model that the algorithm serves, by its name."""
         ids = range(self.data.num_clients)
         client_seeds = seeds.client_seeds(self.seed, "evaluation", ids, self.round_number)
         statistics = self._engine.evaluate(ids, client_seeds, self.server_state, train_loss)
