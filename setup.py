@@ -6,7 +6,9 @@ import re
 from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tf_pflego" / "__init__.py").read_text(encoding="utf-8"))[1]
+VERSION = re.search(
+    r'__version__ = "(.+)"', (ROOT / "tf_pflego" / "__init__.py").read_text(encoding="utf-8")
+)[1]
 
 setup(
     name="tf_pflego",
@@ -19,7 +21,15 @@ setup(
     python_requires=">=3.10,<3.12",
     # TensorFlow Federated is left out: its own pins cannot be installed. requirements.txt holds it, with pins that can.
     # importlib_resources is TensorFlow Datasets', which newer versions of it use without asking for it.
-    install_requires=["absl-py", "importlib_resources", "numpy", "scikit-learn", "tensorflow", "tensorflow-datasets", "tqdm"],
+    install_requires=[
+        "absl-py",
+        "importlib_resources",
+        "numpy",
+        "scikit-learn",
+        "tensorflow",
+        "tensorflow-datasets",
+        "tqdm",
+    ],
     extras_require={"dev": ["matplotlib", "pytest", "pytest-xdist", "ruff"]},
     entry_points={"console_scripts": ["tf-pflego = tf_pflego.main:entry_point"]},
 )

@@ -16,7 +16,10 @@ TRAIN_SIZES, TEST_SIZES, NUM_CLASSES = (3, 7, 5), (2, 4, 3), (2, 3, 2)
 
 
 def make_split(sizes, num_classes, rng):
-    labels = [rng.permutation(np.arange(size) % classes) for size, classes in zip(sizes, num_classes, strict=True)]
+    labels = [
+        rng.permutation(np.arange(size) % classes)
+        for size, classes in zip(sizes, num_classes, strict=True)
+    ]
     examples = rng.normal(size=(sum(sizes), INPUTS)).astype(np.float32)
     return ClientSplit(examples, np.concatenate(labels).astype(np.int32), starts(sizes))
 

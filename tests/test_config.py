@@ -11,7 +11,9 @@ from tf_pflego.core import settings
 
 
 def configuration(**fields):
-    return dataclasses.make_dataclass("Config", [(name, object, field) for name, field in fields.items()])
+    return dataclasses.make_dataclass(
+        "Config", [(name, object, field) for name, field in fields.items()]
+    )
 
 
 def define(**configurations):
@@ -26,26 +28,42 @@ def test_the_registered_algorithms_share_their_flags():
 
 
 def test_defaults_may_differ():
-    values = define(one=configuration(momentum=settings.momentum(0.9)), two=configuration(momentum=settings.momentum(0.0)))
+    values = define(
+        one=configuration(momentum=settings.momentum(0.9)),
+        two=configuration(momentum=settings.momentum(0.0)),
+    )
     assert "default 0.9 of one, 0.0 of two" in values["momentum"].help
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (settings.setting(3, "tau, local steps of a participant in a round", at_least=0), "with at_least 1; got 0"),
+        (
+            settings.setting(3, "tau, local steps of a participant in a round", at_least=0),
+            "with at_least 1; got 0",
+        ),
         (settings.setting(3, "steps", at_least=1), "with help 'tau, .*; got 'steps'"),
-        (settings.setting(3.0, "tau, local steps of a participant in a round", at_least=1), "with type <class 'int'>"),
+        (
+            settings.setting(3.0, "tau, local steps of a participant in a round", at_least=1),
+            "with type <class 'int'>",
+        ),
     ],
     ids=["limits", "help", "type"],
 )
 def test_a_shared_flag_with_two_definitions_is_refused(other, message):
-    with pytest.raises(ValueError, match=f"`local_steps` of two must be defined as that of one is, {message}"):
-        define(one=configuration(local_steps=settings.local_steps()), two=configuration(local_steps=other))
+    with pytest.raises(
+        ValueError, match=f"`local_steps` of two must be defined as that of one is, {message}"
+    ):
+        define(
+            one=configuration(local_steps=settings.local_steps()),
+            two=configuration(local_steps=other),
+        )
 
 
 def test_a_hyper_parameter_named_like_a_flag_of_the_run_is_refused():
-    with pytest.raises(ValueError, match="`seed` of one must not have the name of a flag of the run"):
+    with pytest.raises(
+        ValueError, match="`seed` of one must not have the name of a flag of the run"
+    ):
         define(one=configuration(seed=settings.setting(0, "another seed")))
 
 

@@ -16,14 +16,34 @@ from tf_pflego import main
 
 ROOT = pathlib.Path(__file__).parent.parent
 TIMEOUT_SECONDS = 300
-SMALL = ("--dataset=digits", "--num_clients=10", "--clients_per_round=4", "--local_steps=5", "--engine=in_process")
-METRICS = [f"{who}test_accuracy/{mean}_mean" for who in ("", "participant_") for mean in ("client", "example")]
+SMALL = (
+    "--dataset=digits",
+    "--num_clients=10",
+    "--clients_per_round=4",
+    "--local_steps=5",
+    "--engine=in_process",
+)
+METRICS = [
+    f"{who}test_accuracy/{mean}_mean"
+    for who in ("", "participant_")
+    for mean in ("client", "example")
+]
 
 
-def program(*flags, digits_dir=None, code="from tf_pflego.main import entry_point; entry_point()", **options):
+def program(
+    *flags, digits_dir=None, code="from tf_pflego.main import entry_point; entry_point()", **options
+):
     flags = [*flags, f"--data_dir={digits_dir}"] if digits_dir else list(flags)
     command = [sys.executable, "-c", code, *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, **options)
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        **options,
+    )
 
 
 def assert_refused(result, *expected):
@@ -37,7 +57,9 @@ def assert_refused(result, *expected):
 @pytest.fixture(scope="module")
 def finished_run(digits_dir, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "pflego"
-    return output, program(*SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}", digits_dir=digits_dir)
+    return output, program(
+        *SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}", digits_dir=digits_dir
+    )
 
 
 def test_a_run_writes_its_directory(finished_run):
@@ -52,7 +74,10 @@ def test_a_run_writes_its_directory(finished_run):
     assert [record["round"] for record in records] == list(range(1, 15))
     evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
     assert evaluated == [3, *range(5, 15)]  # Every third, and the last ten always.
-    assert [record["round"] for record in records if "train_loss" in record] == [10, 14]  # Every tenth, and the last.
+    assert [record["round"] for record in records if "train_loss" in record] == [
+        10,
+        14,
+    ]  # Every tenth, and the last.
     for record in records:
         assert record["participants"] == 4
         assert record["bytes_down"] == record["bytes_up"] == 4 * 4 * (64 * 200 + 200)
@@ -60,8 +85,12 @@ def test_a_run_writes_its_directory(finished_run):
     summary = json.loads((output / "summary.json").read_text())
     for name in METRICS:
         assert summary[name] == records[-1][name]
-        assert summary[f"{name}/last10"] == pytest.approx(np.mean([record[name] for record in records[-10:]]))
-    assert summary["seconds_per_round/median"] == pytest.approx(np.median([record["seconds"] for record in records]))
+        assert summary[f"{name}/last10"] == pytest.approx(
+            np.mean([record[name] for record in records[-10:]])
+        )
+    assert summary["seconds_per_round/median"] == pytest.approx(
+        np.median([record["seconds"] for record in records])
+    )
     rows = list(csv.DictReader((output / "clients.csv").open()))
     assert [int(row["client"]) for row in rows] == list(range(10))
     assert sum(int(row["train_examples"]) for row in rows) == 1438
@@ -83,14 +112,20 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     output = finished_run[0]
     before = {path.name: path.read_bytes() for path in output.iterdir()}
     flags = (*SMALL, "--num_rounds=1", f"--output_dir={output}")
-    assert_refused(program(*flags, digits_dir=digits_dir), "must not hold another run", "--overwrite")
-    assert_refused(program(*flags, "--overwrite", "--clients_per_round=11", digits_dir=digits_dir), "got 11")
+    assert_refused(
+        program(*flags, digits_dir=digits_dir), "must not hold another run", "--overwrite"
+    )
+    assert_refused(
+        program(*flags, "--overwrite", "--clients_per_round=11", digits_dir=digits_dir), "got 11"
+    )
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
     copy = output.parent / "copy"
     copy.mkdir()
     for name, content in before.items():
         (copy / name).write_bytes(content)
-    result = program(*SMALL, "--num_rounds=1", f"--output_dir={copy}", "--overwrite", digits_dir=digits_dir)
+    result = program(
+        *SMALL, "--num_rounds=1", f"--output_dir={copy}", "--overwrite", digits_dir=digits_dir
+    )
     assert result.returncode == 0, result.stderr
     assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
 
@@ -107,7 +142,9 @@ def in_this_process(flags, capsys):
 
 
 def test_a_bad_flag_is_one_line():
-    assert_refused(program("--num_rounds=0"), "`num_rounds` must be at least 1; got 0. Raise --num_rounds")
+    assert_refused(
+        program("--num_rounds=0"), "`num_rounds` must be at least 1; got 0. Raise --num_rounds"
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,16 +153,31 @@ def test_a_bad_flag_is_one_line():
         (["--num_rounds=many"], ["`num_rounds` must be a whole number; got 'many'"]),
         (["--num_rounds=0"], ["`num_rounds` must be at least 1; got 0. Raise --num_rounds"]),
         (["--client_learning_rate=-1"], ["`client_learning_rate` must be above 0; got -1.0"]),
-        (["--client_learning_rate=fast"], ["`client_learning_rate` must be a number or auto; got 'fast'"]),
-        (["--head_solver=adam", "--client_learning_rate=auto"], ["must be a number for Adam; got 'auto'. Try --client"]),
-        (["--algorithm=fedper", "--client_learning_rate=auto"], ["`client_learning_rate` must be a finite number; got 'auto'"]),
+        (
+            ["--client_learning_rate=fast"],
+            ["`client_learning_rate` must be a number or auto; got 'fast'"],
+        ),
+        (
+            ["--head_solver=adam", "--client_learning_rate=auto"],
+            ["must be a number for Adam; got 'auto'. Try --client"],
+        ),
+        (
+            ["--algorithm=fedper", "--client_learning_rate=auto"],
+            ["`client_learning_rate` must be a finite number; got 'auto'"],
+        ),
         (["--algorithm=sgd"], ["`algorithm` must be one of pflego, ", "; got 'sgd'"]),
-        (["--participation=range"], ["two whole numbers, least,most", "--clients_per_round_range=4,28"]),
+        (
+            ["--participation=range"],
+            ["two whole numbers, least,most", "--clients_per_round_range=4,28"],
+        ),
         (["--learning_rate=1"], ["Unknown command line flag", "--help"]),
         (["train"], ["expected flags only; got 'train'"]),
         (["--flagfile=nowhere.flags"], ["nowhere.flags"]),
         (["--dataset=mnist", "--data_dir=/nowhere"], ["mnist is not in /nowhere", "--download"]),
-        (["--clients_per_round=80", "--num_clients=50"], ["must be in [1, num_clients=50]; got 80. Lower"]),
+        (
+            ["--clients_per_round=80", "--num_clients=50"],
+            ["must be in [1, num_clients=50]; got 80. Lower"],
+        ),
         (["--classes_per_client=11"], ["`classes_per_client` must be in [1, 10]"]),
         (["--output_dir=/proc/run"], ["`output_dir` must be a directory that can be written"]),
     ],
@@ -137,7 +189,13 @@ def test_bad_flags_are_one_line(flags, expected, digits_dir, capsys):
 
 
 def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
-    result = program(*SMALL, "--algorithm=fedavg", "--num_rounds=1", "--server_optimizer=sgd", digits_dir=digits_dir)
+    result = program(
+        *SMALL,
+        "--algorithm=fedavg",
+        "--num_rounds=1",
+        "--server_optimizer=sgd",
+        digits_dir=digits_dir,
+    )
     assert result.returncode == 0
     assert "fedavg has no --server_optimizer; it is ignored" in result.stderr
 
@@ -168,13 +226,26 @@ def test_without_tensorflow_federated(digits_dir):
 
 def workers_of(pid):
     children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()]
+    return [
+        int(child)
+        for child in children
+        if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
+    ]
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    command = [sys.executable, "-m", "tf_pflego.main", "--dataset=digits", "--num_rounds=100000", "--num_clients=20"]
+    command = [
+        sys.executable,
+        "-m",
+        "tf_pflego.main",
+        "--dataset=digits",
+        "--num_rounds=100000",
+        "--num_clients=20",
+    ]
     command += [f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run", "--eval_every=1000000"]
     running = subprocess.Popen(
         command,
@@ -199,16 +270,27 @@ def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
         running.kill()
     assert running.returncode == code
     assert "Traceback" not in errors
-    while os.path.exists(f"/proc/{worker}") and "worker_binary" in pathlib.Path(f"/proc/{worker}/cmdline").read_text():
+    while (
+        os.path.exists(f"/proc/{worker}")
+        and "worker_binary" in pathlib.Path(f"/proc/{worker}/cmdline").read_text()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem
+)
 def test_run_configs_train(path, digits_dir, capsys):
     """One of each algorithm, small, and on digits."""
-    small = ["--dataset=digits", "--num_rounds=1", "--num_clients=20", "--clients_per_round=4", "--engine=in_process"]
+    small = [
+        "--dataset=digits",
+        "--num_rounds=1",
+        "--num_clients=20",
+        "--clients_per_round=4",
+        "--engine=in_process",
+    ]
     flags = [f"--flagfile={path}", *small, f"--data_dir={digits_dir}"]
     result = in_this_process(flags, capsys)
     assert result.returncode == 0, result.stderr
@@ -224,7 +306,14 @@ def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
 
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
-    command = [sys.executable, "-m", "tf_pflego.main", *SMALL, "--num_rounds=3", f"--data_dir={digits_dir}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tf_pflego.main",
+        *SMALL,
+        "--num_rounds=3",
+        f"--data_dir={digits_dir}",
+    ]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=slave)
     os.close(slave)
     shown = b""

@@ -21,12 +21,18 @@ def test_snippet_prints_what_it_says(monkeypatch, digits_dir):
     (snippet,) = [text for language, text in BLOCKS if language == "python"]
     assert len(snippet.strip().splitlines()) <= 15
     promised = BLOCKS[[language for language, _ in BLOCKS].index("python") + 1][1]
-    snippet = snippet.replace('load_dataset("digits")', f'load_dataset("digits", data_dir="{digits_dir}")')
-    result = subprocess.run([sys.executable, "-c", snippet], cwd=ROOT, capture_output=True, text=True, check=True)
+    snippet = snippet.replace(
+        'load_dataset("digits")', f'load_dataset("digits", data_dir="{digits_dir}")'
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", snippet], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     number = re.compile(r"\d+\.\d+")
     assert number.sub("", result.stdout) == number.sub("", promised)
     # Sums are taken in another order on other machines: one example of one client may tip.
-    assert float(number.search(result.stdout)[0]) == pytest.approx(float(number.search(promised)[0]), abs=0.011)
+    assert float(number.search(result.stdout)[0]) == pytest.approx(
+        float(number.search(promised)[0]), abs=0.011
+    )
 
 
 @pytest.mark.parametrize("document", reproduce.DOCUMENTS, ids=lambda path: path.name)
@@ -50,7 +56,9 @@ def test_every_algorithm_has_its_row_and_every_file_named_exists():
     for name in algorithms.REGISTRY:
         assert f"| `{name}` |" in README
     for path in re.findall(r"\b(?:tools|run_configs|tf_pflego|tests|core)/[\w/]+\.\w+", README):
-        assert (ROOT / path).exists() or (ROOT / "tf_pflego" / path).exists() or "NAME" in path, path
+        assert (ROOT / path).exists() or (ROOT / "tf_pflego" / path).exists() or "NAME" in path, (
+            path
+        )
 
 
 def test_make_targets_exist():

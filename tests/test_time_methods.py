@@ -21,10 +21,15 @@ def test_clients_of_median_size():
 def test_rounds_are_timed_beside_those_of_pflego():
     clients = benchmark.federation([6, 6], [2, 2], 2, (4, 4, 1))
     report = {"cores": 2, "omniglot": {}, "fashion_mnist": {}}
-    report["fashion_mnist"] = dict(time_methods.measure(clients, models.mlp((4, 4, 1), 0), 2, 2, ("pflego", "fedper")))
+    report["fashion_mnist"] = dict(
+        time_methods.measure(clients, models.mlp((4, 4, 1), 0), 2, 2, ("pflego", "fedper"))
+    )
     figures = report["fashion_mnist"]["fedper"]
     assert figures["seconds"]["runs"] == figures["pflego_seconds"]["runs"] == 2
-    assert figures["over_pflego"] == round(figures["seconds"]["median"] / figures["pflego_seconds"]["median"], 3)
-    assert f"| `fedper` | {figures['seconds']['median']:.3f} | {figures['over_pflego']:.2f} |  |  | 14.436 | 2.06 |" in (
-        time_methods.table_of(report).splitlines()
+    assert figures["over_pflego"] == round(
+        figures["seconds"]["median"] / figures["pflego_seconds"]["median"], 3
+    )
+    assert (
+        f"| `fedper` | {figures['seconds']['median']:.3f} | {figures['over_pflego']:.2f} |  |  | 14.436 | 2.06 |"
+        in (time_methods.table_of(report).splitlines())
     )

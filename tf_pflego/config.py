@@ -25,21 +25,33 @@ class RunConfig:
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default")
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
     omniglot_splits: str = setting("train,test", "splits of Omniglot to merge")
-    personalization: str = setting("high", "2, C/2 or C of the C classes a client", choices=partition.PERSONALIZATIONS)
-    classes_per_client: int = setting(0, "classes a client; 0 for what --personalization says", at_least=0)
-    num_clients: int = setting(0, "I, number of clients; 0 for 100, or for Omniglot its alphabets", at_least=0)
+    personalization: str = setting(
+        "high", "2, C/2 or C of the C classes a client", choices=partition.PERSONALIZATIONS
+    )
+    classes_per_client: int = setting(
+        0, "classes a client; 0 for what --personalization says", at_least=0
+    )
+    num_clients: int = setting(
+        0, "I, number of clients; 0 for 100, or for Omniglot its alphabets", at_least=0
+    )
     clients_per_round: int = setting(20, "r, (mean) number of participants of a round")
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting("", "least,most participants, for --participation=range")
     num_rounds: int = settings.num_rounds()
     activation_gigabytes: float = setting(
-        2.0, "memory for activations, of all clients that run at once; what is larger passes in blocks", above=0
+        2.0,
+        "memory for activations, of all clients that run at once; what is larger passes in blocks",
+        above=0,
     )
-    label_space: str = setting("local", "labels within a client, or the dataset's", choices=clients.LABEL_SPACES)
+    label_space: str = setting(
+        "local", "labels within a client, or the dataset's", choices=clients.LABEL_SPACES
+    )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
     seed: int = setting(0, "the one seed of the run", at_least=0)
-    output_dir: str = setting("", "directory for config, partition and metrics; empty to write none")
+    output_dir: str = setting(
+        "", "directory for config, partition and metrics; empty to write none"
+    )
     overwrite: bool = setting(False, "replace the run that the output directory holds")
 
     def __post_init__(self):
@@ -119,10 +131,7 @@ def _help_text(field, users, everybody):
     defaults: dict[Any, list[str]] = {}
     for name, own in users.items():
         defaults.setdefault(own.default, []).append(name)
-    parts = [
-        f"{value}{_of(who) if len(defaults) > 1 else ''}"
-        for value, who in defaults.items()
-    ]
+    parts = [f"{value}{_of(who) if len(defaults) > 1 else ''}" for value, who in defaults.items()]
     words = ""
     for word in field.metadata["words"]:
         takers = [name for name, own in users.items() if word in own.metadata["taken"]]
@@ -136,7 +145,9 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     Raises:
       ValueError: A flag has a value that it does not take.
     """
-    config = RunConfig(**{field.name: flag_values[field.name].value for field in dataclasses.fields(RunConfig)})
+    config = RunConfig(
+        **{field.name: flag_values[field.name].value for field in dataclasses.fields(RunConfig)}
+    )
     own = {field.name for field in dataclasses.fields(REGISTRY[config.algorithm][0])}
     others = {field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)} - own
     given = {name: flag_values[name].value for name in own if flag_values[name].value is not None}
@@ -147,7 +158,9 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
 def flag_names() -> Iterable[str]:
     """Returns the names of all flags, in the order in which help lists them."""
     names = [field.name for field in dataclasses.fields(RunConfig)]
-    return dict.fromkeys(names + [field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)])
+    return dict.fromkeys(
+        names + [field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)]
+    )
 
 
 class _NumberOrWord(flags.FloatParser):
@@ -169,10 +182,14 @@ def _define(field, default, help_text, flag_values, words=()):
     kind = type(field.default)
     if words:
         parser = _NumberOrWord(words)
-        flags.DEFINE(parser, field.name, default, help_text, flag_values, flags.ArgumentSerializer())
+        flags.DEFINE(
+            parser, field.name, default, help_text, flag_values, flags.ArgumentSerializer()
+        )
         return
     if field.metadata["choices"] is not None:
-        flags.DEFINE_enum(field.name, default, list(field.metadata["choices"]), help_text, flag_values=flag_values)
+        flags.DEFINE_enum(
+            field.name, default, list(field.metadata["choices"]), help_text, flag_values=flag_values
+        )
     elif kind is bool:
         flags.DEFINE_bool(field.name, default, help_text, flag_values=flag_values)
     elif kind is int:

@@ -26,7 +26,9 @@ _DEFAULT_NUM_CLIENTS = 100
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
     """Loads the dataset of a run and deals it out to its clients."""
     splits = [split for split in run_config.omniglot_splits.split(",") if split]
-    dataset = data.load(run_config.dataset, run_config.data_dir or None, run_config.download, splits)
+    dataset = data.load(
+        run_config.dataset, run_config.data_dir or None, run_config.download, splits
+    )
     if dataset.test is None:
         partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
         if run_config.num_clients not in (0, partition.num_clients):
@@ -35,10 +37,14 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
                 f"{run_config.num_clients}. Leave --num_clients out."
             )
     else:
-        held = run_config.classes_per_client or data.classes_per_client(run_config.personalization, dataset.num_classes)
+        held = run_config.classes_per_client or data.classes_per_client(
+            run_config.personalization, dataset.num_classes
+        )
         num_clients = run_config.num_clients or _DEFAULT_NUM_CLIENTS
         labels = (dataset.train.labels, dataset.test.labels)
-        partition = data.round_robin(*labels, num_clients, held, dataset.num_classes, run_config.seed)
+        partition = data.round_robin(
+            *labels, num_clients, held, dataset.num_classes, run_config.seed
+        )
     return data.federate(dataset, partition, run_config.label_space)
 
 
@@ -58,7 +64,9 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     body = BODIES[run_config.dataset](clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()
-    model = model.within(run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round)
+    model = model.within(
+        run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
+    )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
 
@@ -69,16 +77,25 @@ def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]
     Raises:
       ValueError, ImportError: As `build_simulation`; and the output directory cannot be used.
     """
-    directory = RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None
+    directory = (
+        RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None
+    )
     with build_simulation(run_config, **hyper_parameters) as simulation:
         if directory is not None:
-            versions = {"tf_pflego": tf_pflego.__version__, "commit": source_commit(), "tensorflow": tf.__version__}
+            versions = {
+                "tf_pflego": tf_pflego.__version__,
+                "commit": source_commit(),
+                "tensorflow": tf.__version__,
+            }
             hyper_parameters = dict(sorted(hyper_parameters.items()))
             directory.start(
-                dataclasses.asdict(run_config) | hyper_parameters | {"versions": versions}, simulation.data.partition
+                dataclasses.asdict(run_config) | hyper_parameters | {"versions": versions},
+                simulation.data.partition,
             )
         progress = Progress(run_config.num_rounds)
-        listeners: list[Callable[[dict], None]] = [progress.add_round] + ([directory.add_round] if directory else [])
+        listeners: list[Callable[[dict], None]] = [progress.add_round] + (
+            [directory.add_round] if directory else []
+        )
         try:
             summary = simulation.run(
                 run_config.num_rounds,

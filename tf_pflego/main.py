@@ -17,7 +17,9 @@ from collections.abc import Sequence
 
 if not (3, 10) <= sys.version_info[:2] < (3, 12):
     sys.exit(
-        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. Make an environment with one of them.".format(*sys.version_info)
+        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. Make an environment with one of them.".format(
+            *sys.version_info
+        )
     )
 
 try:
@@ -52,10 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         rest = flag_values(argv)[1:]
         if rest:
-            raise ValueError(f"expected flags only; got {' '.join(rest)!r}. Write flags as --name=value.")
+            raise ValueError(
+                f"expected flags only; got {' '.join(rest)!r}. Write flags as --name=value."
+            )
         run_config, hyper_parameters, unused = config.from_flags(flag_values)
         for name in unused:
-            print(f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored", file=sys.stderr)
+            print(
+                f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored", file=sys.stderr
+            )
         engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
         summary = experiment.run(run_config, **hyper_parameters)
@@ -91,7 +97,9 @@ def _explain(error, flag_values):
     match = re.match(r"flag --(\w+)=(.*?): ", str(error))
     if match and match[1] in flag_values:
         flag = flag_values[match[1]]
-        expected = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(flag.flag_type(), "")
+        expected = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
+            flag.flag_type(), ""
+        )
         expected = expected or flag.parser.syntactic_help
         if _choices(flag):
             expected = f"one of {_choices(flag)}"

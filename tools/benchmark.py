@@ -66,8 +66,16 @@ def floor(body, sizes, backward=True):
       sizes: How many examples pass at once; a number for each such pass.
       backward: Whether to do the backward pass too.
     """
-    layers = [layer for layer in body.layers if isinstance(layer, tf.keras.layers.Dense | tf.keras.layers.Conv2D)]
-    numbers = sum(int(np.prod(shape[1:])) for layer in layers for shape in (layer.input_shape, layer.output_shape))
+    layers = [
+        layer
+        for layer in body.layers
+        if isinstance(layer, tf.keras.layers.Dense | tf.keras.layers.Conv2D)
+    ]
+    numbers = sum(
+        int(np.prod(shape[1:]))
+        for layer in layers
+        for shape in (layer.input_shape, layer.output_shape)
+    )
     # Each pass has rows of its own, as each client has, if that much fits the memory.
     rows = int(max(max(sizes), min(sum(sizes), _FLOOR_BYTES // (4 * numbers))))
     starts_of = np.minimum(starts(sizes)[:-1], rows - np.asarray(sizes))
@@ -77,13 +85,21 @@ def floor(body, sizes, backward=True):
         tensors.append((tf.random.normal(before), layer.kernel.value(), tf.random.normal(after)))
 
     def forward(layer, x, kernel):
-        return tf.matmul(x, kernel) if isinstance(layer, tf.keras.layers.Dense) else tf.nn.conv2d(x, kernel, **_CONVOLUTION)
+        return (
+            tf.matmul(x, kernel)
+            if isinstance(layer, tf.keras.layers.Dense)
+            else tf.nn.conv2d(x, kernel, **_CONVOLUTION)
+        )
 
     def weights_gradient(layer, x, kernel, gradient):
         if isinstance(layer, tf.keras.layers.Dense):
             return tf.matmul(x, gradient, transpose_a=True)
         return tf.raw_ops.Conv2DBackpropFilter(
-            input=x, filter_sizes=kernel.shape, out_backprop=gradient, strides=[1] * 4, padding="SAME"
+            input=x,
+            filter_sizes=kernel.shape,
+            out_backprop=gradient,
+            strides=[1] * 4,
+            padding="SAME",
         )
 
     def input_gradient(layer, x, kernel, gradient):
@@ -94,8 +110,12 @@ def floor(body, sizes, backward=True):
     @tf.function
     def passes(tensors):
         results = []
-        for start, size in zip(starts_of.tolist(), map(int, sizes), strict=True):  # Side by side: every core has work.
-            for position, (layer, (x, kernel, gradient)) in enumerate(zip(layers, tensors, strict=True)):
+        for start, size in zip(
+            starts_of.tolist(), map(int, sizes), strict=True
+        ):  # Side by side: every core has work.
+            for position, (layer, (x, kernel, gradient)) in enumerate(
+                zip(layers, tensors, strict=True)
+            ):
                 x, gradient = x[start : start + size], gradient[start : start + size]
                 results.append(forward(layer, x, kernel))
                 if backward:
@@ -127,7 +147,9 @@ def load(name, data_dir):
             partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
         else:
             dataset = data.load(name, data_dir)
-            partition = data.round_robin(dataset.train.labels, dataset.test.labels, 100, 2, 10, seed=0)
+            partition = data.round_robin(
+                dataset.train.labels, dataset.test.labels, 100, 2, 10, seed=0
+            )
         return data.federate(dataset, partition), "tfds"
     except data.DatasetError:
         if name == "omniglot":
@@ -138,7 +160,9 @@ def load(name, data_dir):
 def simulation_of(clients, body, algorithm, engine, per_round, **settings):
     """Returns a simulation; the sizes of its cohort do not change, so that a floor can be taken."""
     model = models.SplitModel(body, clients.num_classes.max())
-    model = model.within(config.RunConfig.activation_gigabytes, clients.train.sizes.max(), per_round)
+    model = model.within(
+        config.RunConfig.activation_gigabytes, clients.train.sizes.max(), per_round
+    )
     known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[algorithm][0])}
     if "local_steps" in known:
         settings = {"local_steps": LOCAL_STEPS, **settings}
@@ -149,7 +173,11 @@ def simulation_of(clients, body, algorithm, engine, per_round, **settings):
 def resident_megabytes(pid):
     """Returns the memory of a process, without the files it maps."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return round(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1024, 1)
+    return round(
+        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
+        / 1024,
+        1,
+    )
 
 
 def measure_network(name, clients, body, per_round, fedper_repeats, repeats, report):
@@ -163,14 +191,24 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
         started = time.perf_counter()
         with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
             pflego.run_round()
-            report[f"{name}/pflego/{engine}/start_up_seconds"] = round(time.perf_counter() - started, 2)
+            report[f"{name}/pflego/{engine}/start_up_seconds"] = round(
+                time.perf_counter() - started, 2
+            )
             for _ in range(WARM_UP):
                 pflego.run_round()
             report[f"{name}/pflego/{engine}/main_megabytes"] = resident_megabytes(os.getpid())
             if engine == "tff":
-                report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(pflego._engine.worker.pid)
-            nothing = Simulation(idle(pflego.algorithm.model), clients, pflego.participation, engine)
-            things = {"floor": floor(body, at_once), "pflego": pflego.run_round, "idle": nothing.run_round}
+                report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(
+                    pflego._engine.worker.pid
+                )
+            nothing = Simulation(
+                idle(pflego.algorithm.model), clients, pflego.participation, engine
+            )
+            things = {
+                "floor": floor(body, at_once),
+                "pflego": pflego.run_round,
+                "idle": nothing.run_round,
+            }
             if engine == "in_process":
                 things["evaluation_floor"] = floor(body, test_at_once, backward=False)
                 things["evaluation"] = lambda run=pflego: run.evaluate(train_loss=False)
@@ -181,10 +219,18 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
             report[f"{name}/idle/{engine}/seconds"] = spread(seconds["idle"])
             report[f"{name}/idle/{engine}/over_floor"] = ratio(seconds["idle"], seconds["floor"])
             if engine == "in_process":
-                report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(seconds["evaluation"])
-                report[f"{name}/pflego/in_process/evaluation_with_train_loss_seconds"] = spread(seconds["train_loss"])
-                report[f"{name}/pflego/in_process/eval_share"] = ratio(seconds["evaluation"], seconds["pflego"])
-                report[f"{name}/pflego/in_process/eval_floor_share"] = ratio(seconds["evaluation_floor"], seconds["pflego"])
+                report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(
+                    seconds["evaluation"]
+                )
+                report[f"{name}/pflego/in_process/evaluation_with_train_loss_seconds"] = spread(
+                    seconds["train_loss"]
+                )
+                report[f"{name}/pflego/in_process/eval_share"] = ratio(
+                    seconds["evaluation"], seconds["pflego"]
+                )
+                report[f"{name}/pflego/in_process/eval_floor_share"] = ratio(
+                    seconds["evaluation_floor"], seconds["pflego"]
+                )
             measure_fedper(name, clients, body, engine, per_round, pflego, fedper_repeats, report)
 
 
@@ -222,14 +268,22 @@ def measure_fedper(name, clients, body, engine, per_round, pflego, repeats, repo
             "floor": floor(body, clients.train.sizes[:per_round]),
         }
         seconds = in_turn(things, repeats)
-    compare(report, f"{name}/fedper/{engine}", seconds["fedper"], np.multiply(seconds["floor"], LOCAL_STEPS))
+    compare(
+        report,
+        f"{name}/fedper/{engine}",
+        seconds["fedper"],
+        np.multiply(seconds["floor"], LOCAL_STEPS),
+    )
     report[f"{name}/fedper_over_pflego/{engine}"] = ratio(seconds["fedper"], seconds["pflego"])
 
 
 def measure_steps(name, clients, body, per_round, repeats, report):
     """Rounds of PFLEGO against tau."""
     taus = (1, 10, 50, 100)
-    runs = {tau: simulation_of(clients, body, "pflego", "in_process", per_round, local_steps=tau) for tau in taus}
+    runs = {
+        tau: simulation_of(clients, body, "pflego", "in_process", per_round, local_steps=tau)
+        for tau in taus
+    }
     seconds = in_turn({tau: run.run_round for tau, run in runs.items()}, repeats)
     for tau in taus:
         report[f"{name}/pflego/in_process/tau{tau}_seconds"] = spread(seconds[tau])
@@ -246,14 +300,20 @@ def measure_federation_size(report, repeats):
         number = 10**exponent
         clients = federation([20] * number, [5] * number, 2, (8, 8, 1))
         before = resident_megabytes(os.getpid())
-        run = runs[exponent] = simulation_of(clients, models.mlp((8, 8, 1), 0), "pflego", "in_process", 20)
+        run = runs[exponent] = simulation_of(
+            clients, models.mlp((8, 8, 1), 0), "pflego", "in_process", 20
+        )
         for _ in range(10):
             run.run_round()
         # Of the states only what these rounds have touched is in memory; the data are in mapped files.
-        report[f"{name}i1e{exponent}_megabytes_added"] = round(resident_megabytes(os.getpid()) - before, 1)
+        report[f"{name}i1e{exponent}_megabytes_added"] = round(
+            resident_megabytes(os.getpid()) - before, 1
+        )
         started = time.perf_counter()
         run.set_client_states(range(number), run.client_states(range(number)))
-        report[f"{name}i1e{exponent}_first_visit_microseconds"] = round((time.perf_counter() - started) / number * 1e6, 1)
+        report[f"{name}i1e{exponent}_first_visit_microseconds"] = round(
+            (time.perf_counter() - started) / number * 1e6, 1
+        )
     seconds = in_turn({exponent: run.run_round for exponent, run in runs.items()}, repeats)
     for exponent in runs:
         report[f"{name}i1e{exponent}_seconds"] = spread(seconds[exponent])

@@ -33,7 +33,8 @@ def main():
     flag_values(sys.argv)
     run_config, hyper_parameters, _ = config.from_flags(flag_values)
     finals = [
-        final_weights(dataclasses.replace(run_config, engine=engine), hyper_parameters) for engine in ("in_process", "tff")
+        final_weights(dataclasses.replace(run_config, engine=engine), hyper_parameters)
+        for engine in ("in_process", "tff")
     ]
     print(f"{'shape':<20} {'largest value':>14} {'largest difference':>19}")
     for a, b in zip(*finals, strict=True):

@@ -31,12 +31,17 @@ DATASETS = ["fashion_mnist", "omniglot"]
 
 def of_median_size(clients, count):
     """Returns the `count` clients in the middle of all by their number of examples."""
-    order, first = np.argsort(clients.train.sizes, kind="stable"), (clients.num_clients - count) // 2
+    order, first = (
+        np.argsort(clients.train.sizes, kind="stable"),
+        (clients.num_clients - count) // 2,
+    )
     chosen = order[first : first + count]
 
     def part(split):
         examples, labels = zip(*(split.of(client) for client in chosen), strict=True)
-        return data.ClientSplit(np.concatenate(examples), np.concatenate(labels), starts(split.sizes[chosen]))
+        return data.ClientSplit(
+            np.concatenate(examples), np.concatenate(labels), starts(split.sizes[chosen])
+        )
 
     return data.ClientData(part(clients.train), part(clients.test), clients.num_classes[chosen])
 
@@ -54,8 +59,14 @@ def measure(clients, body, per_round, repeats, names):
                         started = time.perf_counter()
                         simulation.run_round()
                         seconds[key].append(time.perf_counter() - started)
-            spreads = {"seconds": benchmark.spread(seconds["method"]), "pflego_seconds": benchmark.spread(seconds["pflego"])}
-            yield name, {**spreads, "over_pflego": benchmark.ratio(seconds["method"], seconds["pflego"])}
+            spreads = {
+                "seconds": benchmark.spread(seconds["method"]),
+                "pflego_seconds": benchmark.spread(seconds["pflego"]),
+            }
+            yield (
+                name,
+                {**spreads, "over_pflego": benchmark.ratio(seconds["method"], seconds["pflego"])},
+            )
 
 
 def table_of(report):
@@ -73,9 +84,15 @@ def table_of(report):
         cells = [f"`{name}`"]
         for dataset in DATASETS:
             row = report.get(dataset, {}).get(name)
-            cells += [f"{row['seconds']['median']:.3f}", f"{row['over_pflego']:.2f}"] if row else ["", ""]
+            cells += (
+                [f"{row['seconds']['median']:.3f}", f"{row['over_pflego']:.2f}"]
+                if row
+                else ["", ""]
+            )
         said = paper.OMNIGLOT_SECONDS.get(name)
-        cells += [f"{said:.3f}", f"{said / paper.OMNIGLOT_SECONDS['pflego']:.2f}"] if said else ["", ""]
+        cells += (
+            [f"{said:.3f}", f"{said / paper.OMNIGLOT_SECONDS['pflego']:.2f}"] if said else ["", ""]
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -85,11 +102,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default=None, help="TFDS data directory")
     parser.add_argument("--results", default="results", help="where the table goes")
-    parser.add_argument("--only", nargs="+", default=DATASETS, choices=DATASETS, help="some of the datasets")
     parser.add_argument(
-        "--methods", nargs="+", default=list(algorithms.REGISTRY), choices=algorithms.REGISTRY, help="some of all"
+        "--only", nargs="+", default=DATASETS, choices=DATASETS, help="some of the datasets"
     )
-    parser.add_argument("--repeats", type=int, default=None, help="rounds that are timed (default 5, Omniglot 1)")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=list(algorithms.REGISTRY),
+        choices=algorithms.REGISTRY,
+        help="some of all",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=None, help="rounds that are timed (default 5, Omniglot 1)"
+    )
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does it.
     tf.get_logger().setLevel("ERROR")  # A function for each simulation is meant, and no retracing.
@@ -104,8 +129,13 @@ def main():
             body, per_round, repeats = models.omniglot_cnn(clients.example_shape, 0), 2, 1
         else:
             body, per_round, repeats = models.mlp(clients.example_shape, 0), 20, 5
-        for name, figures in measure(clients, body, per_round, options.repeats or repeats, options.methods):
-            print(f"{name:<10}{figures['seconds']['median']:>10.3f} s {figures['over_pflego']:>8.2f} of PFLEGO", flush=True)
+        for name, figures in measure(
+            clients, body, per_round, options.repeats or repeats, options.methods
+        ):
+            print(
+                f"{name:<10}{figures['seconds']['median']:>10.3f} s {figures['over_pflego']:>8.2f} of PFLEGO",
+                flush=True,
+            )
             report.setdefault(dataset, {})[name] = {**figures, "data": source}
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

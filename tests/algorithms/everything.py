@@ -41,7 +41,9 @@ def build_everything(model):
         weights = model.initial_weights()
         nobody = tf.nest.map_structure(lambda w: tf.zeros([0, *w.shape]), weights)
         affinity = tf.ones([federation.num_clients] * 2) / federation.max_clients_per_round
-        return ServerState(weights, nests.zeros_like(weights), affinity, nobody, tf.zeros([0], tf.int64))
+        return ServerState(
+            weights, nests.zeros_like(weights), affinity, nobody, tf.zeros([0], tf.int64)
+        )
 
     def init_client(server, seed, num_classes):
         def start(w):
@@ -67,7 +69,9 @@ def build_everything(model):
     def train(message, state, client, round_):
         weights, direction = message
         mixture, noise = client.message
-        start = nests.add(nests.mix(0.5, state.weights, weights), nests.scale(0.01 * noise, mixture))
+        start = nests.add(
+            nests.mix(0.5, state.weights, weights), nests.scale(0.01 * noise, mixture)
+        )
 
         def loss(w, batch):
             return model.loss(w, batch) + 0.1 * nests.inner_product(w, direction)
@@ -98,7 +102,12 @@ def build_everything(model):
         init_server=init_server,
         init_client=init_client,
         exchanges=(
-            Exchange(lambda server, round_: server.weights, give_gradient, take_direction, cohort="gradients"),
+            Exchange(
+                lambda server, round_: server.weights,
+                give_gradient,
+                take_direction,
+                cohort="gradients",
+            ),
             Exchange(
                 lambda server, round_: (server.weights, server.direction),
                 train,

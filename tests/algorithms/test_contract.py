@@ -159,13 +159,17 @@ def test_the_seed_repeats_a_run_whoever_is_looked_at_in_between(case):
 
 
 def test_a_first_state_starts_from_the_servers_state_of_its_first_round(tiny_model, tiny_clients):
-    simulation = simulation_of(build("pgfed", tiny_model), tiny_clients, participation=Participation(3, 1))
+    simulation = simulation_of(
+        build("pgfed", tiny_model), tiny_clients, participation=Participation(3, 1)
+    )
     visited = set()
     while len(visited) < 3:
         (drawn,) = simulation.participation.draw(SEED, simulation.round_number + 1)
         for absent in set(range(3)) - visited:
             shown = simulation.client_states([absent]).weights
-            assert_identical([leaf[0] for leaf in leaves(shown)], leaves(simulation.server_state.weights))
+            assert_identical(
+                [leaf[0] for leaf in leaves(shown)], leaves(simulation.server_state.weights)
+            )
         simulation.run_round()
         visited.add(int(drawn))
 
@@ -202,7 +206,9 @@ def test_configurations_name_what_they_refuse():
     for config, _ in algorithms.REGISTRY.values():
         with pytest.raises(ValueError, match=r"`client_learning_rate` must be above 0; got -1"):
             config(client_learning_rate=-1.0)
-        with pytest.raises(ValueError, match=r"`client_learning_rate` must be a finite number.*; got nan"):
+        with pytest.raises(
+            ValueError, match=r"`client_learning_rate` must be a finite number.*; got nan"
+        ):
             config(client_learning_rate=float("nan"))
         with pytest.raises(dataclasses.FrozenInstanceError):
             config().client_learning_rate = 3

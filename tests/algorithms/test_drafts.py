@@ -126,7 +126,9 @@ def test_pgfed(tiny_model, tiny_clients, mu):
         assert state.last_ids.numpy().tolist() == participants
         for slot, client in enumerate(participants):
             assert_close([leaf[slot] for leaf in flat(state.gradients)], uploads[client][0])
-            np.testing.assert_allclose(state.offsets[client], uploads[client][1], atol=ORACLE_TOLERANCE)
+            np.testing.assert_allclose(
+                state.offsets[client], uploads[client][1], atol=ORACLE_TOLERANCE
+            )
             assert_close(own_weights(simulation)[client], trained[client])
     assert (a != a[0, 0]).any() == (mu > 0)
 

@@ -21,7 +21,9 @@ def joint_gradient(data, theta, heads):
     alpha = data.train.sizes / data.train.sizes.sum()
     g_theta, g_heads = [np.zeros_like(w) for w in theta], {}
     for client in range(data.num_clients):
-        g, g_heads[client] = network.gradients(theta, heads[client], *network.of_client(data.train, client))
+        g, g_heads[client] = network.gradients(
+            theta, heads[client], *network.of_client(data.train, client)
+        )
         g_theta = [total + alpha[client] * part for total, part in zip(g_theta, g, strict=True)]
         g_heads[client] = alpha[client] * g_heads[client]
     return g_theta, g_heads
@@ -30,13 +32,20 @@ def joint_gradient(data, theta, heads):
 def initial(model, data, algorithm, seed):
     simulation = Simulation(algorithm, data, Participation(3, 3), "in_process", seed)
     heads = simulation.client_states(range(data.num_clients)).head
-    own = {k: np.asarray(heads[k, :classes], np.float64) for k, classes in enumerate(data.num_classes)}
+    own = {
+        k: np.asarray(heads[k, :classes], np.float64) for k, classes in enumerate(data.num_classes)
+    }
     return [np.asarray(w, np.float64) for w in model.initial_theta], own
 
 
 def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, tiny_clients):
     algorithm = algorithms.build(
-        "pflego", tiny_model, local_steps=1, server_learning_rate=RATE, server_optimizer="sgd", head_step_scale="exact"
+        "pflego",
+        tiny_model,
+        local_steps=1,
+        server_learning_rate=RATE,
+        server_optimizer="sgd",
+        head_step_scale="exact",
     )
     theta, heads = initial(tiny_model, tiny_clients, algorithm, seed=5)
     g_theta, g_heads = joint_gradient(tiny_clients, theta, heads)
@@ -53,7 +62,12 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
     """With tau = 1 the whole step, of theta and of every head, is an unbiased gradient of L; see Proposition 1."""
     algorithm = algorithms.build(
-        "pflego", tiny_model, local_steps=1, server_learning_rate=1.0, server_optimizer="sgd", head_step_scale="exact"
+        "pflego",
+        tiny_model,
+        local_steps=1,
+        server_learning_rate=1.0,
+        server_optimizer="sgd",
+        head_step_scale="exact",
     )
     theta, heads = initial(tiny_model, tiny_clients, algorithm, seed=5)
     g_theta, g_heads = joint_gradient(tiny_clients, theta, heads)
@@ -88,7 +102,9 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
 
     data = make_clients((5,), (2,), (3,))
     config = {"local_steps": 4, "client_learning_rate": 0.2}
-    simulation = Simulation(algorithms.build("fedavg", tiny_model, **config), data, Participation(1, 1), "in_process")
+    simulation = Simulation(
+        algorithms.build("fedavg", tiny_model, **config), data, Participation(1, 1), "in_process"
+    )
     start = [np.asarray(w, np.float64) for w in simulation.server_state.weights.theta]
     head = np.asarray(simulation.server_state.weights.head, np.float64)
     theta, head = local_steps(start, head, *network.of_client(data.train, 0), config)
@@ -99,7 +115,12 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
 
 def server_states(name, model, data, rounds=3, **config):
     """The server's weights after each of some rounds, as flat lists of arrays."""
-    simulation = Simulation(algorithms.build(name, model, local_steps=4, **config), data, Participation(3, 2), "in_process")
+    simulation = Simulation(
+        algorithms.build(name, model, local_steps=4, **config),
+        data,
+        Participation(3, 2),
+        "in_process",
+    )
     states = []
     for _ in range(rounds):
         simulation.run_round()
@@ -107,11 +128,17 @@ def server_states(name, model, data, rounds=3, **config):
     return states
 
 
-@pytest.mark.parametrize(("name", "config"), [("fedprox", {"proximal_weight": 0.0}), ("ditto", {"proximal_weight": 3.0})])
-def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(tiny_model, tiny_clients, name, config):
+@pytest.mark.parametrize(
+    ("name", "config"), [("fedprox", {"proximal_weight": 0.0}), ("ditto", {"proximal_weight": 3.0})]
+)
+def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(
+    tiny_model, tiny_clients, name, config
+):
     shared = {"client_learning_rate": RATE}
     expected = server_states("fedavg", tiny_model, tiny_clients, **shared)
-    for a, b in zip(server_states(name, tiny_model, tiny_clients, **shared, **config), expected, strict=True):
+    for a, b in zip(
+        server_states(name, tiny_model, tiny_clients, **shared, **config), expected, strict=True
+    ):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_allclose(x, y, atol=TOLERANCE)
 
@@ -120,7 +147,9 @@ def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
     """Both models that Ditto can serve are evaluated, each under its name."""
     records = []
     for name, config in (("ditto", {"proximal_weight": 3.0}), ("fedavg", {})):
-        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE, **config)
+        algorithm = algorithms.build(
+            name, tiny_model, local_steps=4, client_learning_rate=RATE, **config
+        )
         simulation = Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
         simulation.run_round()
         records.append(simulation.run_round(evaluate=True))
@@ -132,7 +161,9 @@ def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
 
 
 def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
-    for state in server_states("fedrep", tiny_model, tiny_clients, client_learning_rate=RATE, body_steps=0):
+    for state in server_states(
+        "fedrep", tiny_model, tiny_clients, client_learning_rate=RATE, body_steps=0
+    ):
         for w, start in zip(state, tiny_model.initial_theta, strict=True):
             np.testing.assert_allclose(w, start, atol=TOLERANCE)
 
@@ -144,7 +175,9 @@ def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(ti
     data = make_clients((5,), (2,), (3,))
     states = []
     for name in ("feddane", "fedprox"):
-        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE, proximal_weight=0.5)
+        algorithm = algorithms.build(
+            name, tiny_model, local_steps=4, client_learning_rate=RATE, proximal_weight=0.5
+        )
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         simulation.run_round()
         states.append(tf.nest.flatten(simulation.server_state.weights))
@@ -162,7 +195,9 @@ def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
         algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE)
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         if name == "fedper":
-            simulation.set_client_states([0], HeadState(np.asarray(tiny_model.initial_weights().head)[None]))
+            simulation.set_client_states(
+                [0], HeadState(np.asarray(tiny_model.initial_weights().head)[None])
+            )
         for _ in range(3):
             simulation.run_round()
         state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([0]))

@@ -20,7 +20,9 @@ def float64(arrays):
 
 def own_heads(simulation):
     """Each client's K_i rows, and that the rows of absent classes never move."""
-    heads = np.asarray(simulation.client_states(range(simulation.data.num_clients)).head, np.float64)
+    heads = np.asarray(
+        simulation.client_states(range(simulation.data.num_clients)).head, np.float64
+    )
     own = {}
     for client, classes in enumerate(simulation.data.num_classes):
         own[client] = heads[client, :classes]
@@ -29,7 +31,9 @@ def own_heads(simulation):
 
 
 def simulation_of(name, model, clients, **config):
-    return Simulation(algorithms.build(name, model, **config), clients, Participation(3, 2), "in_process", seed=11)
+    return Simulation(
+        algorithms.build(name, model, **config), clients, Participation(3, 2), "in_process", seed=11
+    )
 
 
 def rounds_of(simulation):
@@ -53,12 +57,19 @@ def assert_close(actual, expected):
 @pytest.mark.parametrize(("tau", "rate"), [(1, 0.3), (6, 0.3), (6, "auto")])
 def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
     """Where beta is automatic it is rho I/r here, since the curvature of these tiny losses is small."""
-    config = {"local_steps": tau, "client_learning_rate": 0.3, "server_learning_rate": 0.2, "head_step_scale": scale}
+    config = {
+        "local_steps": tau,
+        "client_learning_rate": 0.3,
+        "server_learning_rate": 0.2,
+        "head_step_scale": scale,
+    }
     asked = config | {"client_learning_rate": rate}
     simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **asked)
     theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
     for participants in rounds_of(simulation):
-        theta, heads = pflego.one_round(theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2})
+        theta, heads = pflego.one_round(
+            theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
+        )
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
         assert_close(own_heads(simulation).values(), heads.values())
@@ -66,10 +77,14 @@ def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
 
 def test_fedrecon(tiny_model, tiny_clients):
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
-    simulation = simulation_of("fedrecon", tiny_model, tiny_clients, server_optimizer="sgd", **config)
+    simulation = simulation_of(
+        "fedrecon", tiny_model, tiny_clients, server_optimizer="sgd", **config
+    )
     theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
     for participants in rounds_of(simulation):
-        theta, heads = pflego.fedrecon_round(theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2})
+        theta, heads = pflego.fedrecon_round(
+            theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
+        )
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
         assert_close(own_heads(simulation).values(), heads.values())
@@ -109,7 +124,8 @@ def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("fedper", {})] + [("fedrep", {"body_steps": e, "momentum": m}) for e, m in ((2, 0.0), (0, 0.0), (2, 0.9))],
+    [("fedper", {})]
+    + [("fedrep", {"body_steps": e, "momentum": m}) for e, m in ((2, 0.0), (0, 0.0), (2, 0.9))],
 )
 def test_methods_that_average_the_body(tiny_model, tiny_clients, name, config):
     config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
@@ -123,7 +139,9 @@ def test_methods_that_average_the_body(tiny_model, tiny_clients, name, config):
         assert_close(own_heads(simulation).values(), heads.values())
 
 
-@pytest.mark.parametrize(("name", "config"), [("fedavg", {}), ("fedprox", {"proximal_weight": 0.5})])
+@pytest.mark.parametrize(
+    ("name", "config"), [("fedavg", {}), ("fedprox", {"proximal_weight": 0.5})]
+)
 def test_methods_that_average_the_model(tiny_model, tiny_clients, name, config):
     config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
     one_round = {"fedavg": averaging.fedavg_round, "fedprox": averaging.fedprox_round}[name]
@@ -142,7 +160,9 @@ def test_ditto(tiny_model, tiny_clients):
     theta, head = server_weights(simulation)
     personal = {client: [*theta, head] for client in range(3)}
     for participants in rounds_of(simulation):
-        theta, head, personal = averaging.ditto_round(theta, head, personal, tiny_clients, participants, config)
+        theta, head, personal = averaging.ditto_round(
+            theta, head, personal, tiny_clients, participants, config
+        )
         simulation.run_round()
         assert_close(simulation.server_state.weights.theta, theta)
         assert_close([simulation.server_state.weights.head], [head])
@@ -156,7 +176,9 @@ def test_fedbabu(tiny_model, tiny_clients, momentum):
     config = {"local_steps": 6, "client_learning_rate": 0.1, "momentum": momentum}
     simulation = simulation_of("fedbabu", tiny_model, tiny_clients, **config)
     theta = float64(tiny_model.initial_theta)
-    (head,) = float64([simulation.algorithm.served["generic"].weights(simulation.server_state, ()).head])
+    (head,) = float64(
+        [simulation.algorithm.served["generic"].weights(simulation.server_state, ()).head]
+    )
     np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(3), atol=1e-6)
     assert not head[:, -1].any()
     for participants in rounds_of(simulation):
@@ -171,7 +193,9 @@ def test_feddane(tiny_model, tiny_clients):
     theta, head = server_weights(simulation)
     for number, participants in enumerate(rounds_of(simulation), start=1):
         first = simulation.participation.draw(simulation.seed, number, "gradients")
-        theta, head = averaging.feddane_round(theta, head, tiny_clients, first, participants, config)
+        theta, head = averaging.feddane_round(
+            theta, head, tiny_clients, first, participants, config
+        )
         simulation.run_round()
         assert_close(simulation.server_state.weights.theta, theta)
         assert_close([simulation.server_state.weights.head], [head])

@@ -3,7 +3,13 @@ import pytest
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Client
-from tf_pflego.core.local_training import FULL_BATCH, over_batches, shuffled, take, value_and_gradient
+from tf_pflego.core.local_training import (
+    FULL_BATCH,
+    over_batches,
+    shuffled,
+    take,
+    value_and_gradient,
+)
 
 SIZE = 7
 
@@ -11,7 +17,14 @@ SIZE = 7
 def client_of(seed=3, size=SIZE):
     numbers = tf.range(size)
     examples = tf.cast(numbers, tf.float32)[:, None]
-    return Client(examples, numbers, tf.constant(size), tf.constant(2), tf.constant(1.0), tf.constant([seed, 1]))
+    return Client(
+        examples,
+        numbers,
+        tf.constant(size),
+        tf.constant(2),
+        tf.constant(1.0),
+        tf.constant([seed, 1]),
+    )
 
 
 def seen(epochs, batch_size, client=None, stream=0):
@@ -72,5 +85,7 @@ def test_shuffled_is_a_permutation(count):
 
 
 def test_value_and_gradient():
-    value, gradient = value_and_gradient(lambda w: w["a"] ** 2 + 3 * w["b"], {"a": tf.constant(2.0), "b": tf.constant(5.0)})
+    value, gradient = value_and_gradient(
+        lambda w: w["a"] ** 2 + 3 * w["b"], {"a": tf.constant(2.0), "b": tf.constant(5.0)}
+    )
     assert (float(value), float(gradient["a"]), float(gradient["b"])) == (19, 4, 3)

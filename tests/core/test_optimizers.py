@@ -21,7 +21,10 @@ def run(optimizer, start, gradients):
 def problem():
     """Where to start, a nest, and gradients that change from step to step."""
     rng = np.random.default_rng(0)
-    start = {"a": rng.normal(size=(3, 2)).astype(np.float32), "b": rng.normal(size=4).astype(np.float32)}
+    start = {
+        "a": rng.normal(size=(3, 2)).astype(np.float32),
+        "b": rng.normal(size=4).astype(np.float32),
+    }
     draw = lambda w: tf.constant(rng.normal(size=w.shape), tf.float32)  # noqa: E731
     return start, [tf.nest.map_structure(draw, start) for _ in range(STEPS)]
 
@@ -40,7 +43,9 @@ def test_steps_are_those_of_keras(ours, theirs, problem):
     variables = tf.nest.map_structure(tf.Variable, start)
     keras = theirs()
     for gradient in gradients:
-        keras.apply_gradients(zip(tf.nest.flatten(gradient), tf.nest.flatten(variables), strict=True))
+        keras.apply_gradients(
+            zip(tf.nest.flatten(gradient), tf.nest.flatten(variables), strict=True)
+        )
     weights, _ = run(ours, start, gradients)
     for a, b in zip(tf.nest.flatten(weights), tf.nest.flatten(variables), strict=True):
         np.testing.assert_allclose(a, b, atol=TOLERANCE)

@@ -15,7 +15,11 @@ def test_fixed_draws_r_different_clients():
 
 @pytest.mark.parametrize(
     "participation",
-    [Participation(20, 6), Participation(20, 6, "binomial"), Participation(20, 1, "range", (2, 10))],
+    [
+        Participation(20, 6),
+        Participation(20, 6, "binomial"),
+        Participation(20, 1, "range", (2, 10)),
+    ],
     ids=lambda p: p.mode,
 )
 def test_every_client_takes_part_with_probability_r_over_i(participation):
@@ -32,11 +36,15 @@ def test_every_client_takes_part_with_probability_r_over_i(participation):
 def test_binomial_has_the_spread_of_independent_draws():
     sizes = [len(Participation(20, 6, "binomial").draw(2, number)) for number in range(1, 4001)]
     assert abs(np.var(sizes) - 20 * 0.3 * 0.7) < 0.4
-    assert min(len(Participation(20, 1, "binomial").draw(2, number)) for number in range(1, 50)) == 0
+    assert (
+        min(len(Participation(20, 1, "binomial").draw(2, number)) for number in range(1, 50)) == 0
+    )
 
 
 def test_range_reaches_both_ends():
-    sizes = {len(Participation(50, 1, "range", (4, 28)).draw(0, number)) for number in range(1, 500)}
+    sizes = {
+        len(Participation(50, 1, "range", (4, 28)).draw(0, number)) for number in range(1, 500)
+    }
     assert sizes == set(range(4, 29))
 
 

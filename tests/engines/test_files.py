@@ -16,7 +16,10 @@ ROW = {"a": np.zeros([3], np.float32), "b": np.zeros([2], np.int64)}
 
 
 def rows_of(count, rng):
-    return {"a": rng.normal(size=(count, 3)).astype(np.float32), "b": rng.integers(9, size=(count, 2))}
+    return {
+        "a": rng.normal(size=(count, 3)).astype(np.float32),
+        "b": rng.integers(9, size=(count, 2)),
+    }
 
 
 def test_rows_are_read_as_they_were_last_written():

@@ -25,7 +25,10 @@ DEADLINE_SECONDS = 60
 
 def is_running(pid):
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in (
+            "Z",
+            "X",
+        )
     except FileNotFoundError:
         return False
 
@@ -66,7 +69,9 @@ def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
         if sent is not None:
             assert is_running(worker_pid)
             program.send_signal(sent)
-        program.communicate(timeout=DEADLINE_SECONDS)  # Returns only when nobody holds the pipes any more.
+        program.communicate(
+            timeout=DEADLINE_SECONDS
+        )  # Returns only when nobody holds the pipes any more.
     finally:
         program.kill()
     if code is None:
@@ -82,7 +87,9 @@ def test_a_worker_that_dies_ends_the_round_with_a_message(tiny_model, tiny_clien
     from tf_pflego.engines.worker import WorkerError
     from tf_pflego.training import Simulation
 
-    with Simulation(algorithms.build("pflego", tiny_model), tiny_clients, Participation(3, 2), "tff") as simulation:
+    with Simulation(
+        algorithms.build("pflego", tiny_model), tiny_clients, Participation(3, 2), "tff"
+    ) as simulation:
         simulation.run_round()
         os.kill(simulation._engine.worker.pid, signal.SIGKILL)
         before = [w.numpy() for w in simulation.server_state.theta]
@@ -104,7 +111,10 @@ def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
 
     def resident_megabytes(pid):
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+        return (
+            next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+            / 1024
+        )
 
     with Simulation(algorithm, data, Participation(30, 12, "binomial"), "tff") as simulation:
         sizes, memory = set(), []

@@ -14,7 +14,9 @@ def test_source_commit_is_the_packages_own(tmp_path):
 
     def git(*arguments):
         named = ["-c", "user.name=name", "-c", "user.email=email"]
-        return subprocess.run(["git", "-C", tmp_path, *named, *arguments], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["git", "-C", tmp_path, *named, *arguments], capture_output=True, text=True, check=True
+        ).stdout
 
     git("init")
     assert source_commit(package) is None, "another project's repository"

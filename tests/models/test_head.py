@@ -5,12 +5,17 @@ from tf_pflego.models import head as head_lib
 
 
 def test_uniform_head_is_uniform_and_depends_on_its_seed_alone():
-    heads = [head_lib.uniform(tf.constant([7, client]), tf.constant(20), 20, 499).numpy() for client in (0, 0, 1)]
+    heads = [
+        head_lib.uniform(tf.constant([7, client]), tf.constant(20), 20, 499).numpy()
+        for client in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(heads[0], heads[1])
     assert (heads[0] != heads[2]).all()
     assert heads[0].min() >= 0
     assert heads[0].max() < 1
-    np.testing.assert_allclose(np.quantile(heads[0], [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.02)
+    np.testing.assert_allclose(
+        np.quantile(heads[0], [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.02
+    )
 
 
 def test_absent_classes_of_a_uniform_head_are_0():

@@ -12,7 +12,10 @@ TOLERANCE = 1e-6  # float32 against float64, values of order 1.
 def test_closed_form_gradients_are_those_of_the_loss(num_features, classes):
     """Against automatic differentiation in float64."""
     rng = np.random.default_rng(0)
-    head, features = rng.normal(size=(classes, num_features + 1)), rng.normal(size=(8, num_features))
+    head, features = (
+        rng.normal(size=(classes, num_features + 1)),
+        rng.normal(size=(8, num_features)),
+    )
     labels = rng.integers(0, classes, 8)
     with tf.GradientTape() as tape:
         watched = tf.constant(head), tf.constant(features)
@@ -21,10 +24,14 @@ def test_closed_form_gradients_are_those_of_the_loss(num_features, classes):
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, z))
     expected = tape.gradient(loss, watched)
     head = tf.constant(head, tf.float32)
-    objective = HeadObjective(tf.constant(features, tf.float32), tf.constant(labels, tf.int32), classes)
+    objective = HeadObjective(
+        tf.constant(features, tf.float32), tf.constant(labels, tf.int32), classes
+    )
     errors = objective.errors(head)
     np.testing.assert_allclose(objective.head_gradient(errors), expected[0], atol=TOLERANCE)
-    np.testing.assert_allclose(objective.features_gradient(errors, head), expected[1], atol=TOLERANCE)
+    np.testing.assert_allclose(
+        objective.features_gradient(errors, head), expected[1], atol=TOLERANCE
+    )
 
 
 def test_absent_classes_have_no_probability_and_no_gradient():

@@ -40,7 +40,9 @@ def gradient_of(features, labels, head):
 
 
 def run(solver, data, head, steps, rate):
-    return traced(objective_of(*data, len(head)), steps, solver, rate)(tf.constant(head, tf.float32)).numpy()
+    return traced(objective_of(*data, len(head)), steps, solver, rate)(
+        tf.constant(head, tf.float32)
+    ).numpy()
 
 
 def traced(objective, steps, solver, rate):
@@ -70,7 +72,9 @@ def test_adam_is_adam(classes):
     for k in range(1, 13):
         g = gradient_of(*data, expected)
         first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g**2
-        expected = expected - 0.05 * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-7 / np.sqrt(1 - 0.999**k))
+        expected = expected - 0.05 * (first / (1 - 0.9**k)) / (
+            np.sqrt(second / (1 - 0.999**k)) + 1e-7 / np.sqrt(1 - 0.999**k)
+        )
     np.testing.assert_allclose(run("adam", data, head, 12, 0.05), expected, atol=2e-5)
 
 
@@ -79,7 +83,10 @@ def test_newton_reaches_the_minimum_that_gradient_descent_does_not(classes):
     """The gradient there, in float64, is a thousandth of what as many gradient steps leave."""
     *data, head = problem(classes)
     left = {
-        solver: np.abs(gradient_of(*data, run(solver, data, head, 60, "auto").astype(np.float64))).max() for solver in SOLVERS
+        solver: np.abs(
+            gradient_of(*data, run(solver, data, head, 60, "auto").astype(np.float64))
+        ).max()
+        for solver in SOLVERS
     }
     assert left["newton"] < 1e-3 * left["gd"]
 
@@ -97,7 +104,9 @@ def test_hessian_product_is_the_derivative_of_the_gradient():
     *data, head = problem(3)
     direction = np.random.default_rng(1).normal(size=head.shape)
     h = 1e-5
-    expected = (gradient_of(*data, head + h * direction) - gradient_of(*data, head - h * direction)) / (2 * h)
+    expected = (
+        gradient_of(*data, head + h * direction) - gradient_of(*data, head - h * direction)
+    ) / (2 * h)
     objective = objective_of(*data, 3)
     product = objective.hessian_at(objective.widen(tf.constant(head, tf.float32)))
     found = product(objective.widen(tf.constant(direction, tf.float32)))[:, : head.shape[1]]
@@ -110,12 +119,18 @@ def test_automatic_rate_is_one_over_the_curvature_at_the_head_or_the_most(solver
     *data, head = problem(3)
     h, columns = 1e-5, []
     for direction in np.eye(head.size).reshape(-1, *head.shape):
-        difference = gradient_of(*data, head + h * direction) - gradient_of(*data, head - h * direction)
+        difference = gradient_of(*data, head + h * direction) - gradient_of(
+            *data, head - h * direction
+        )
         columns.append(difference.ravel() / (2 * h))
     curvature = np.linalg.eigvalsh(np.array(columns))[-1]
     objective, start = objective_of(*data, 3), tf.constant(head, tf.float32)
-    np.testing.assert_allclose(automatic_rate(objective, start, solver, np.inf), share / curvature, rtol=0.02)
-    np.testing.assert_allclose(automatic_rate(objective, start, solver, 0.01), share * 0.01, rtol=1e-6)
+    np.testing.assert_allclose(
+        automatic_rate(objective, start, solver, np.inf), share / curvature, rtol=0.02
+    )
+    np.testing.assert_allclose(
+        automatic_rate(objective, start, solver, 0.01), share * 0.01, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("rate", [1e4, 1e30, "auto"])
@@ -137,6 +152,8 @@ def test_absent_classes_do_not_move(solver):
     features, labels, own = problem(2)
     head = np.concatenate([own, np.full([2, own.shape[1]], 7.0)])
     objective = objective_of(features, labels, 4, num_classes=tf.constant(2))
-    moved = traced(objective, 20, solver, "auto" if solver != "adam" else 0.1)(tf.constant(head, tf.float32))
+    moved = traced(objective, 20, solver, "auto" if solver != "adam" else 0.1)(
+        tf.constant(head, tf.float32)
+    )
     np.testing.assert_array_equal(moved[2:], head[2:])
     assert (moved[:2].numpy() != head[:2].astype(np.float32)).any()

@@ -15,16 +15,23 @@ def local_steps(theta, head, x, y, config, center=None, correction=None):
         g_theta, g_head = network.gradients(weights[:-1], weights[-1], x, y)
         gradient = [*g_theta, g_head]
         if center is not None:
-            gradient = [g + config["proximal_weight"] * (w - c) for g, w, c in zip(gradient, weights, center, strict=True)]
+            gradient = [
+                g + config["proximal_weight"] * (w - c)
+                for g, w, c in zip(gradient, weights, center, strict=True)
+            ]
         if correction is not None:
             gradient = [g + c for g, c in zip(gradient, correction, strict=True)]
-        weights = [w - config["client_learning_rate"] * g for w, g in zip(weights, gradient, strict=True)]
+        weights = [
+            w - config["client_learning_rate"] * g for w, g in zip(weights, gradient, strict=True)
+        ]
     return weights[:-1], weights[-1]
 
 
 def mean(values, sizes):
     """Returns the mean of lists of arrays, weighted by sizes."""
-    return [np.average(np.stack(parts), axis=0, weights=sizes) for parts in zip(*values, strict=True)]
+    return [
+        np.average(np.stack(parts), axis=0, weights=sizes) for parts in zip(*values, strict=True)
+    ]
 
 
 def sizes_of(data, participants):
@@ -36,7 +43,9 @@ def fedper_round(theta, heads, data, participants, config):
     """Returns (theta, heads) after a round of FedPer; `heads` maps a client to its own K_i rows."""
     heads, thetas = dict(heads), []
     for client in participants:
-        theta_i, heads[client] = local_steps(theta, heads[client], *network.of_client(data.train, client), config)
+        theta_i, heads[client] = local_steps(
+            theta, heads[client], *network.of_client(data.train, client), config
+        )
         thetas.append(theta_i)
     return mean(thetas, sizes_of(data, participants)), heads
 
@@ -47,7 +56,9 @@ def body_steps(theta, head, x, y, steps, config):
     for _ in range(steps):
         g_theta, _ = network.gradients(theta, head, x, y)
         velocity = [config["momentum"] * v + g for v, g in zip(velocity, g_theta, strict=True)]
-        theta = [w - config["client_learning_rate"] * v for w, v in zip(theta, velocity, strict=True)]
+        theta = [
+            w - config["client_learning_rate"] * v for w, v in zip(theta, velocity, strict=True)
+        ]
     return theta
 
 
@@ -58,7 +69,9 @@ def fedrep_round(theta, heads, data, participants, config):
         x, y = network.of_client(data.train, client)
         velocity = np.zeros_like(heads[client])
         for _ in range(config["local_steps"] - config["body_steps"]):
-            velocity = config["momentum"] * velocity + network.gradients(theta, heads[client], x, y)[1]
+            velocity = (
+                config["momentum"] * velocity + network.gradients(theta, heads[client], x, y)[1]
+            )
             heads[client] = heads[client] - config["client_learning_rate"] * velocity
         thetas.append(body_steps(theta, heads[client], x, y, config["body_steps"], config))
     return mean(thetas, sizes_of(data, participants)), heads
@@ -87,7 +100,9 @@ def fedprox_round(theta, head, data, participants, config):
     """Returns (theta, head) after a round of FedProx."""
     models = []
     for client in participants:
-        theta_i, head_i = local_steps(theta, head, *network.of_client(data.train, client), config, [*theta, head])
+        theta_i, head_i = local_steps(
+            theta, head, *network.of_client(data.train, client), config, [*theta, head]
+        )
         models.append([*theta_i, head_i])
     *theta, head = mean(models, sizes_of(data, participants))
     return theta, head
@@ -98,7 +113,9 @@ def ditto_round(theta, head, personal, data, participants, config):
     personal = dict(personal)
     for client in participants:
         *theta_i, head_i = personal[client]
-        theta_i, head_i = local_steps(theta_i, head_i, *network.of_client(data.train, client), config, [*theta, head])
+        theta_i, head_i = local_steps(
+            theta_i, head_i, *network.of_client(data.train, client), config, [*theta, head]
+        )
         personal[client] = [*theta_i, head_i]
     return *fedavg_round(theta, head, data, participants, config), personal
 

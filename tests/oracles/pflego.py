@@ -21,10 +21,16 @@ def one_round(theta, heads, data, participants, config):
         for _ in range(config["local_steps"] - 1):
             w = w - config["client_learning_rate"] * network.gradients(theta, w, x, y)[1]
         g_theta, g_w = network.gradients(theta, w, x, y)
-        last = config["server_learning_rate"] * scale * (alpha if config["head_step_scale"] == "exact" else 1)
+        last = (
+            config["server_learning_rate"]
+            * scale
+            * (alpha if config["head_step_scale"] == "exact" else 1)
+        )
         heads[client] = w - last * g_w
         total = [t + alpha * g for t, g in zip(total, g_theta, strict=True)]
-    return [w - config["server_learning_rate"] * scale * g for w, g in zip(theta, total, strict=True)], heads
+    return [
+        w - config["server_learning_rate"] * scale * g for w, g in zip(theta, total, strict=True)
+    ], heads
 
 
 def fedrecon_round(theta, heads, data, participants, config):
@@ -35,7 +41,12 @@ def fedrecon_round(theta, heads, data, participants, config):
     for client in participants:
         x, y = network.of_client(data.train, client)
         for _ in range(config["local_steps"]):
-            heads[client] = heads[client] - config["client_learning_rate"] * network.gradients(theta, heads[client], x, y)[1]
+            heads[client] = (
+                heads[client]
+                - config["client_learning_rate"] * network.gradients(theta, heads[client], x, y)[1]
+            )
         g_theta, _ = network.gradients(theta, heads[client], x, y)
         total = [t + sizes[client] / sizes.sum() * g for t, g in zip(total, g_theta, strict=True)]
-    return [w - config["server_learning_rate"] * scale * g for w, g in zip(theta, total, strict=True)], heads
+    return [
+        w - config["server_learning_rate"] * scale * g for w, g in zip(theta, total, strict=True)
+    ], heads

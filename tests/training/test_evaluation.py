@@ -10,16 +10,26 @@ from tf_pflego.training import Simulation, summarize
 
 @pytest.mark.parametrize("name", ["pflego", "fedavg"])
 @pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["one client per block", "one block"])
-def test_every_client_is_evaluated_with_what_it_is_served(name, block_bytes, tiny_model, tiny_clients, monkeypatch):
+def test_every_client_is_evaluated_with_what_it_is_served(
+    name, block_bytes, tiny_model, tiny_clients, monkeypatch
+):
     monkeypatch.setattr(local_clients, "_STATE_BYTES_PER_BLOCK", block_bytes)
-    simulation = Simulation(algorithms.build(name, tiny_model, local_steps=3), tiny_clients, Participation(3, 2), "in_process")
+    simulation = Simulation(
+        algorithms.build(name, tiny_model, local_steps=3),
+        tiny_clients,
+        Participation(3, 2),
+        "in_process",
+    )
     simulation.run_round()
     result = simulation.evaluate()
     losses, hits = [], []
     for client in range(3):
         server = simulation.server_state
         if name == "pflego":
-            theta, head = server.theta, simulation.client_states([client]).head[0][: tiny_clients.num_classes[client]]
+            theta, head = (
+                server.theta,
+                simulation.client_states([client]).head[0][: tiny_clients.num_classes[client]],
+            )
         else:
             theta, head = server.weights
         theta, head = [np.asarray(w, np.float64) for w in theta], np.asarray(head, np.float64)
@@ -30,7 +40,9 @@ def test_every_client_is_evaluated_with_what_it_is_served(name, block_bytes, tin
     np.testing.assert_array_equal(result.test_hits, hits)
     metrics = result.metrics()
     assert metrics["train_loss"] == pytest.approx(np.dot([3, 7, 5], losses) / 15, rel=1e-5)
-    assert metrics["test_accuracy/client_mean"] == pytest.approx(np.mean(np.array(hits) / [2, 4, 3]))
+    assert metrics["test_accuracy/client_mean"] == pytest.approx(
+        np.mean(np.array(hits) / [2, 4, 3])
+    )
     assert metrics["test_accuracy/example_mean"] == pytest.approx(sum(hits) / 9)
 
 
@@ -39,7 +51,12 @@ def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_cli
     from tests.oracles.averaging import local_steps
 
     config = {"local_steps": 8, "client_learning_rate": 0.5}
-    simulation = Simulation(algorithms.build("fedavg", tiny_model, **config), tiny_clients, Participation(3, 3), "in_process")
+    simulation = Simulation(
+        algorithms.build("fedavg", tiny_model, **config),
+        tiny_clients,
+        Participation(3, 3),
+        "in_process",
+    )
     theta = [np.asarray(w, np.float64) for w in tiny_model.initial_theta]
     start = np.asarray(simulation.server_state.weights.head, np.float64)
     record = simulation.run_round(evaluate=True)
@@ -49,12 +66,21 @@ def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_cli
         x, y = network.of_client(tiny_clients.test, client)
         shares.append((network.forward(*held, x)[2].argmax(axis=1) == y).mean())
     assert record["participant_test_accuracy/client_mean"] == pytest.approx(np.mean(shares))
-    assert record["participant_test_accuracy/example_mean"] == pytest.approx(np.dot(shares, [2, 4, 3]) / 9)
+    assert record["participant_test_accuracy/example_mean"] == pytest.approx(
+        np.dot(shares, [2, 4, 3]) / 9
+    )
 
 
 def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
     records = [
-        {"round": k, "seconds": k, "bytes_up": 1, "bytes_down": 2, "train_loss": -k, "test_accuracy/client_mean": k}
+        {
+            "round": k,
+            "seconds": k,
+            "bytes_up": 1,
+            "bytes_down": 2,
+            "train_loss": -k,
+            "test_accuracy/client_mean": k,
+        }
         for k in range(1, 21)
     ]
     summary = summarize(records)
@@ -70,16 +96,22 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
     from tests.oracles.averaging import local_steps
 
     config = {"local_steps": 8, "client_learning_rate": 0.5}
-    tuned = algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5, fine_tuning_steps=8)
+    tuned = algorithms.build(
+        "fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5, fine_tuning_steps=8
+    )
     simulation = Simulation(tuned, tiny_clients, Participation(3, 3), "in_process")
     head = np.asarray(tuned.served["generic"].weights(simulation.server_state, ()).head, np.float64)
     result = simulation.evaluate()
     for client in range(3):
         x, y = network.of_client(tiny_clients.train, client)
-        served = local_steps([np.asarray(w, np.float64) for w in tiny_model.initial_theta], head, x, y, config)
+        served = local_steps(
+            [np.asarray(w, np.float64) for w in tiny_model.initial_theta], head, x, y, config
+        )
         assert result.train_loss[client] == pytest.approx(network.loss(*served, x, y), rel=1e-4)
         x, y = network.of_client(tiny_clients.test, client)
-        assert result.test_hits[client] == np.sum(network.forward(*served, x)[2].argmax(axis=1) == y)
+        assert result.test_hits[client] == np.sum(
+            network.forward(*served, x)[2].argmax(axis=1) == y
+        )
     plain = Simulation(
         algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5),
         tiny_clients,

@@ -52,7 +52,9 @@ class FedBabuConfig(settings.HyperParameters):
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
     momentum: float = settings.momentum()
-    fine_tuning_steps: int = settings.setting(0, "f, steps on the whole network before a client is tested", at_least=0)
+    fine_tuning_steps: int = settings.setting(
+        0, "f, steps on the whole network before a client is tested", at_least=0
+    )
 
 
 def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:

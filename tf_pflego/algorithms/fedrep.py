@@ -39,7 +39,9 @@ class FedRepConfig(settings.HyperParameters):
     """Hyper-parameters of FedRep."""
 
     local_steps: int = settings.local_steps()
-    body_steps: int = settings.setting(5, "e, the last of the local steps, which are on the body (at most all)", at_least=0)
+    body_steps: int = settings.setting(
+        5, "e, the last of the local steps, which are on the body (at most all)", at_least=0
+    )
     client_learning_rate: float = settings.client_learning_rate()
     momentum: float = settings.momentum(0.0)
 

@@ -64,7 +64,9 @@ class PflegoConfig(settings.HyperParameters):
     def __post_init__(self):
         super().__post_init__()
         if self.head_solver == "adam" and self.client_learning_rate == "auto":
-            raise ValueError("`client_learning_rate` must be a number for Adam; got 'auto'. Try --client_learning_rate=0.01.")
+            raise ValueError(
+                "`client_learning_rate` must be a number for Adam; got 'auto'. Try --client_learning_rate=0.01."
+            )
 
 
 class ServerState(NamedTuple):

@@ -164,7 +164,10 @@ def no_client_state(server_state, seed, num_classes) -> tuple:
 
 def num_bytes(structure: Structure) -> int:
     """Returns the size of a nest of tensors or tensor specs, in bytes."""
-    return sum(int(np.prod(leaf.shape)) * tf.as_dtype(leaf.dtype).size for leaf in tf.nest.flatten(structure))
+    return sum(
+        int(np.prod(leaf.shape)) * tf.as_dtype(leaf.dtype).size
+        for leaf in tf.nest.flatten(structure)
+    )
 
 
 def specs_of(structure: Structure, any_number: bool = False) -> Structure:

@@ -14,7 +14,9 @@ FULL_BATCH = 0  # The batch size that stands for all examples of a client.
 Loss = Callable[[Structure, Client], tf.Tensor]
 
 
-def value_and_gradient(function: Callable[[Structure], tf.Tensor], at: Structure) -> tuple[tf.Tensor, Structure]:
+def value_and_gradient(
+    function: Callable[[Structure], tf.Tensor], at: Structure
+) -> tuple[tf.Tensor, Structure]:
     """Returns the value of a scalar function and its gradient, in the structure of `at`."""
     with tf.GradientTape() as tape:
         tape.watch(at)

@@ -66,7 +66,9 @@ def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:
     return Optimizer(nests.zeros_like, apply_with_momentum)
 
 
-def adam(learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7) -> Optimizer:
+def adam(
+    learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
+) -> Optimizer:
     """Adam (Kingma and Ba 2015, the efficient order at the end of section 2), Keras' constants."""
 
     def second_moment(v, g):
@@ -75,7 +77,9 @@ def adam(learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilo
     return _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment)
 
 
-def yogi(learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-3) -> Optimizer:
+def yogi(
+    learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-3
+) -> Optimizer:
     """Yogi (Zaheer et al. 2018, Algorithm 2): Adam whose second moment grows and shrinks slowly."""
 
     def second_moment(v, g):
@@ -90,7 +94,9 @@ def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
     def apply(gradient, total, weights):
         total = tf.nest.map_structure(lambda s, g: s + tf.square(g), total, gradient)
-        moved = tf.nest.map_structure(lambda w, g, s: w - learning_rate * g / (tf.sqrt(s) + epsilon), weights, gradient, total)
+        moved = tf.nest.map_structure(
+            lambda w, g, s: w - learning_rate * g / (tf.sqrt(s) + epsilon), weights, gradient, total
+        )
         return moved, total
 
     return Optimizer(nests.zeros_like, apply)
@@ -98,15 +104,21 @@ def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
 def _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment):
     def init(weights):
-        return MomentState(tf.zeros([], tf.int64), nests.zeros_like(weights), nests.zeros_like(weights))
+        return MomentState(
+            tf.zeros([], tf.int64), nests.zeros_like(weights), nests.zeros_like(weights)
+        )
 
     def apply(gradient, state, weights):
         step = state.step + 1
         t = tf.cast(step, tf.float32)
         rate = learning_rate * tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
-        first = tf.nest.map_structure(lambda m, g: beta_1 * m + (1 - beta_1) * g, state.first_moment, gradient)
+        first = tf.nest.map_structure(
+            lambda m, g: beta_1 * m + (1 - beta_1) * g, state.first_moment, gradient
+        )
         second = tf.nest.map_structure(second_moment, state.second_moment, gradient)
-        moved = tf.nest.map_structure(lambda w, m, v: w - rate * m / (tf.sqrt(v) + epsilon), weights, first, second)
+        moved = tf.nest.map_structure(
+            lambda w, m, v: w - rate * m / (tf.sqrt(v) + epsilon), weights, first, second
+        )
         return moved, MomentState(step, first, second)
 
     return Optimizer(init, apply)

@@ -32,10 +32,17 @@ class Participation:
 
     def __post_init__(self):
         if self.mode not in MODES:
-            raise ValueError(f"`participation` must be one of {', '.join(MODES)}; got {self.mode!r}.")
+            raise ValueError(
+                f"`participation` must be one of {', '.join(MODES)}; got {self.mode!r}."
+            )
         if self.mode == "range":
             bounds = self.clients_per_round_range
-            if bounds is None or len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= self.num_clients or not bounds[1]:
+            if (
+                bounds is None
+                or len(bounds) != 2
+                or not 0 <= bounds[0] <= bounds[1] <= self.num_clients
+                or not bounds[1]
+            ):
                 raise ValueError(
                     f"`clients_per_round_range` must be least,most with 0 <= least <= most <= num_clients="
                     f"{self.num_clients} and most >= 1; got {bounds}. Set --clients_per_round_range=least,most."
@@ -73,7 +80,9 @@ class Participation:
             # Given their number, the participants of independent draws are uniform without replacement.
             count = rng.binomial(self.num_clients, self.clients_per_round / self.num_clients)
         elif self.mode == "range":
-            count = rng.integers(self.clients_per_round_range[0], self.clients_per_round_range[1], endpoint=True)
+            count = rng.integers(
+                self.clients_per_round_range[0], self.clients_per_round_range[1], endpoint=True
+            )
         else:
             count = self.clients_per_round
         return np.sort(rng.choice(self.num_clients, size=int(count), replace=False))

@@ -45,4 +45,6 @@ def client_seeds(seed: int, purpose: str, client_ids: Sequence[int], *keys: int)
       [c, 2] int32: (a number of the purpose and keys, the client id).
     """
     base = integer(seed, purpose, *keys)
-    return np.stack([np.full(len(client_ids), base), np.asarray(client_ids)], axis=1).astype(np.int32)
+    return np.stack([np.full(len(client_ids), base), np.asarray(client_ids)], axis=1).astype(
+        np.int32
+    )

@@ -30,7 +30,9 @@ class Traced:
         leaves = tf.nest.flatten(arguments)
         if self._shapes is None:
             self._trace(arguments, self._first_shapes(arguments))
-        elif not all(s.is_compatible_with(x.shape) for s, x in zip(self._shapes, leaves, strict=True)):
+        elif not all(
+            s.is_compatible_with(x.shape) for s, x in zip(self._shapes, leaves, strict=True)
+        ):
             pairs = zip(self._shapes, leaves, strict=True)
             self._trace(arguments, [s.most_specific_compatible_shape(x.shape) for s, x in pairs])
         return self._concrete(*arguments)

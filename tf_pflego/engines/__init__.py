@@ -6,7 +6,16 @@ from tf_pflego.engines.threads import prepare_process
 
 NAMES = ("tff", "in_process")
 
-__all__ = ["NAMES", "Cohort", "Engine", "InProcessEngine", "Outcome", "Statistics", "build", "prepare_process"]
+__all__ = [
+    "NAMES",
+    "Cohort",
+    "Engine",
+    "InProcessEngine",
+    "Outcome",
+    "Statistics",
+    "build",
+    "prepare_process",
+]
 
 
 def build(name, algorithm, clients, server_state, federation, seed) -> Engine:

@@ -27,14 +27,21 @@ class ClientStates:
       seed: The seed of the run.
     """
 
-    def __init__(self, algorithm: Algorithm, server_state: Structure, num_classes: np.ndarray, seed: int):
+    def __init__(
+        self, algorithm: Algorithm, server_state: Structure, num_classes: np.ndarray, seed: int
+    ):
         scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
-        init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(specs_of(server_state), *scalar_specs)
+        init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
+            specs_of(server_state), *scalar_specs
+        )
         self.spec = specs_of(init.structured_outputs)
         self._num_classes = np.asarray(num_classes, np.int32)
         self._seed = seed
         count = len(self._num_classes)
-        self._leaves = [np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype) for leaf in tf.nest.flatten(self.spec)]
+        self._leaves = [
+            np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype)
+            for leaf in tf.nest.flatten(self.spec)
+        ]
         self._exists = np.zeros(count, bool)
         self._init = Traced(_for_many(algorithm.init_client, self.spec), any_number=(1, 2))
         self._pending = None

@@ -65,7 +65,9 @@ class Engine(Protocol):
     def roll_back(self) -> None:
         """Forgets them."""
 
-    def evaluate(self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool) -> dict[str, Statistics]:
+    def evaluate(
+        self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool
+    ) -> dict[str, Statistics]:
         """Tests clients as they would be served now; nothing is stored.
 
         Args:

@@ -59,7 +59,9 @@ class Inbox:
         The row is a copy: TensorFlow writes results into inputs that nothing else will read, and
         the worker's view of the file is read-only.
         """
-        rows = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=self._shape, memory_region_name=self._path)
+        rows = tf.raw_ops.ImmutableConst(
+            dtype=tf.uint8, shape=self._shape, memory_region_name=self._path
+        )
         return tf.raw_ops.DeepCopy(x=rows[slot])
 
 

@@ -32,7 +32,10 @@ class InProcessEngine(LocalClients):
         key = (id(exchange), evaluate)
         if key not in self._functions:
             computation = self.computation(exchange, message, cohort, round_, evaluate)
-            self._functions[key] = computation, Traced(self._side_by_side(computation), any_number=(1, 2, 3))
+            self._functions[key] = (
+                computation,
+                Traced(self._side_by_side(computation), any_number=(1, 2, 3)),
+            )
         computation, run = self._functions[key]
         self.states.admit(cohort.ids, server_state)
         facts, states = self.facts_of(cohort), self.states_of(cohort, computation)
@@ -57,7 +60,9 @@ class InProcessEngine(LocalClients):
                 return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]
 
             # Only the sum and the arrays pass from one turn to the next: clients run side by side.
-            zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), computation.summed_spec)
+            zeros = tf.nest.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), computation.summed_spec
+            )
             arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in specs]
             _, total, arrays = tf.while_loop(
                 lambda k, total, arrays: k < count,

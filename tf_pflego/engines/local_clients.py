@@ -40,7 +40,9 @@ class LocalClients:
       states: The clients' states.
     """
 
-    def __init__(self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int):
+    def __init__(
+        self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int
+    ):
         self.algorithm = algorithm
         self.data = MappedData(clients)
         self.states = ClientStates(algorithm, server_state, clients.num_classes, seed)
@@ -90,7 +92,9 @@ class LocalClients:
             evaluate,
         )
 
-    def evaluate(self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool) -> dict[str, Statistics]:
+    def evaluate(
+        self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool
+    ) -> dict[str, Statistics]:
         """See `Engine.evaluate`."""
         if losses not in self._evaluations:
             self._evaluations[losses] = Traced(self._evaluation(losses), any_number=(1, 2))
@@ -126,7 +130,9 @@ class LocalClients:
                 def training():
                     nonlocal client
                     if client is None:
-                        client = read_client(data.train, first, count, classes, facts.weight, tf.stack(seed))
+                        client = read_client(
+                            data.train, first, count, classes, facts.weight, tf.stack(seed)
+                        )
                     return client
 
                 examples, labels = data.test.read(first_test, count_test)

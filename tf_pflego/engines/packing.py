@@ -41,7 +41,9 @@ class Packing:
     def unpack_all(self, packed: np.ndarray) -> Structure:
         """Returns the nest of arrays, each leaf [count, ...], for [count, num_bytes] uint8."""
         leaves = [
-            np.ascontiguousarray(packed[:, start:end]).view(spec.dtype.as_numpy_dtype).reshape(len(packed), *spec.shape)
+            np.ascontiguousarray(packed[:, start:end])
+            .view(spec.dtype.as_numpy_dtype)
+            .reshape(len(packed), *spec.shape)
             for spec, start, end in zip(self._specs, self._starts, self._ends, strict=True)
         ]
         return tf.nest.pack_sequence_as(self._structure, leaves)

@@ -156,7 +156,9 @@ class _FederatedExchange:
                 self._outbox.write(slot, packed) if self._outbox else packed,
             )
 
-        message_types = [tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in tf.nest.flatten(message)]
+        message_types = [
+            tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in tf.nest.flatten(message)
+        ]
         sent = [tff.StructWithPythonType(message_types, tuple), _bytes_type(self._round)]
         self._run = _federated(run_one, sent, _bytes_type(self._given))
 
@@ -201,7 +203,9 @@ def _federated(run_one, sent, given):
     def client_computation(sent, given):
         return client_function(sent, given)
 
-    @tff.federated_computation(tff.FederatedType(sent, tff.SERVER), tff.FederatedType(given, tff.CLIENTS))
+    @tff.federated_computation(
+        tff.FederatedType(sent, tff.SERVER), tff.FederatedType(given, tff.CLIENTS)
+    )
     def exchange_computation(sent, given):
         results = tff.federated_map(client_computation, (tff.federated_broadcast(sent), given))
         return tff.federated_sum(results[0]), results[1]

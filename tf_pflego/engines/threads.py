@@ -23,5 +23,7 @@ def prepare_process(clients_per_round: float) -> None:
     if threads is not None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-        except RuntimeError:  # TensorFlow is running already; rounds are slower and nothing else changes.
+        except (
+            RuntimeError
+        ):  # TensorFlow is running already; rounds are slower and nothing else changes.
             pass

@@ -51,22 +51,36 @@ class Worker:
     """
 
     def __init__(
-        self, inherited_files: Sequence[int] = (), threads_per_operation: int | None = None, start_timeout: float = 60.0
+        self,
+        inherited_files: Sequence[int] = (),
+        threads_per_operation: int | None = None,
+        start_timeout: float = 60.0,
     ):
         if threading.current_thread() is not threading.main_thread():
             # PR_SET_PDEATHSIG fires when the *thread* that forked ends, not the process.
-            raise WorkerError("the TFF worker must be started from the main thread, so that it lives as long as the program")
+            raise WorkerError(
+                "the TFF worker must be started from the main thread, so that it lives as long as the program"
+            )
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
         port = portpicker.pick_unused_port()
         self._process = subprocess.Popen(
-            [_binary_path(), f"--port={port}", f"--max_concurrent_computation_calls={os.cpu_count()}"],
+            [
+                _binary_path(),
+                f"--port={port}",
+                f"--max_concurrent_computation_calls={os.cpu_count()}",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=tuple(inherited_files),
             preexec_fn=_die_with_parent(os.getpid()),
-            env=os.environ | ({"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)} if threads_per_operation else {}),
+            env=os.environ
+            | (
+                {"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)}
+                if threads_per_operation
+                else {}
+            ),
         )
         atexit.register(self.stop)
         # Not closed in `stop`: a thread of gRPC that still polls a closed channel aborts the interpreter at exit.
@@ -75,10 +89,16 @@ class Worker:
         deadline = time.monotonic() + start_timeout
         while not self.stub.is_ready:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                reason = f"exit code {self._process.poll()}" if self._process.poll() is not None else "no answer"
+                reason = (
+                    f"exit code {self._process.poll()}"
+                    if self._process.poll() is not None
+                    else "no answer"
+                )
                 tail = self.log_tail()
                 self.stop()
-                raise WorkerError(f"the TFF worker did not start ({reason}); its log ends with:\n{tail}")
+                raise WorkerError(
+                    f"the TFF worker did not start ({reason}); its log ends with:\n{tail}"
+                )
             time.sleep(_POLL_SECONDS)
 
     @property
@@ -97,7 +117,9 @@ class Worker:
     def log_tail(self, num_bytes: int = 2000) -> str:
         """The end of what the child has written to standard output and error."""
         size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), num_bytes, max(0, size - num_bytes)).decode(errors="replace")
+        return os.pread(self._log.fileno(), num_bytes, max(0, size - num_bytes)).decode(
+            errors="replace"
+        )
 
     def stop(self, grace_seconds: float = 2.0) -> None:
         """Terminates the child and reaps it; may be called more than once."""
@@ -157,7 +179,9 @@ def execution_context(worker: Worker) -> "tff.framework.SyncExecutionContext":
 def _binary_path() -> str:
     path = os.path.join(os.path.dirname(tff.__file__), "data", "worker_binary")
     if not os.path.isfile(path):
-        raise WorkerError(f"tensorflow_federated has no worker at {path}; install it again from requirements.txt")
+        raise WorkerError(
+            f"tensorflow_federated has no worker at {path}; install it again from requirements.txt"
+        )
     return path
 
 
@@ -166,7 +190,9 @@ def _die_with_parent(parent_pid: int):
 
     def before_exec():
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # The parent ended between fork and prctl: the signal will never come.
+        if (
+            os.getppid() != parent_pid
+        ):  # The parent ended between fork and prctl: the signal will never come.
             os._exit(1)
 
     return before_exec

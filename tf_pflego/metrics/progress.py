@@ -22,7 +22,9 @@ class Progress:
         self._bar = None
         if stream.isatty():
             shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
-            self._bar = tqdm.tqdm(total=num_rounds, file=stream, bar_format=shape, dynamic_ncols=True)
+            self._bar = tqdm.tqdm(
+                total=num_rounds, file=stream, bar_format=shape, dynamic_ncols=True
+            )
 
     def add_round(self, record: dict[str, Any]) -> None:
         """Shows a round that is done."""
@@ -37,7 +39,11 @@ class Progress:
             self._bar.update()
         elif text:
             seconds = time.monotonic() - self._started
-            print(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s", file=self._stream, flush=True)
+            print(
+                f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s",
+                file=self._stream,
+                flush=True,
+            )
 
     def close(self) -> None:
         """Leaves the terminal in order."""
@@ -64,7 +70,13 @@ def result_table(summary: dict[str, Any], title: str) -> str:
                 rows.append((f"test accuracy, {label}, mean per {mean}", *values))
     rows.append(("training loss, all clients", f"{summary['train_loss']:.4f}", ""))
     rows.append(("seconds a round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
-    rows.append(("megabytes down, up (all rounds)", f"{summary['bytes_down'] / 1e6:.1f}, {summary['bytes_up'] / 1e6:.1f}", ""))
+    rows.append(
+        (
+            "megabytes down, up (all rounds)",
+            f"{summary['bytes_down'] / 1e6:.1f}, {summary['bytes_up'] / 1e6:.1f}",
+            "",
+        )
+    )
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
     rule = "-" * max(map(len, lines))

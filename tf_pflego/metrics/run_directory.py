@@ -39,7 +39,9 @@ class RunDirectory:
                 "--output_dir, or replace that run with --overwrite."
             )
         # Tried where the directory will be made, before a run is paid for; nothing is left there.
-        existing = next(parent for parent in (self.path, *self.path.absolute().parents) if parent.exists())
+        existing = next(
+            parent for parent in (self.path, *self.path.absolute().parents) if parent.exists()
+        )
         try:
             tempfile.TemporaryFile(dir=existing).close()
         except OSError as error:
@@ -63,7 +65,9 @@ class RunDirectory:
         self._metrics.write(json.dumps(record) + "\n")
         self._metrics.flush()
 
-    def finish(self, summary: dict[str, Any], evaluations: dict[str, Evaluation], data: ClientData) -> None:
+    def finish(
+        self, summary: dict[str, Any], evaluations: dict[str, Evaluation], data: ClientData
+    ) -> None:
         """Writes clients.csv, a row per client, and summary.json, which says that the run is whole.
 
         Args:
@@ -112,6 +116,8 @@ def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> 
     try:
         if not git("ls-files", "--", "."):
             return None
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", ".") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -30,7 +30,9 @@ def gradient_descent(
     return minimize(objective, head, steps, optimizers.sgd(rate, momentum))
 
 
-def minimize(objective: HeadObjective, head: tf.Tensor, steps: int, optimizer: optimizers.Optimizer) -> tf.Tensor:
+def minimize(
+    objective: HeadObjective, head: tf.Tensor, steps: int, optimizer: optimizers.Optimizer
+) -> tf.Tensor:
     """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
     if steps == 0 or objective.rows == 1:  # One class alone has no loss.
         return head

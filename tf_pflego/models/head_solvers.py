@@ -50,7 +50,9 @@ def solve(
     )
 
 
-def automatic_rate(objective: HeadObjective, head: tf.Tensor, solver: str, largest: "float | tf.Tensor") -> tf.Tensor:
+def automatic_rate(
+    objective: HeadObjective, head: tf.Tensor, solver: str, largest: "float | tf.Tensor"
+) -> tf.Tensor:
     """Returns [] a learning rate for `solve` that nobody has to tune.
 
     The rate is min(1/c, largest), where c is the curvature of the loss at `head`. Proposition 2
@@ -89,9 +91,13 @@ def _newton(objective, head, steps, rate):
         started = objective.loss_at(wide)
 
         def too_far(halvings, share):
-            return tf.logical_and(halvings < _MOST_HALVINGS, objective.loss_at(wide - share * direction) > started)
+            return tf.logical_and(
+                halvings < _MOST_HALVINGS, objective.loss_at(wide - share * direction) > started
+            )
 
-        _, share = tf.while_loop(too_far, lambda halvings, share: (halvings + 1, share / 2), (0, 1.0))
+        _, share = tf.while_loop(
+            too_far, lambda halvings, share: (halvings + 1, share / 2), (0, 1.0)
+        )
         return k + 1, wide - share * direction
 
     newton_steps = max(1, steps // (_CONJUGATE_STEPS + 1))
@@ -106,11 +112,26 @@ def _conjugate_gradients(matrix, target):
         length = squared / tf.maximum(tf.reduce_sum(direction * product), 1e-30)
         solution, residual = solution + length * direction, residual - length * product
         new_squared = tf.reduce_sum(tf.square(residual))
-        return k + 1, solution, residual, residual + new_squared / tf.maximum(squared, 1e-30) * direction, new_squared
+        return (
+            k + 1,
+            solution,
+            residual,
+            residual + new_squared / tf.maximum(squared, 1e-30) * direction,
+            new_squared,
+        )
 
-    return _loop(step, _CONJUGATE_STEPS, tf.zeros_like(target), target, target, tf.reduce_sum(tf.square(target)))
+    return _loop(
+        step,
+        _CONJUGATE_STEPS,
+        tf.zeros_like(target),
+        target,
+        target,
+        tf.reduce_sum(tf.square(target)),
+    )
 
 
 def _loop(step, steps, *start):
     """Returns the first of the values that `step` carries from turn to turn."""
-    return tf.while_loop(lambda k, *_: k < steps, step, (tf.constant(0), *start), maximum_iterations=steps)[1]
+    return tf.while_loop(
+        lambda k, *_: k < steps, step, (tf.constant(0), *start), maximum_iterations=steps
+    )[1]

@@ -32,7 +32,10 @@ def omniglot_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     """Omniglot: four times (convolution 64 3x3 ReLU, max pooling 2/2); M = 64 for 28x28."""
     layers = []
     for k in range(4):
-        layers += [_convolution(64, 3, seed, k), tf.keras.layers.MaxPooling2D(pool_size=2, strides=2, padding="valid")]
+        layers += [
+            _convolution(64, 3, seed, k),
+            tf.keras.layers.MaxPooling2D(pool_size=2, strides=2, padding="valid"),
+        ]
     return _sequential("omniglot_cnn", example_shape, [*layers, tf.keras.layers.Flatten()])
 
 
@@ -45,10 +48,16 @@ def _initializer(seed, layer):
 
 
 def _dense(units, seed, layer):
-    return tf.keras.layers.Dense(units, activation="relu", kernel_initializer=_initializer(seed, layer))
+    return tf.keras.layers.Dense(
+        units, activation="relu", kernel_initializer=_initializer(seed, layer)
+    )
 
 
 def _convolution(filters, size, seed, layer):
     return tf.keras.layers.Conv2D(
-        filters, size, padding="same", activation="relu", kernel_initializer=_initializer(seed, layer)
+        filters,
+        size,
+        padding="same",
+        activation="relu",
+        kernel_initializer=_initializer(seed, layer),
     )

@@ -65,7 +65,9 @@ class Simulation:
         self.federation = participation.federation
         self.server_state = algorithm.init_server(self.federation)
         self.round_number = 0
-        self._engine = engines.build(engine, algorithm, data, self.server_state, self.federation, seed)
+        self._engine = engines.build(
+            engine, algorithm, data, self.server_state, self.federation, seed
+        )
         self._server = [_ServerFunctions(exchange) for exchange in algorithm.exchanges]
 
     def __enter__(self) -> "Simulation":
@@ -117,7 +119,9 @@ class Simulation:
                     seeds.client_seeds(self.seed, "client", ids, number, position),
                     server.client_messages(server_state, ids, round_),
                 )
-                outcome = self._engine.run_exchange(exchange, message, cohort, server_state, round_, evaluate)
+                outcome = self._engine.run_exchange(
+                    exchange, message, cohort, server_state, round_, evaluate
+                )
                 uploads = Uploads(outcome.summed, outcome.individual, ids)
                 server_state = server.update(server_state, uploads, round_)
                 down = num_bytes(message) * len(ids) + num_bytes(cohort.messages)
@@ -126,7 +130,9 @@ class Simulation:
                 record["bytes_up"] += up
                 if evaluate:
                     sizes = self.data.test.sizes[ids]
-                    participant_metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes)
+                    participant_metrics = accuracies(
+                        "participant_test_accuracy", outcome.test_hits, sizes
+                    )
         except BaseException:  # A round that is broken off, by Ctrl-C too, has moved nothing.
             self._engine.roll_back()
             raise
@@ -165,7 +171,9 @@ class Simulation:
         statistics = self._engine.evaluate(ids, client_seeds, self.server_state, train_loss)
         train, test = self.data.train.sizes, self.data.test.sizes
         return {
-            name: Evaluation(found.loss_sums / train if train_loss else None, train, found.test_hits, test)
+            name: Evaluation(
+                found.loss_sums / train if train_loss else None, train, found.test_hits, test
+            )
             for name, found in statistics.items()
         }
 
@@ -195,7 +203,9 @@ class Simulation:
         while self.round_number < last:
             upcoming = self.round_number + 1
             evaluate = upcoming % eval_every == 0 or upcoming > last - LAST_ROUNDS
-            records.append(self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last))
+            records.append(
+                self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last)
+            )
             if on_round is not None:
                 on_round(records[-1])
         return summarize(records)
