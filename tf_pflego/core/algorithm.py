@@ -127,6 +127,8 @@ class Model(Protocol):
     """What an engine asks of the model behind an algorithm."""
 
     num_classes: int  # K, the largest number of classes that a client may have
+    example_shape: tuple[int, ...]
+    example_dtype: tf.DType
     activation_bytes_per_example: int
 
 

@@ -111,6 +111,11 @@ class ClientData:
         """Shape of one example."""
         return self.train.examples.shape[1:]
 
+    @property
+    def example_dtype(self) -> tf.DType:
+        """The dtype in which a model sees examples: float32, or int32 for integers but uint8."""
+        return tf.int32 if self.train.examples.dtype == np.int32 else tf.float32
+
     @functools.cached_property
     def client_weights(self) -> np.ndarray:
         """[I] float32, alpha_i = N_i / sum_j N_j over all clients."""

@@ -55,8 +55,16 @@ class Simulation:
             )
         if algorithm.model.num_classes < data.num_classes.max():
             raise ValueError(
-                f"the model must have a head for {data.num_classes.max()} classes, the most that a client has; got "
-                f"{algorithm.model.num_classes}."
+                f"the model must have a head for {data.num_classes.max()} classes, the most that a "
+                f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
+            )
+        expected = algorithm.model.example_shape, algorithm.model.example_dtype
+        got = data.example_shape, data.example_dtype
+        if expected != got:
+            raise ValueError(
+                f"the clients' examples must be what the model takes, {expected[1].name} of shape "
+                f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
+                "the model for them."
             )
         self.algorithm = algorithm
         self.data = data

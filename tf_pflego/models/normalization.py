@@ -1,0 +1,119 @@
+"""Fused batch normalisation as plain operations.
+
+Keras 2 computes layer normalisation with the fused operation too. With the oneDNN library of
+TensorFlow 2.14 that operation corrupts memory when the iterations of a loop run side by side, as
+the participants of a round do in process.
+"""
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+_FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+_BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
+
+
+def replace_fused(graph_def) -> None:
+    """Turns every fused batch normalisation, and its gradient, into a call of plain operations.
+
+    Args:
+      graph_def: A GraphDef, changed in place. Nodes keep their names, inputs and outputs.
+    """
+    functions = {}
+    for node in graph_def.node:
+        if node.op in _FORWARD + _BACKWARD:
+            _replace(node, functions)
+    for function in graph_def.library.function:
+        renamed = {}
+        for node in function.node_def:
+            if node.op in _FORWARD + _BACKWARD:
+                renamed.update(_replace(node, functions))
+        for node in function.node_def:
+            node.input[:] = [renamed.get(source, source) for source in node.input]
+        for name, source in function.ret.items():
+            function.ret[name] = renamed.get(source, source)
+    graph_def.library.function.extend(functions.values())
+
+
+def _replace(node, functions):
+    """Makes a fused node a call of one of `functions`, which it adds if it is not there.
+
+    Returns:
+      What the names of its outputs become within a function, where they name the operation's
+      outputs.
+    """
+    data_format = node.attr["data_format"].s.decode()
+    training, epsilon = node.attr["is_training"].b, node.attr["epsilon"].f
+    share = node.attr["exponential_avg_factor"].f  # 0.0 in a backward node, which has none.
+    key = (node.op, data_format, training, epsilon, share)
+    old_outputs = [output.name for output in op_def_registry.get(node.op).output_arg]
+    if key not in functions:
+        build = _forward if node.op in _FORWARD else _backward
+        plain = build(data_format, training, epsilon, share, len(old_outputs), len(node.input))
+        functions[key] = plain.function_def
+    signature = functions[key].signature
+    node.op = "PartitionedCall"
+    node.attr.clear()
+    node.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
+    node.attr["Tout"].list.type.extend(argument.type for argument in signature.output_arg)
+    node.attr["f"].func.name = signature.name
+    names = enumerate(old_outputs)
+    return {f"{node.name}:{name}:0": f"{node.name}:output:{k}" for k, name in names}
+
+
+def _forward(data_format, training, epsilon, share, num_outputs, num_inputs):
+    """Returns the function of a fused batch normalisation, traced."""
+    axes, _ = _axes_and_shape(data_format)
+
+    @tf.function
+    def plain(x, scale, offset, mean, variance):
+        normalized = _normalize(x, scale, offset, mean, variance, data_format, training, epsilon)
+        if training:
+            batch_mean, batch_variance = tf.nn.moments(x, axes)
+            count = tf.cast(tf.size(x) / tf.size(batch_mean), tf.float32)
+            unbiased = batch_variance * count / tf.maximum(count - 1.0, 1.0)
+            if share == 1.0:  # The old averages may be empty then.
+                mean, variance = batch_mean, unbiased
+            else:
+                mean = (1.0 - share) * mean + share * batch_mean
+                variance = (1.0 - share) * variance + share * unbiased
+        mean, variance = tf.identity(mean), tf.identity(variance)
+        # `_backward` does not read what is reserved for it here; only the shapes matter.
+        reserved = (mean, variance, tf.zeros([0]))[: num_outputs - 3]
+        return normalized, mean, variance, *reserved
+
+    vector = tf.TensorSpec([None])
+    return plain.get_concrete_function(tf.TensorSpec([None] * len(data_format)), *[vector] * 4)
+
+
+def _backward(data_format, training, epsilon, share, num_outputs, num_inputs):
+    """Returns the function of the gradient of a fused batch normalisation, traced."""
+
+    @tf.function
+    def plain(normalized_gradient, x, scale, mean, variance, *reserved):
+        offset = tf.zeros_like(scale)
+        with tf.GradientTape() as tape:
+            tape.watch((x, scale, offset))
+            arguments = (x, scale, offset, mean, variance)
+            normalized = _normalize(*arguments, data_format, training, epsilon)
+        gradients = tape.gradient(normalized, (x, scale, offset), normalized_gradient)
+        return *gradients, *[tf.zeros([0])] * (num_outputs - 3)
+
+    image, vector = tf.TensorSpec([None] * len(data_format)), tf.TensorSpec([None])
+    return plain.get_concrete_function(image, image, *[vector] * (num_inputs - 2))
+
+
+def _normalize(x, scale, offset, mean, variance, data_format, training, epsilon):
+    """Returns x normalised over all axes but its channels, with its own statistics or the given."""
+    axes, shape = _axes_and_shape(data_format)
+    if training:
+        mean, variance = tf.nn.moments(x, axes)
+    inverse_deviation = tf.math.rsqrt(variance + epsilon)
+    mean, offset = tf.reshape(mean, shape), tf.reshape(offset, shape)
+    return (x - mean) * tf.reshape(inverse_deviation * scale, shape) + offset
+
+
+def _axes_and_shape(data_format):
+    """Returns the axes over which statistics are taken, and the shape that lays them along x."""
+    channels = data_format.index("C")
+    axes = [axis for axis in range(len(data_format)) if axis != channels]
+    return axes, [-1 if axis == channels else 1 for axis in range(len(data_format))]
