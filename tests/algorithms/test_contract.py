@@ -104,7 +104,7 @@ def test_evaluation_repeats(case):
 
 def test_a_round_that_is_broken_off_has_moved_nothing(case):
     """Ctrl-C comes at the very end, so that what earlier exchanges staged must be discarded too."""
-    algorithm, _, simulation = case
+    _, _, simulation = case
     before, number = whole_state(simulation), simulation.round_number
 
     def interrupted(*unused):
