@@ -1,5 +1,6 @@
 # make quickstart | test | lint | check | benchmark | clean
-# Everything runs in .venv, which the first target that needs it makes. Another Python: make PYTHON=python3.10 ...
+# Everything runs in .venv, which is made by the first target that needs it.
+# To choose another Python: make PYTHON=python3.10 ...
 
 PYTHON ?= $(shell for p in python3.11 python3.10 python3; do $$p -c pass 2>/dev/null && echo $$p && break; done)
 VENV := .venv

@@ -13,14 +13,16 @@ VERSION = re.search(
 setup(
     name="tf_pflego",
     version=VERSION,
-    description="Personalised federated learning on TensorFlow Federated: PFLEGO and the methods that it is compared with",
+    description="Personalised federated learning on TensorFlow Federated: PFLEGO and the methods "
+    "that it is compared with",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["tf_pflego", "tf_pflego.*"]),
     python_requires=">=3.10,<3.12",
-    # TensorFlow Federated is left out: its own pins cannot be installed. requirements.txt holds it, with pins that can.
-    # importlib_resources is TensorFlow Datasets', which newer versions of it use without asking for it.
+    # TensorFlow Federated is not listed, because the versions that it pins cannot all be installed.
+    # requirements.txt lists it together with versions that can. importlib_resources is listed
+    # because newer versions of TensorFlow Datasets use it without declaring it.
     install_requires=[
         "absl-py",
         "importlib_resources",

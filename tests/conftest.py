@@ -1,4 +1,4 @@
-"""Shared fixtures: a federation of three unequal clients, small enough to check by an independent oracle."""
+"""Shared fixtures: three unequal clients, small enough to check by an independent oracle."""
 
 import os
 

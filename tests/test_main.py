@@ -73,7 +73,7 @@ def test_a_run_writes_its_directory(finished_run):
     records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == list(range(1, 15))
     evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
-    assert evaluated == [3, *range(5, 15)]  # Every third, and the last ten always.
+    assert evaluated == [3, *range(5, 15)]  # Every third, and the last ten.
     assert [record["round"] for record in records if "train_loss" in record] == [
         10,
         14,
@@ -131,7 +131,7 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
 
 
 def in_this_process(flags, capsys):
-    """What `program` returns, without a process of its own, which takes seconds to start."""
+    """Returns what `program` does, without starting a process, which would take seconds."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         code = main.main(["tf_pflego", *flags])
@@ -211,7 +211,7 @@ def test_help_lists_every_flag():
 
 BLOCKED = """
 import sys
-sys.modules["tensorflow_federated"] = None  # What an import then raises is ImportError.
+sys.modules["tensorflow_federated"] = None  # Its import then raises ImportError.
 from tf_pflego.main import entry_point
 entry_point()
 """
@@ -283,7 +283,7 @@ def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
     "path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem
 )
 def test_run_configs_train(path, digits_dir, capsys):
-    """One of each algorithm, small, and on digits."""
+    """There is one for each algorithm; each trains here on digits, with few clients."""
     small = [
         "--dataset=digits",
         "--num_rounds=1",
@@ -298,7 +298,7 @@ def test_run_configs_train(path, digits_dir, capsys):
 
 
 def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
-    """In a pseudo-terminal, as `script` or a person's shell would run it."""
+    """The program runs in a pseudo-terminal, as from `script` or a person's shell."""
     import fcntl
     import pty
     import struct
@@ -321,7 +321,7 @@ def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
         while chunk := os.read(master, 4096):
             shown += chunk
     except OSError:
-        pass  # What a terminal says when its program has ended.
+        pass  # A terminal says so when its program has ended.
     assert running.wait(TIMEOUT_SECONDS) == 0
     last = shown.decode().strip().split("\r")[-1]
     assert last.startswith("round 3/3 |")

@@ -1,4 +1,4 @@
-"""What README.md shows is what happens."""
+"""README.md shows what really happens."""
 
 import json
 import pathlib
@@ -29,7 +29,8 @@ def test_snippet_prints_what_it_says(monkeypatch, digits_dir):
     )
     number = re.compile(r"\d+\.\d+")
     assert number.sub("", result.stdout) == number.sub("", promised)
-    # Sums are taken in another order on other machines: one example of one client may tip.
+    # Other machines take sums in another order, which may change the answer for one example of one
+    # client.
     assert float(number.search(result.stdout)[0]) == pytest.approx(
         float(number.search(promised)[0]), abs=0.011
     )

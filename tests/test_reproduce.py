@@ -1,4 +1,4 @@
-"""tools/reproduce.py as a user runs it, with digits for data, and what the repository holds of it."""
+"""tools/reproduce.py as a user runs it, on digits, and the results of it in the repository."""
 
 import fcntl
 import json
@@ -124,7 +124,7 @@ def test_a_flag_file_says_what_the_table_of_runs_says():
 
 @pytest.mark.parametrize("experiment", WITH_RUNS)
 def test_committed_tables_are_those_of_the_committed_runs(experiment, tmp_path):
-    """Byte for byte, and without a raw run."""
+    """They agree byte for byte, and no raw run is needed."""
     shutil.copy(RESULTS / f"{experiment}.csv", tmp_path)
     rows = tables.read_runs(tmp_path, experiment)
     page = tables.page_of(experiments.TITLES[experiment], rows)
@@ -161,7 +161,7 @@ def test_a_committed_run_is_finished_until_its_cells_flags_change(experiment):
         wanted = cells[row["run"]].flags | {"seed": row["seed"]}
         wanted = {name: str(value) for name, value in wanted.items()}
         assert reproduce.is_made_with(row, wanted)
-        assert reproduce.is_made_with(row, wanted | {"engine": "tff"})  # The default at that time.
+        assert reproduce.is_made_with(row, wanted | {"engine": "tff"})  # The default then.
         assert not reproduce.is_made_with(row, wanted | {"seed": "17"})
         assert not reproduce.is_made_with(row, wanted | {"engine": "in_process"})
         assert not reproduce.is_made_with(row, wanted | {"unknown": "1"})
@@ -175,12 +175,12 @@ def first_round_within_a_point(curves, cell, of_cell, seed):
     accuracy = "participant_test_accuracy/example_mean"
     near = curves[of_cell, seed][accuracy][-LAST_ROUNDS:].mean() - 0.01
     curve = curves[cell, seed]
-    return curve["round"][curve[accuracy] >= near][0]  # NaN, where none was measured, is not near.
+    return curve["round"][curve[accuracy] >= near][0]  # NaN, if not measured, is not near.
 
 
 @pytest.mark.parametrize("degree,tuned", [("medium", 0.006), ("no", 0.007)])
 def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
-    """What docs/results.md says of Newton's method."""
+    """docs/results.md says so about Newton's method."""
     curves = tables.read_curves(RESULTS, "head_solvers")
     newton, descent = (f"fashion_mnist_{degree}_{cell}" for cell in ("newton_auto", f"gd_{tuned}"))
     for seed in range(3):
@@ -201,7 +201,7 @@ def test_a_sweep_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_valu
 
 
 def test_hyper_parameters_of_tables_6_and_7():
-    """A few cells by hand, from each table."""
+    """A few cells of each table were typed by hand."""
     assert paper.hyper_parameters("pflego", "fashion_mnist", "no") == {
         "client_learning_rate": 0.007,
         "server_learning_rate": 0.003,
@@ -243,7 +243,7 @@ def test_results_are_locked_for_others_while_they_are_changed(tmp_path):
 
 
 def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
-    """Interrupted in its second run; called again, it keeps the first and makes the second."""
+    """It is interrupted in its second run; the next call keeps the first and makes the second."""
     options = ("--algorithms=pflego,fedper", "--rounds=3")
     running = subprocess.Popen(
         command(tmp_path, digits_dir, *options),
@@ -255,7 +255,7 @@ def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
         start_new_session=True,
     )
     for line in running.stdout:
-        if "pflego" in line:  # The second: FedPer comes first.
+        if "pflego" in line:  # The second run, since FedPer comes first.
             break
     time.sleep(1)
     running.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What tools/time_methods.py measures on, and what it writes."""
+"""The clients that tools/time_methods.py takes, and the table that it writes."""
 
 import benchmark
 import numpy as np
@@ -30,6 +30,6 @@ def test_rounds_are_timed_beside_those_of_pflego():
         figures["seconds"]["median"] / figures["pflego_seconds"]["median"], 3
     )
     assert (
-        f"| `fedper` | {figures['seconds']['median']:.3f} | {figures['over_pflego']:.2f} |  |  | 14.436 | 2.06 |"
-        in (time_methods.table_of(report).splitlines())
+        f"| `fedper` | {figures['seconds']['median']:.3f} | {figures['over_pflego']:.2f} "
+        "|  |  | 14.436 | 2.06 |" in (time_methods.table_of(report).splitlines())
     )

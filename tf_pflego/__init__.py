@@ -1,6 +1,7 @@
-"""Personalised federated learning on TensorFlow Federated: PFLEGO and the methods that it is compared with.
+"""Personalised federated learning on TensorFlow Federated: PFLEGO and methods compared with it.
 
-The public names; each is imported when it is first used, so that the program can quieten TensorFlow first.
+These are the public names. Each is imported when it is first used, so that the program can silence
+TensorFlow's messages first.
 """
 
 import importlib

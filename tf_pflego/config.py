@@ -1,4 +1,4 @@
-"""The configuration of a run, checked where it enters, and the command-line flags that are made from it."""
+"""The configuration of a run, which checks itself, and the command-line flags made from it."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -20,37 +20,46 @@ class RunConfig:
     """What a run is, apart from the hyper-parameters of its algorithm."""
 
     algorithm: str = setting("pflego", "method to train with", choices=tuple(REGISTRY))
-    engine: str = setting("tff", "where clients run", choices=ENGINES)
+    engine: str = setting("tff", "where the clients run", choices=ENGINES)
     dataset: str = setting("digits", "dataset, by its TFDS name", choices=datasets.NAMES)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default")
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
     omniglot_splits: str = setting("train,test", "splits of Omniglot to merge")
     personalization: str = setting(
-        "high", "2, C/2 or C of the C classes a client", choices=partition.PERSONALIZATIONS
+        "high",
+        "classes per client: 2 of the C classes (high), C/2 (medium) or all (no)",
+        choices=partition.PERSONALIZATIONS,
     )
     classes_per_client: int = setting(
-        0, "classes a client; 0 for what --personalization says", at_least=0
+        0, "classes per client; 0 for the number that --personalization gives", at_least=0
     )
     num_clients: int = setting(
-        0, "I, number of clients; 0 for 100, or for Omniglot its alphabets", at_least=0
+        0, "I, number of clients; 0 for 100, or for Omniglot one per alphabet", at_least=0
     )
-    clients_per_round: int = setting(20, "r, (mean) number of participants of a round")
+    clients_per_round: int = setting(
+        20, "r, number of participants per round; for --participation=binomial their mean number"
+    )
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
-    clients_per_round_range: str = setting("", "least,most participants, for --participation=range")
+    clients_per_round_range: str = setting(
+        "", "least and most participants per round, as least,most, for --participation=range"
+    )
     num_rounds: int = settings.num_rounds()
     activation_gigabytes: float = setting(
         2.0,
-        "memory for activations, of all clients that run at once; what is larger passes in blocks",
+        "memory for the activations of all clients that run at once; if they do not fit, examples "
+        "pass through the network in blocks",
         above=0,
     )
     label_space: str = setting(
-        "local", "labels within a client, or the dataset's", choices=clients.LABEL_SPACES
+        "local",
+        "whether labels number a client's own classes (local) or the dataset's (global)",
+        choices=clients.LABEL_SPACES,
     )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
-    seed: int = setting(0, "the one seed of the run", at_least=0)
+    seed: int = setting(0, "seed of the run, from which all random draws follow", at_least=0)
     output_dir: str = setting(
-        "", "directory for config, partition and metrics; empty to write none"
+        "", "directory for configuration, partition and metrics; empty to write no files"
     )
     overwrite: bool = setting(False, "replace the run that the output directory holds")
 
@@ -60,12 +69,12 @@ class RunConfig:
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(bound.strip().isdigit() for bound in bounds):
                 raise ValueError(
-                    f"`clients_per_round_range` must be two whole numbers, least,most; got {self.clients_per_round_range!r}. "
-                    "Set e.g. --clients_per_round_range=4,28."
+                    "`clients_per_round_range` must be two whole numbers, least,most; got "
+                    f"{self.clients_per_round_range!r}. Set e.g. --clients_per_round_range=4,28."
                 )
 
     def participation_of(self, num_clients: int) -> Participation:
-        """Returns who takes part, of `num_clients` clients."""
+        """Returns how participants are drawn from `num_clients` clients."""
         bounds = None
         if self.participation == "range":
             bounds = tuple(int(bound) for bound in self.clients_per_round_range.split(","))
@@ -79,8 +88,8 @@ def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -
     """Defines a flag for each field of `RunConfig` and of every algorithm's configuration.
 
     Raises:
-      ValueError: A hyper-parameter is named like a flag of the run, or two algorithms that share a
-        flag define it differently.
+      ValueError: A hyper-parameter has the name of a flag of the run, or two algorithms that share
+        a flag define it differently.
     """
     of_run = dataclasses.fields(RunConfig)
     for field in of_run:
@@ -93,12 +102,12 @@ def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -
             )
         field = _shared(name, users)
         help_text = _help_text(field, users, everybody=len(users) == len(registry))
-        # The flag has no default of its own: defaults are the algorithms', and two may differ.
+        # The flag has no default of its own: each algorithm has one, and two of them may differ.
         _define(field, None, help_text, flag_values, field.metadata["words"])
 
 
 def _users(registry):
-    """Returns for each hyper-parameter the fields of the algorithms that have it, by their names."""
+    """Returns {hyper-parameter: {algorithm: field}} for the algorithms that have it."""
     users: dict[str, dict[str, dataclasses.Field]] = {}
     for algorithm, (config, _) in registry.items():
         for field in dataclasses.fields(config):
@@ -107,7 +116,7 @@ def _users(registry):
 
 
 def _shared(name, users):
-    """Returns the field of the first algorithm, whose definition is that of all others too."""
+    """Returns the first algorithm's field, after a check that all others define it like this."""
     (first, field), *others = users.items()
     for other, own in others:
         expected, got = settings.definition(field), settings.definition(own)
@@ -140,7 +149,11 @@ def _help_text(field, users, everybody):
 
 
 def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:
-    """Returns the configuration, the algorithm's hyper-parameters, and the flags that were given but that it does not have.
+    """Returns what the command line configures.
+
+    Returns:
+      The configuration of the run, the hyper-parameters of its algorithm, and the names of the
+      flags that were given although the algorithm does not have them.
 
     Raises:
       ValueError: A flag has a value that it does not take.
@@ -164,7 +177,7 @@ def flag_names() -> Iterable[str]:
 
 
 class _NumberOrWord(flags.FloatParser):
-    """Parses a number, or one of some words."""
+    """Parses a number or one of the given words."""
 
     def __init__(self, words):
         super().__init__()

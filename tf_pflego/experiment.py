@@ -1,4 +1,4 @@
-"""From a configuration to a finished run: the only place that turns names into objects."""
+"""Makes a finished run from a configuration: the only place that turns names into objects."""
 
 import dataclasses
 from collections.abc import Callable
@@ -33,8 +33,9 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
         partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
         if run_config.num_clients not in (0, partition.num_clients):
             raise ValueError(
-                f"`num_clients` must be {partition.num_clients}, the alphabets of {run_config.omniglot_splits}; got "
-                f"{run_config.num_clients}. Leave --num_clients out."
+                f"`num_clients` must be {partition.num_clients}, the alphabets of "
+                f"{run_config.omniglot_splits}; got {run_config.num_clients}. "
+                "Leave --num_clients out."
             )
     else:
         held = run_config.classes_per_client or data.classes_per_client(
@@ -49,15 +50,17 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
 
 
 def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> Simulation:
-    """Returns the simulation that a configuration describes; close it, or use it in a `with` statement.
+    """Returns the simulation that a configuration describes.
+
+    Close it after use, or use it in a `with` statement.
 
     Args:
-      run_config: The run.
-      **hyper_parameters: The algorithm's; those left out keep their defaults.
+      run_config: The configuration of the run.
+      **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
       ValueError: The configuration cannot be run; the message says what was expected.
-      ImportError: The engine needs a package that is not there.
+      ImportError: The engine needs a package that cannot be imported.
     """
     clients = load_clients(run_config)
     participation = run_config.participation_of(clients.num_clients)
@@ -72,10 +75,10 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
 
 
 def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]:
-    """Trains, writes the run's directory if it has one, shows the progress, and returns the summary.
+    """Trains, writes the output directory if there is one, shows progress, returns the summary.
 
     Raises:
-      ValueError, ImportError: As `build_simulation`; and the output directory cannot be used.
+      ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
     """
     directory = (
         RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None

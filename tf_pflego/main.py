@@ -1,11 +1,11 @@
-"""The program: flags to configuration to run.
+"""The program: it makes a configuration from flags and runs it.
 
 python -m tf_pflego.main --flagfile=run_configs/quickstart.flags [--output_dir=DIR]
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Read when TensorFlow is imported, below.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 import logging as python_logging
 import re
@@ -17,9 +17,8 @@ from collections.abc import Sequence
 
 if not (3, 10) <= sys.version_info[:2] < (3, 12):
     sys.exit(
-        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. Make an environment with one of them.".format(
-            *sys.version_info
-        )
+        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. "
+        "Make an environment with one of them.".format(*sys.version_info)
     )
 
 try:
@@ -29,20 +28,27 @@ try:
     from tf_pflego import config, engines, experiment
     from tf_pflego.metrics import result_table
 except (ImportError, TypeError, AttributeError) as error:
-    # What packages that do not fit together raise when they are imported.
+    # Packages whose versions do not fit together raise these errors when they are imported.
     message = " ".join(str(error).split())[:200]
     print(
-        f"tf_pflego: a package that it needs cannot be imported ({message}). Install the versions that work together: "
-        "pip install --no-deps -r requirements.txt -e .",
+        f"tf_pflego: a package that it needs cannot be imported ({message}). Install the versions "
+        "that work together: pip install --no-deps -r requirements.txt -e .",
         file=sys.stderr,
     )
     sys.exit(2)
 
-_USAGE = "usage: python -m tf_pflego.main [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n\nflags:"
+_USAGE = (
+    "usage: python -m tf_pflego.main [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n\n"
+    "flags:"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code: 0, 2 for what the user can mend, 130 for Ctrl-C."""
+    """Runs the program.
+
+    Returns:
+      The exit code: 0, or 2 after an error that the user can correct, or 130 after Ctrl-C.
+    """
     argv = list(sys.argv if argv is None else argv)
     _silence()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -73,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\ntf_pflego: interrupted", file=sys.stderr)
         return 130
     seconds = time.monotonic() - started
-    title = f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), {summary['round']} rounds, {seconds:.0f} s"
+    title = (
+        f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
+        f"{summary['round']} rounds, {seconds:.0f} s"
+    )
     print(result_table(summary, title))
     if run_config.output_dir:
         print(f"written to {run_config.output_dir}")
@@ -81,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _silence():
-    """Keeps the libraries' own messages off the terminal; what matters to the user is raised."""
+    """Keeps the libraries' messages off the terminal; errors that matter to the user are raised."""
     warnings.filterwarnings("ignore")
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel(python_logging.ERROR)
@@ -93,7 +102,7 @@ def _fail(message):
 
 
 def _explain(error, flag_values):
-    """Returns what an error of absl's means: expected, got, remedy."""
+    """Returns the message for an error of absl: what was expected, what came, what to do."""
     match = re.match(r"flag --(\w+)=(.*?): ", str(error))
     if match and match[1] in flag_values:
         flag = flag_values[match[1]]
@@ -121,7 +130,7 @@ def _help(flag_values):
 
 
 def entry_point() -> None:
-    """The console script."""
+    """Runs the program as the console script `tf-pflego`."""
     sys.exit(main())
 
 

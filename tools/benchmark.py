@@ -1,10 +1,12 @@
-"""Times rounds beside the floor: the matrix products or convolutions of their passes through the network, and nothing else.
+"""Times rounds beside their floor, which is only the products or convolutions of their passes.
 
-make benchmark, or: python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,omniglot,synthetic]
+make benchmark, or:
+python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,omniglot,synthetic]
 
-All that a ratio compares is measured in this process, in turn (A B A B ...), and the medians are compared. Without the TFDS
-datasets in DIR it takes random images of the same shapes and says so. The JSON file holds one flat object: seconds as
-{median, p10, p90, runs}, and ratios and megabytes as numbers.
+Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
+are compared. If the TFDS datasets are not in DIR, random images of the same shapes are used, and
+the report says so. The JSON file holds one flat object: seconds as {median, p10, p90, runs}, and
+ratios and megabytes as numbers.
 """
 
 import os
@@ -34,7 +36,11 @@ _CONVOLUTION = {"strides": 1, "padding": "SAME"}
 
 
 def in_turn(things, repeats):
-    """Calls each of `things` (name -> function) `repeats` times, in turn; returns name -> [seconds]."""
+    """Calls each of `things` (name -> function) `repeats` times in turn.
+
+    Returns:
+      name -> [seconds].
+    """
     seconds = {name: [] for name in things}
     for turn in range(WARM_UP + repeats):
         for name, call in things.items():
@@ -46,7 +52,7 @@ def in_turn(things, repeats):
 
 
 def spread(values):
-    """Returns the figures of a list of seconds."""
+    """Returns the median and the quantiles of a list of seconds."""
     return {
         "median": float(np.median(values)),
         "p10": float(np.quantile(values, 0.1)),
@@ -56,15 +62,16 @@ def spread(values):
 
 
 def floor(body, sizes, backward=True):
-    """Returns a function that does one forward and one backward pass of the body's products and convolutions, for each size.
+    """Returns a function that computes the products and convolutions of the body's passes.
 
-    Forward: each layer's product with its weights. Backward: the gradient of each layer's weights, and of its input for all
-    layers but the first. Inputs are random and made beforehand.
+    It computes one forward and one backward pass for each size. Forward, these are each layer's
+    product with its weights. Backward, they are the gradient of each layer's weights and, for all
+    layers but the first, of its input. Inputs are random and made beforehand.
 
     Args:
       body: A Keras model of dense and convolution layers.
-      sizes: How many examples pass at once; a number for each such pass.
-      backward: Whether to do the backward pass too.
+      sizes: For each pass, how many examples go through at once.
+      backward: Whether to compute the backward pass too.
     """
     layers = [
         layer
@@ -76,7 +83,7 @@ def floor(body, sizes, backward=True):
         for layer in layers
         for shape in (layer.input_shape, layer.output_shape)
     )
-    # Each pass has rows of its own, as each client has, if that much fits the memory.
+    # Each pass has its own rows, as each client does, if that much fits into the memory.
     rows = int(max(max(sizes), min(sum(sizes), _FLOOR_BYTES // (4 * numbers))))
     starts_of = np.minimum(starts(sizes)[:-1], rows - np.asarray(sizes))
     tensors = []
@@ -110,9 +117,8 @@ def floor(body, sizes, backward=True):
     @tf.function
     def passes(tensors):
         results = []
-        for start, size in zip(
-            starts_of.tolist(), map(int, sizes), strict=True
-        ):  # Side by side: every core has work.
+        # The passes are independent of each other, so every core has work.
+        for start, size in zip(starts_of.tolist(), map(int, sizes), strict=True):
             for position, (layer, (x, kernel, gradient)) in enumerate(
                 zip(layers, tensors, strict=True)
             ):
@@ -158,7 +164,7 @@ def load(name, data_dir):
 
 
 def simulation_of(clients, body, algorithm, engine, per_round, **settings):
-    """Returns a simulation; the sizes of its cohort do not change, so that a floor can be taken."""
+    """Returns a simulation whose cohorts all have the same size, so that they have one floor."""
     model = models.SplitModel(body, clients.num_classes.max())
     model = model.within(
         config.RunConfig.activation_gigabytes, clients.train.sizes.max(), per_round
@@ -181,8 +187,9 @@ def resident_megabytes(pid):
 
 
 def measure_network(name, clients, body, per_round, fedper_repeats, repeats, report):
-    """Rounds of PFLEGO and FedPer on both engines beside their floors."""
-    # Where participants share theta their passes are one; convolutions gain nothing from that and would not fit the memory.
+    """Times rounds of PFLEGO and FedPer on both engines beside their floors."""
+    # Participants that share theta can pass together; convolutions gain nothing from that, and
+    # together they would not fit into the memory.
     sizes = clients.train.sizes[:per_round]
     whole = name == "fashion_mnist"
     at_once = [sizes.sum()] if whole else sizes
@@ -235,7 +242,7 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
 
 
 def idle(model):
-    """Returns an algorithm whose clients send theta back: what remains of a round is the engine."""
+    """Returns an algorithm whose clients only send theta back, so that a round is the engine's."""
 
     def client_update(theta, head, client, round_):
         weights = Weights([client.client_weight * w for w in theta], head)
@@ -258,7 +265,7 @@ def idle(model):
 
 
 def measure_fedper(name, clients, body, engine, per_round, pflego, repeats, report):
-    """A round of FedPer beside its own floor, one client at a time, and beside PFLEGO."""
+    """Times a round of FedPer beside its own floor, one client at a time, and beside PFLEGO."""
     if not repeats:
         return
     with simulation_of(clients, body, "fedper", engine, per_round) as fedper:
@@ -278,7 +285,7 @@ def measure_fedper(name, clients, body, engine, per_round, pflego, repeats, repo
 
 
 def measure_steps(name, clients, body, per_round, repeats, report):
-    """Rounds of PFLEGO against tau."""
+    """Times rounds of PFLEGO for several tau."""
     taus = (1, 10, 50, 100)
     runs = {
         tau: simulation_of(clients, body, "pflego", "in_process", per_round, local_steps=tau)
@@ -291,9 +298,10 @@ def measure_steps(name, clients, body, per_round, repeats, report):
 
 
 def measure_federation_size(report, repeats):
-    """Rounds of PFLEGO against I, with small random clients and the same number of participants.
+    """Times rounds of PFLEGO for several I, with small random clients and equal cohorts.
 
-    Clients have been visited once before rounds are timed; what the first visit costs is measured apart.
+    All clients have been visited once before rounds are timed; the cost of the first visit is
+    measured separately.
     """
     runs, name = {}, "synthetic/pflego/in_process/"
     for exponent in (5, 4, 3, 2):
@@ -305,7 +313,8 @@ def measure_federation_size(report, repeats):
         )
         for _ in range(10):
             run.run_round()
-        # Of the states only what these rounds have touched is in memory; the data are in mapped files.
+        # Of the states, only what these rounds have touched is in memory, and the data are in
+        # mapped files.
         report[f"{name}i1e{exponent}_megabytes_added"] = round(
             resident_megabytes(os.getpid()) - before, 1
         )
@@ -337,20 +346,24 @@ def show(report):
     width = max(map(len, report))
     for name, value in report.items():
         if isinstance(value, dict):
-            value = f"{value['median']:.4f} s ({value['p10']:.4f} to {value['p90']:.4f}, {value['runs']} runs)"
+            value = (
+                f"{value['median']:.4f} s ({value['p10']:.4f} to {value['p90']:.4f}, "
+                f"{value['runs']} runs)"
+            )
         print(f"{name:<{width}}  {value}")
 
 
 def main():
-    """Measures what was asked for, prints it, and writes it."""
+    """Measures what the command line selects, prints it, and writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default=None, help="TFDS data directory")
     parser.add_argument("--json", default=None, help="file to write")
     parser.add_argument("--only", default=",".join(NETWORKS), help="some of " + ", ".join(NETWORKS))
     parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
     options = parser.parse_args()
-    engines.prepare_process(20)  # As the program does it.
-    tf.get_logger().setLevel("ERROR")  # A function for each simulation is meant, and no retracing.
+    engines.prepare_process(20)  # As the program does.
+    # TensorFlow takes the function of each further simulation for a retracing and would warn.
+    tf.get_logger().setLevel("ERROR")
     chosen = options.only.split(",")
     report = {"cores": os.cpu_count(), "tensorflow": tf.__version__}
     if "fashion_mnist" in chosen:
@@ -365,7 +378,8 @@ def main():
     if "omniglot" in chosen:
         clients, report["omniglot/data"] = load("omniglot", options.data_dir)
         body = models.omniglot_cnn(clients.example_shape, 0)
-        everybody = clients.num_clients  # Whose sizes differ much: so that all rounds are alike.
+        # All clients take part, since their sizes differ so much: then all rounds are alike.
+        everybody = clients.num_clients
         measure_network("omniglot", clients, body, everybody, 0, 5, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)

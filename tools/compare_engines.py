@@ -1,6 +1,6 @@
-"""Trains the same few rounds on both engines and prints how far their weights are apart.
+"""Trains the same few rounds on both engines and prints how much their weights differ.
 
-python tools/compare_engines.py --flagfile=run_configs/fashion_mnist/pflego_high.flags --num_rounds=5
+python tools/compare_engines.py --flagfile=run_configs/quickstart.flags --num_rounds=5
 """
 
 import os

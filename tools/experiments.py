@@ -81,7 +81,7 @@ def _table1() -> Iterator[tuple]:
                 yield name, _of_table1(algorithm, dataset, personalization), accuracy
 
 
-# FedRecon has the rates of PFLEGO, and FedDANE those of FedProx, whose term it shares.
+# FedRecon has the rates of PFLEGO. FedDANE has those of FedProx, whose proximal term it shares.
 
 
 def _more_methods() -> Iterator[tuple]:
@@ -107,9 +107,9 @@ def _omniglot_small() -> Iterator[tuple]:
     yield "omniglot_small_fedrecon_rates_of_pflego", tuned | small | {"algorithm": "fedrecon"}
 
 
-# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with Table 6's rates, for
-# machines that lack the data or the hours. They are at Medium, since at High all methods end within
-# a point of each other.
+# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with the rates of Table 6, for
+# machines that lack the data or the time. The twins are at Medium, since at High all methods end
+# within a point of each other.
 
 
 def _local_steps() -> Iterator[tuple]:

@@ -26,12 +26,12 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
     """Draws a figure per dataset and degree of personalisation, with the first seed of each run.
 
     Args:
-      experiment: Its name.
-      results: Where the CSV file of its curves is; figures go to results/EXPERIMENT.
+      experiment: The name of the experiment.
+      results: The directory of its curves; figures go to the directory EXPERIMENT in it.
       rows: The runs, as `tables.read_runs` gives them.
 
     Returns:
-      The files.
+      The paths of the figures.
     """
     curves = tables.read_curves(results, experiment)
     groups = {}
@@ -49,8 +49,8 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
 
 def _figure_of(runs):
     """Returns the PNG file of a figure with the curves of these runs, by their names."""
-    # The names are words, not paths: they are compared letter by letter, up to the last word that
-    # all begin with.
+    # The names are words, not paths, so they are compared letter by letter; the common part ends
+    # with a whole word.
     common = os.path.commonprefix(list(runs)).rpartition("_")[0] + "_"  # noqa: RUF071
     labels = [name.removeprefix(common) if len(runs) > 1 else name for name in runs]
     size = len(_MEASURES), len(_AXES)
@@ -76,7 +76,7 @@ def _figure_of(runs):
     for column, label in zip(axes.T, _AXES, strict=True):
         column[-1].set_xlabel(label)
         for axis in column:
-            # A round of one method takes tens of times as long as a round of another.
+            # A round of one method can take tens of times as long as a round of another.
             if label == "seconds":
                 axis.set_xscale("log")
                 _write_numbers(axis.xaxis)
@@ -92,9 +92,9 @@ def _figure_of(runs):
 def styles(labels: list[str]) -> list[dict]:
     """Returns the colour and the line of each curve.
 
-    Where the labels FIRST_SECOND fill a grid of all firsts by all seconds, the line shows the first
-    and a colour from dark to bright the second, so that a sweep looks like one. Elsewhere each
-    curve has a colour of its own.
+    If the labels FIRST_SECOND fill a grid of all firsts by all seconds, the line shows the first
+    and a colour from dark to bright shows the second, so that a sweep looks like a sweep. Otherwise
+    each curve has its own colour.
     """
     if places := _grid(labels):
         count = 1 + max(column for _, column in places)
@@ -116,7 +116,7 @@ def _grid(labels):
 
 
 def _write_legend(figure, curves, labels):
-    """Writes a legend above a figure: laid out like the grid, else in as many columns as fit."""
+    """Writes a legend above a figure, laid out like the grid or else in as many columns as fit."""
     order = range(len(labels))
     columns = max(1, min(len(labels), 140 // (8 + max(map(len, labels)))))
     if places := _grid(labels):  # A legend is filled column by column.
@@ -134,7 +134,7 @@ def _write_numbers(axis):
 
 
 def _along_axes(curve):
-    """Returns the columns of a run with those that are not in its table: what the axes count."""
+    """Returns the measures of a run, and the columns that the axes show, which its table lacks."""
     unknown = np.full_like(curve["round"], np.nan)
     measures = {measure: curve.get(measure, unknown) for measure, _ in _MEASURES}
     rounds, seconds = curve["round"], np.cumsum(curve["seconds"])

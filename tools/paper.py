@@ -1,8 +1,9 @@
 """The PFLEGO paper (newest version) as data: hyper-parameters (Tables 6, 7), results (Tables 1-3).
 
 Source: S. Nikoloutsopoulos, I. Koutsopoulos, M. K. Titsias: Personalized Federated Learning with
-Exact Stochastic Gradient Descent. Accuracies are in percent: those of a round's participants on
-their test examples right after their local training, mean of the last ten rounds.
+Exact Stochastic Gradient Descent. Accuracies are in percent. They are those of a round's
+participants on their test examples right after their local training, as the mean of the last ten
+rounds.
 """
 
 PERSONALIZATIONS = ("high", "medium", "no")
@@ -70,7 +71,7 @@ OMNIGLOT_SECONDS = {
     "pflego": 7.024,
 }
 
-# Tables 6 and 7. beta is 0.007 and mu is 0.25 where nothing else stands here.
+# Tables 6 and 7. Where no other value stands here, beta is 0.007 and mu is 0.25.
 _BETA = {
     ("fedper", "cifar10"): (0.007, 0.005, 0.005),
     ("fedavg", "cifar10"): (0.007, 0.007, 0.006),
@@ -111,7 +112,8 @@ def hyper_parameters(algorithm: str, dataset: str, personalization: str) -> dict
     if algorithm in ("pflego", "fedrecon"):
         flags |= {"server_learning_rate": server_rate, "server_optimizer": "adam"}
     if algorithm == "fedrep":
-        # Appendix A.3 gives it, and five steps on the body, to FedBABU, which takes no such steps.
+        # Appendix A.3 gives this momentum to FedBABU, together with five steps on the body after
+        # those on the head; but FedBABU takes no such steps, and FedRep does.
         flags["momentum"] = 0.999
     if algorithm in ("fedprox", "ditto"):
         flags["proximal_weight"] = mu

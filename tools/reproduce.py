@@ -47,7 +47,7 @@ from experiments import ROOT, TITLES, Cell, cells, examples
 RESULTS = ROOT / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
 
-# Flags that say where things are; they make no other run.
+# Flags that say where things are; they do not make a run another run.
 _PLACES = ("data_dir", "download", "output_dir", "overwrite")
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.
 _SETTINGS = (
@@ -129,7 +129,7 @@ def flags_of(words: list[str]) -> dict[str, str]:
 def is_made_with(row: dict, flags: dict[str, str]) -> bool:
     """Returns whether the run of a row was made with these flags.
 
-    Each of them had this value, given or by default, and no other flag was given.
+    It was if each flag had this value, given or by default, and no other flag was given.
     """
     given, defaults = (flags_of(shlex.split(row[key] or "")) for key in ("flags", "defaults"))
     held = defaults | given
@@ -137,7 +137,7 @@ def is_made_with(row: dict, flags: dict[str, str]) -> bool:
 
 
 def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path) -> bool:
-    """Makes one run in the directory `raw`; returns whether it ended well."""
+    """Makes one run in the directory `raw`, and returns whether it ended well."""
     raw.mkdir(parents=True, exist_ok=True)
     # The summary of an earlier run must never lie beside the flags of this one.
     (raw / "summary.json").unlink(missing_ok=True)
@@ -169,14 +169,14 @@ def row_of(cell: Cell, raw: pathlib.Path) -> dict:
 
 
 def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> None:
-    """Adds a finished run to the files of its experiment, in place of one of that cell and seed."""
+    """Adds a finished run to its experiment's files, replacing a run of the same cell and seed."""
     records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
     key = {"run": cell.name, "seed": seed}
     added = {
         tables.curves_path: [key | json.loads(record) for record in records],
         tables.clients_path: [key | client for client in clients],
-        # The last: a run counts as finished when its row is there.
+        # This file is the last, since a run counts as finished when its row is there.
         tables.runs_path: [row_of(cell, raw)],
     }
     places = {cell.name: place for place, cell in enumerate(cells(cell.experiment))}
@@ -200,7 +200,7 @@ def is_in_results(cell: Cell, flags: dict[str, str], results: pathlib.Path) -> b
 def is_left_over(cell: Cell, flags: dict[str, str], raw: pathlib.Path) -> bool:
     """Returns whether `raw` holds a finished run that was made with these flags.
 
-    It does so when an interruption came between the end of a run and its place in the results.
+    That is so if an interruption came after the end of the run and before its results were added.
     """
     return (raw / "summary.json").exists() and is_made_with(row_of(cell, raw), flags)
 
@@ -225,7 +225,7 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
         )
     rounds = {"num_rounds": options.rounds} if options.rounds else {}
     good = True
-    # Like Ctrl-C: what is finished is still drawn.
+    # As after Ctrl-C, finished runs are still drawn.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         for seed, cell in itertools.product(seeds, selected):
@@ -311,7 +311,8 @@ def main(argv: list[str]) -> int:
     """Does what the command line says.
 
     Returns:
-      0 if all went well, 1 if a run failed, 2 for what the user can correct, 130 for Ctrl-C.
+      0 if all went well, 1 if a run failed, 2 after an error that the user can correct, or 130
+      after Ctrl-C.
     """
     cut = argv.index("--") if "--" in argv else len(argv)
     options, extra = _parser().parse_args(argv[:cut]), argv[cut + 1 :]
@@ -352,7 +353,7 @@ def _parser():
         dest="command",
         metavar="COMMAND",
         required=True,
-        help="an experiment, which is run, or one of the first five",
+        help="the name of an experiment, which is then run, or one of the first five commands",
     )
     listed = commands.add_parser("list", help="name the experiments, or the cells of one")
     listed.add_argument("experiment", nargs="?", choices=TITLES, metavar="EXPERIMENT")
@@ -375,11 +376,12 @@ def _add_options(parser):
     parser.add_argument("--algorithms", default="", help="some of its algorithms (default all)")
     parser.add_argument("--names", default="*", help="pattern of names, e.g. '*_auto' (default *)")
     parser.add_argument("--seeds", default="0", help="seeds, with commas between them (default 0)")
-    parser.add_argument("--rounds", type=int, help="number of rounds of a trial; it goes to runs/")
+    parser.add_argument("--rounds", type=int, help="rounds of a trial, whose results go to runs/")
     parser.add_argument("--again", action="store_true", help="run finished cells again too")
     parser.add_argument(
         "--results",
-        help="where results go, and raw runs to runs/ in it (default results and runs/reproduce)",
+        help="directory of the results, with raw runs in its runs/ (default: results, with raw "
+        "runs in runs/reproduce)",
     )
 
 

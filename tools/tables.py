@@ -37,10 +37,10 @@ _NUMBERS = {
 _EXPLANATION = """\
 Test accuracy is in percent: the mean of the last ten rounds and of the seeds, and (±) the standard
 deviation of the seeds. *Participants* are tested right after their local training, as hits over
-examples; this is the paper's protocol. *Paper* is the paper's figure, and *difference* is ours minus
-the paper's. *As served* is the accuracy of all clients, drawn or not, with the model that each would
-be served now, as the mean over clients. *Seconds* are those of a round, while the machine may have
-been busy with other work; round_times.md has times that can be compared.
+examples; this is the paper's protocol. *Paper* is the paper's figure, and *difference* is ours
+minus the paper's. *As served* is the accuracy of all clients, drawn or not, with the model that
+each would be served now, as the mean over clients. *Seconds* are seconds per round. The machine may
+have been busy with other work; round_times.md has times that can be compared.
 """
 _HEADINGS = {"high": "High", "medium": "Medium", "no": "No"}
 # A line `<!-- results/table1.md, table 2 -->`, and the table below it.
@@ -49,17 +49,17 @@ _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
 def runs_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
-    """Returns where the table of an experiment's runs is."""
+    """Returns the path of the table of an experiment's runs."""
     return results / f"{experiment}.csv"
 
 
 def curves_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
-    """Returns where the rounds of an experiment's runs are."""
+    """Returns the path of the rounds of an experiment's runs."""
     return results / f"{experiment}.curves.csv.gz"
 
 
 def clients_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
-    """Returns where the clients of an experiment's runs are."""
+    """Returns the path of the clients of an experiment's runs."""
     return results / f"{experiment}.clients.csv.gz"
 
 
@@ -95,7 +95,7 @@ def read_curves(results: pathlib.Path, experiment: str) -> dict[tuple[str, int],
 
 
 def write(path: pathlib.Path, rows: list[dict]) -> None:
-    """Writes a CSV file with all columns that a row has, compressed if its name ends in .gz."""
+    """Writes a CSV file with the columns of all rows, compressed if its name ends in .gz."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
     writer.writeheader()
@@ -106,7 +106,7 @@ def write(path: pathlib.Path, rows: list[dict]) -> None:
 
 
 def replace(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file as a whole: whatever interrupts it, the old or the new content is there."""
+    """Replaces a file as a whole, so that an interruption leaves the old or the new content."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(content)
     os.replace(partial, path)
@@ -114,7 +114,7 @@ def replace(path: pathlib.Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(directory: pathlib.Path) -> Iterator[None]:
-    """Makes other processes wait that lock the same directory: none writes over another's rows."""
+    """Locks a directory against other processes, so that none overwrites another's rows."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -144,7 +144,7 @@ def page_of(title: str, rows: list[dict]) -> str:
 
 
 def refresh(document: pathlib.Path, root: pathlib.Path) -> str:
-    """Returns the text of a document with the tables below its markers as their files are now.
+    """Returns the text of a document with the current tables below its markers.
 
     Raises:
       ValueError: A marker names a table that its file does not have.
@@ -164,7 +164,7 @@ def refresh(document: pathlib.Path, root: pathlib.Path) -> str:
 
 
 def accuracy(rows: list[dict], key: str) -> str:
-    """Returns the mean of the runs in percent, with the standard deviation if they are several."""
+    """Returns the mean of the runs in percent, with the standard deviation if there are several."""
     values = [PERCENT * row[key] for row in rows if row[key] is not None]
     if not values:
         return ""

@@ -1,11 +1,14 @@
-"""Times a round of every method on TFF beside one of PFLEGO: what Table 3 of the PFLEGO paper does, on the machine at hand.
+"""Times a round of every method on TFF beside one of PFLEGO, as Table 3 of the PFLEGO paper does.
 
-  python tools/time_methods.py [--data_dir=DIR] [--results=results] [--only DATASET ...] [--methods METHOD ...]
+  python tools/time_methods.py [--data_dir=DIR] [--results=results] [--only DATASET ...]
+                               [--methods METHOD ...]
 
-Fashion-MNIST: 20 of 100 clients of two classes. Omniglot: two clients, whose alphabets are of the median size of the eight at
-hand. A method's rounds and PFLEGO's are timed in turn, in this process, after one round of each, and the medians are compared.
-Without the TFDS datasets it takes random images of the same shapes and says so. It writes results/round_times.json and the
-table from it, results/round_times.md; what is left out stays as it was.
+On Fashion-MNIST, 20 of 100 clients with two classes each take part. On Omniglot there are two
+clients, whose alphabets are of median size among the eight of small1 and small2. A method's rounds
+and PFLEGO's are timed in turn, in this process, after one round of each, and the medians are
+compared. Without the TFDS datasets it uses random images of the same shapes and says so. It writes
+results/round_times.json and the table made from it, results/round_times.md; datasets and methods
+that are not selected keep their earlier entries.
 """
 
 import os
@@ -30,7 +33,7 @@ DATASETS = ["fashion_mnist", "omniglot"]
 
 
 def of_median_size(clients, count):
-    """Returns the `count` clients in the middle of all by their number of examples."""
+    """Returns the `count` clients in the middle of all, ordered by their number of examples."""
     order, first = (
         np.argsort(clients.train.sizes, kind="stable"),
         (clients.num_clients - count) // 2,
@@ -47,7 +50,7 @@ def of_median_size(clients, count):
 
 
 def measure(clients, body, per_round, repeats, names):
-    """Yields, for each method, its name and its seconds a round, PFLEGO's beside them, and their ratio."""
+    """Yields each method's name, and its seconds per round, PFLEGO's beside them, and the ratio."""
     with benchmark.simulation_of(clients, body, "pflego", ENGINE, per_round) as pflego:
         pflego.run_round()
         for name in names:
@@ -72,10 +75,13 @@ def measure(clients, body, per_round, repeats, names):
 def table_of(report):
     """Returns the Markdown table."""
     lines = [
-        "# Seconds a round",
+        "# Seconds per round",
         "",
-        f"Medians on TFF, {report['cores']} cores, tau = 50; *ratio*: to PFLEGO's rounds beside them. Fashion-MNIST, High:",
-        "20 of 100 clients. Omniglot: two alphabets of median size, where the paper (its Table 3) has ten of fifty.",
+        f"The times are medians on TFF with {report['cores']} cores and tau = 50; *ratio* is the "
+        "ratio to PFLEGO's rounds,\nwhich were timed in turn with the method's. On Fashion-MNIST "
+        "(High), 20 of 100 clients take part.",
+        "On Omniglot, two alphabets of median size take part, where the paper (its Table 3) has "
+        "ten of fifty.",
         "",
         "| method | Fashion-MNIST | ratio | Omniglot | ratio | paper, Omniglot | ratio |",
         "|---|---|---|---|---|---|---|",
@@ -98,7 +104,7 @@ def table_of(report):
 
 
 def main():
-    """Measures what was asked for and writes it."""
+    """Measures what the command line selects and writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default=None, help="TFDS data directory")
     parser.add_argument("--results", default="results", help="where the table goes")
@@ -116,8 +122,9 @@ def main():
         "--repeats", type=int, default=None, help="rounds that are timed (default 5, Omniglot 1)"
     )
     options = parser.parse_args()
-    engines.prepare_process(20)  # As the program does it.
-    tf.get_logger().setLevel("ERROR")  # A function for each simulation is meant, and no retracing.
+    engines.prepare_process(20)  # As the program does.
+    # TensorFlow takes the function of each further simulation for a retracing and would warn.
+    tf.get_logger().setLevel("ERROR")
     place = pathlib.Path(options.results) / "round_times.json"
     report = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     report |= {"cores": os.cpu_count(), "tensorflow": tf.__version__}
@@ -133,7 +140,8 @@ def main():
             clients, body, per_round, options.repeats or repeats, options.methods
         ):
             print(
-                f"{name:<10}{figures['seconds']['median']:>10.3f} s {figures['over_pflego']:>8.2f} of PFLEGO",
+                f"{name:<10}{figures['seconds']['median']:>10.3f} s "
+                f"{figures['over_pflego']:>8.2f} of PFLEGO",
                 flush=True,
             )
             report.setdefault(dataset, {})[name] = {**figures, "data": source}

@@ -1,10 +1,10 @@
-"""An algorithm that is good for nothing but asks for all that the contract offers.
+"""An algorithm without a purpose that uses everything that the contract offers.
 
-Two exchanges per round with cohorts of their own; a message to each client alone, made for all
-participants at once and with the round's seed; uploads that the server keeps apart by client, and
-keeps until the next round; an I x I matrix; a client state that starts from the server's state, of
-which one leaf is never read at the client; mini-batches; and two models that are served, one of
-which is fine-tuned first.
+It has two exchanges per round, each with its own cohort; a message to each client alone, made for
+all participants at once and with the round's seed; uploads that the server keeps for each client
+until the next round; an I x I matrix; a client state that starts from the server's state and has a
+leaf that no client reads; mini-batches; and two models that are served, one of which is fine-tuned
+first.
 """
 
 from typing import Any, NamedTuple

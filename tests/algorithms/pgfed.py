@@ -1,15 +1,15 @@
 """PGFed: each client learns how much the other clients' risks count in its own objective.
 
 Luo, Mendieta, Chen and Wu, "PGFed: Personalize Each Client's Global Objective for Federated
-Learning", Algorithm 1. Client i minimises f_i(theta_i) + mu sum_j a_ij f_j(theta_i), where f_j is
-known to first order at theta_j alone.
+Learning", Algorithm 1. Client i minimises f_i(theta_i) + mu sum_j a_ij f_j(theta_i), where it knows
+only the first-order expansion of f_j at theta_j.
 
 A round:
   1. The server sends theta, g- = (mu / M) sum_j grad_j and the scalars g1_j of the last round's
      participants j to all, and to client i alone g~ = mu sum_j a_ij grad_j and its a_i.
   2. Client i starts from theta. For each batch, theta_i moves along grad f_i + g~ (SGD with
      momentum), and a_ij <- max(0, a_ij - eta2 (g1_j + <g-, theta_i>)) with theta_i as it was.
-  3. It uploads N_i-weighted theta_i, grad_i = grad f_i(theta_i) over all its examples, a_i, and
+  3. It uploads theta_i, weighted by N_i, grad_i = grad f_i(theta_i) over all its examples, a_i, and
      g1_i = mu (f_i(theta_i) - <grad_i, theta_i>).
   4. The server takes the N_i-weighted mean, and keeps a_i, grad_i and g1_i.
 

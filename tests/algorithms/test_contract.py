@@ -1,4 +1,4 @@
-"""The contract, put to every algorithm; and that it bears what later algorithms need."""
+"""Tests of the contract with every algorithm, and with all that later algorithms need of it."""
 
 import dataclasses
 
@@ -59,7 +59,7 @@ def assert_identical(first, second):
 # "everything" has a matrix with a row and a column for each client, so it is tried with two I.
 @pytest.fixture(scope="module", params=[*NAMES, *DRAFTS, "everything, four clients"])
 def case(request, tiny_model, tiny_clients):
-    """(algorithm, clients, a simulation of them that the tests below share and go on with)."""
+    """(algorithm, clients, a simulation of them that the tests below share and continue)."""
     name, *four = request.param.split(", ")
     clients = make_clients((3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3)) if four else tiny_clients
     algorithm = build(name, tiny_model)
@@ -83,7 +83,7 @@ def test_absentees_are_untouched(case):
 
 
 def test_functions_are_pure(case):
-    """A round from the same state, in the same objects, gives the same bits and spares its inputs."""
+    """A round that is repeated from the same objects gives the same bits and leaves them as is."""
     _, clients, simulation = case
     everybody = range(clients.num_clients)
     server, states = simulation.server_state, simulation.client_states(everybody)
@@ -103,8 +103,8 @@ def test_evaluation_repeats(case):
 
 
 def test_a_round_that_is_broken_off_has_moved_nothing(case):
-    """Broken off at its very end, by Ctrl-C: what earlier exchanges staged is forgotten too."""
-    algorithm, _, simulation = case
+    """Ctrl-C comes at the very end, so that what earlier exchanges staged must be discarded too."""
+    _, _, simulation = case
     before, number = whole_state(simulation), simulation.round_number
 
     def interrupted(*unused):
@@ -142,7 +142,7 @@ def test_round_with_nobody_changes_nothing_and_is_recorded(case):
 
 
 def test_the_seed_repeats_a_run_whoever_is_looked_at_in_between(case):
-    """Three rounds: a client that was looked at before it took part starts like one that was not."""
+    """A client whose state was read before it took part starts like one whose state was not."""
     algorithm, clients, _ = case
 
     def final(seed, look):
@@ -194,7 +194,8 @@ def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
         "fedavg": (model, model + 4),
         "local": (0, 0),
         "lg_fedavg": (model - theta, model - theta + 4),
-        # Three models down and two up, and scalars: g1 and presence of all, a_i; alpha, a_i, g1_i.
+        # Down: three models, g1 and presence of all clients, and a_i. Up: two models and alpha, a_i
+        # and g1_i.
         "pgfed": (3 * model + 3 * row, 2 * model + row + 8),
     }
     for name, (down, up) in expected.items():

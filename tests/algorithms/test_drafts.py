@@ -1,4 +1,4 @@
-"""Local, LG-FedAvg and PGFed, which are to come: they show that the contract bears them."""
+"""Drafts of Local, LG-FedAvg and PGFed, which show that the contract supports such algorithms."""
 
 import ast
 import io
@@ -28,7 +28,7 @@ def simulation_of(algorithm, clients):
 
 
 def rounds_of(simulation):
-    """Yields each round's number and participants; the caller runs it."""
+    """Yields the number and the participants of each round, which the caller runs."""
     for number in range(1, ROUNDS + 1):
         yield number, simulation.participation.draw(SEED, number).tolist()
 
@@ -60,7 +60,7 @@ def train(weights, clients, client, number):
 
 
 def test_local(tiny_model, tiny_clients):
-    """Each client's classes are the first of its rows, so the absent rows must not move."""
+    """Rows of a head after those of the client's classes are absent and must not move."""
     simulation = simulation_of(build_local(tiny_model), tiny_clients)
     own = {}
     for client, classes in enumerate(tiny_clients.num_classes):
@@ -95,7 +95,7 @@ def test_lg_fedavg(tiny_model, tiny_clients):
 
 @pytest.mark.parametrize("mu", [0.3, 0.0])
 def test_pgfed(tiny_model, tiny_clients, mu):
-    """Weights, A, grad_j and g1_j; without mu the global model is FedAvg's."""
+    """Weights, A, grad_j and g1_j agree with the oracle; with mu = 0 the model is FedAvg's."""
     a_rate = 0.05
     simulation = simulation_of(build_pgfed(tiny_model, mu=mu), tiny_clients)
     theta = flat(simulation.server_state.weights)

@@ -60,7 +60,7 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
 
 @pytest.mark.parametrize("r", [1, 2, 3])
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
-    """With tau = 1 the whole step, of theta and of every head, is an unbiased gradient of L; see Proposition 1."""
+    """Proposition 1: with tau = 1 the step of theta and all heads is an unbiased gradient of L."""
     algorithm = algorithms.build(
         "pflego",
         tiny_model,
@@ -90,7 +90,7 @@ def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tin
 
 
 class Chosen(Participation):
-    """A participation whose participants are chosen and not drawn."""
+    """A participation whose participants are chosen instead of drawn."""
 
     def draw(self, seed, round_number, cohort="participants"):
         return np.asarray(self.clients_per_round_range)
@@ -114,7 +114,7 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
 
 
 def server_states(name, model, data, rounds=3, **config):
-    """The server's weights after each of some rounds, as flat lists of arrays."""
+    """The server's weights after each round, as flat lists of arrays."""
     simulation = Simulation(
         algorithms.build(name, model, local_steps=4, **config),
         data,
@@ -186,7 +186,7 @@ def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(ti
 
 
 def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
-    """One client: its head stays with it, and is the classifier that FedAvg would average over it alone."""
+    """The only client's head stays with it, and FedAvg's mean over one client is that head too."""
     from tests.conftest import make_clients
 
     data = make_clients((5,), (2,), (3,))

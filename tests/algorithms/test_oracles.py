@@ -1,4 +1,4 @@
-"""Rounds of every algorithm against an independent float64 oracle, weight by weight."""
+"""Compares rounds of every algorithm with an independent float64 oracle, weight by weight."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def float64(arrays):
 
 
 def own_heads(simulation):
-    """Each client's K_i rows, and that the rows of absent classes never move."""
+    """Returns each client's K_i rows, and checks that the rows of absent classes never move."""
     heads = np.asarray(
         simulation.client_states(range(simulation.data.num_clients)).head, np.float64
     )
@@ -56,7 +56,7 @@ def assert_close(actual, expected):
 @pytest.mark.parametrize("scale", ["algorithm1", "exact"])
 @pytest.mark.parametrize(("tau", "rate"), [(1, 0.3), (6, 0.3), (6, "auto")])
 def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
-    """Where beta is automatic it is rho I/r here, since the curvature of these tiny losses is small."""
+    """An automatic beta is rho I/r here, since the curvature of these tiny losses is small."""
     config = {
         "local_steps": tau,
         "client_learning_rate": 0.3,
@@ -91,7 +91,7 @@ def test_fedrecon(tiny_model, tiny_clients):
 
 
 def drawn_heads(model, clients, seed, purpose, *keys):
-    """The head that each client would draw anew, its own rows."""
+    """The K_i rows of the new head that each client would draw."""
     drawn = {}
     for client, classes in enumerate(clients.num_classes):
         (own,) = seeds.client_seeds(seed, purpose, [client], *keys)
@@ -100,7 +100,7 @@ def drawn_heads(model, clients, seed, purpose, *keys):
 
 
 def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
-    """Each round's heads start from that round's draws, and so do those that all are tested with."""
+    """Heads start from new draws in each round, and once more when all clients are tested."""
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
     asked = config | {"server_optimizer": "sgd", "head_start": "anew"}
     simulation = simulation_of("fedrecon", tiny_model, tiny_clients, **asked)

@@ -9,7 +9,7 @@ STEPS = 20
 
 
 def run(optimizer, start, gradients):
-    """The weights after the steps; a nest of two tensors."""
+    """The weights after the steps, a nest of two tensors."""
     weights = tf.nest.map_structure(tf.constant, start)
     state = optimizer.init(weights)
     for gradient in gradients:
@@ -19,7 +19,7 @@ def run(optimizer, start, gradients):
 
 @pytest.fixture(scope="module")
 def problem():
-    """Where to start, a nest, and gradients that change from step to step."""
+    """The weights to start from, a nest, and gradients that change from step to step."""
     rng = np.random.default_rng(0)
     start = {
         "a": rng.normal(size=(3, 2)).astype(np.float32),
@@ -52,7 +52,7 @@ def test_steps_are_those_of_keras(ours, theirs, problem):
 
 
 def test_yogi_and_adagrad_are_those_of_their_papers(problem):
-    """In float64, equation by equation."""
+    """The papers' equations are followed in float64."""
     start, gradients = problem
     rate, found = 0.05, {}
     for name in ("yogi", "adagrad"):

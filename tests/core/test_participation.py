@@ -29,7 +29,8 @@ def test_every_client_takes_part_with_probability_r_over_i(participation):
         counts[participation.draw(1, number)] += 1
     assert participation.federation.mean_clients_per_round == 6
     assert participation.federation.participation_scale == 20 / 6
-    # 5 standard deviations of a binomial proportion: the draws are fixed by the seed, so this cannot flake.
+    # 5 standard deviations of a binomial proportion. The seed fixes the draws, so the outcome does
+    # not change from run to run.
     np.testing.assert_allclose(counts / rounds, 6 / 20, atol=5 * np.sqrt(0.3 * 0.7 / rounds))
 
 

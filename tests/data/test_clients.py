@@ -449,7 +449,7 @@ def test_federate_refuses_a_partition(changed, error, message, one_source, label
 
 
 def test_an_example_is_for_training_or_for_the_test():
-    """Only where both are dealt from the same examples."""
+    """This holds only if both are dealt from the same examples."""
     both = Partition(([0, 2], [1, 3]), ([0, 2], [1, 3]), ([4], [3]))
     assert federate(Dataset("four", TRAIN, TRAIN, num_classes=4), both).num_clients == 2
     with pytest.raises(

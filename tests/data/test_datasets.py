@@ -32,7 +32,7 @@ def test_dataset_that_is_not_there_is_one_line_and_leaves_nothing(tmp_path):
 
 
 def test_dataset_that_cannot_be_prepared_leaves_nothing(tmp_path, monkeypatch):
-    """TFDS refuses a preparation half-way: a real builder, whose examples end in an error."""
+    """TFDS fails half-way: the builder is a real one, whose examples end in an error."""
 
     def broken(self, test):
         yield 0, {"image": np.zeros((8, 8, 1), np.uint8), "label": 1}

@@ -30,9 +30,9 @@ def test_rows_are_the_splits(dtype):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
 def test_an_operation_may_write_where_its_input_was(dtype):
-    """TensorFlow does so where nothing else reads the input.
+    """TensorFlow writes there if nothing else reads the input.
 
-    Into a mapped file that would end the process.
+    If the input were the mapped file, that would end the process.
     """
     ones = ClientSplit(np.ones((_MANY, 1), dtype), np.ones(_MANY, np.int32), np.array([0, _MANY]))
     split = mapped.MappedSplit(ones)
@@ -41,7 +41,7 @@ def test_an_operation_may_write_where_its_input_was(dtype):
     def negated(start, count):
         return tf.nest.map_structure(lambda leaf: -leaf, split.open().read(start, count))
 
-    for _ in range(3):  # From an aligned row on, of which TensorFlow would make a view.
+    for _ in range(3):  # TensorFlow would make a view of rows from an aligned row on.
         for leaf in negated(tf.constant(16), tf.constant(32)):
             assert (leaf.numpy() < 0).all()
     split.close()

@@ -234,7 +234,7 @@ def test_from_arrays_refuses(changed, error, message):
 
 
 def test_own_dataset_is_dealt_with_public_names():
-    """Tables that lie in one place go through the same doors as the datasets that are loaded."""
+    """Tables without clients are dealt to clients by the same functions as loaded datasets."""
     train = pfl.Examples(tables(12), np.resize(np.arange(4), 12))
     test = pfl.Examples(tables(8), np.resize(np.arange(4), 8))
     dataset = pfl.Dataset("ours", train, test, num_classes=4)

@@ -14,7 +14,8 @@ tff_engine = pytest.importorskip(
     "tf_pflego.engines.tff_engine", reason="the TFF engine is optional"
 )
 
-# Sums over clients and examples are taken in another order; float32, weights of order 1, five rounds.
+# float32 over five rounds on weights of order 1, where the engines sum over clients and examples in
+# different orders.
 ENGINE_TOLERANCE = 2e-6
 ROUNDS = 5
 
@@ -48,7 +49,7 @@ def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
 
 
 def test_what_is_too_large_for_a_message_goes_through_files(tiny_model, tiny_clients, monkeypatch):
-    """States, messages to single clients and uploads, all of them; and the files are gone then."""
+    """States, messages to single clients and uploads all do, and the files are removed then."""
     boxes = []
     monkeypatch.setattr(tff_engine, "_MESSAGE_BYTES", 0)
     for name in ("Inbox", "Outbox"):
@@ -57,7 +58,7 @@ def test_what_is_too_large_for_a_message_goes_through_files(tiny_model, tiny_cli
             tff_engine, name, lambda *given, box=box: boxes.append(box(*given)) or boxes[-1]
         )
     assert_agreement(build("everything", tiny_model), tiny_clients)
-    # In both exchanges, with and without a test of the participants.
+    # An inbox and an outbox in both exchanges, with and without a test of the participants.
     assert len(boxes) == 8
     directories = [box._directory for box in boxes if hasattr(box, "_directory")]
     assert len(directories) == 4
@@ -65,7 +66,7 @@ def test_what_is_too_large_for_a_message_goes_through_files(tiny_model, tiny_cli
 
 
 def test_stored_images_are_read_as_in_process(tiny_model):
-    """uint8 images, from files that the worker maps, at offsets that are not aligned."""
+    """The worker reads uint8 images from files that it maps, at offsets that are not aligned."""
     data = make_clients((3, 8, 6), (2, 4, 3), (2, 3, 2))
     as_bytes = [
         type(split)(

@@ -1,4 +1,4 @@
-"""What passes between a program and its worker through files, here between two graphs."""
+"""Files between a program and its worker, tested here between two graphs."""
 
 import pathlib
 import subprocess
@@ -23,7 +23,7 @@ def rows_of(count, rng):
 
 
 def test_rows_are_read_as_they_were_last_written():
-    """Also when the file is far smaller than what TensorFlow would copy into a graph for good."""
+    """This holds even for a file so small that TensorFlow would copy its rows into the graph."""
     packing, rng = Packing(ROW), np.random.default_rng(0)
     with tempfile.TemporaryFile() as file:
         inbox = Inbox(file, packing, max_clients=4)

@@ -5,7 +5,7 @@ from tf_pflego.engines.packing import Packing
 
 
 def test_a_nest_survives_both_ways():
-    """Packed by NumPy and unpacked in a graph, packed in a graph and unpacked by NumPy: bit by bit."""
+    """NumPy packs and a graph unpacks, and the other way round; every bit comes back."""
     rng = np.random.default_rng(0)
     nest = {
         "weights": [rng.normal(size=(3, 2, 5)).astype(np.float32), rng.normal(size=(3,))],

@@ -1,4 +1,4 @@
-"""No worker outlives the program, whatever ends it; and its memory stays flat."""
+"""No worker outlives its program, whatever ends the program, and a worker's memory stays flat."""
 
 import os
 import pathlib
@@ -123,5 +123,6 @@ def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
             if number in (60, 120):
                 memory.append(resident_megabytes(simulation._engine.worker.pid))
     assert len(sizes) > 5
-    # A factory that drops its executors unclosed grows by 28 MB here, ours by 1.4 MB.
+    # With a factory that does not close its executors, memory grows by 28 MB here; with ours, by
+    # 1.4 MB.
     assert memory[1] - memory[0] < 12

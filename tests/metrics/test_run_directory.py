@@ -1,4 +1,4 @@
-"""What a run says of the program that made it."""
+"""What a run records about the program that made it."""
 
 import subprocess
 

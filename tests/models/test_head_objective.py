@@ -10,7 +10,7 @@ TOLERANCE = 1e-6  # float32 against float64, values of order 1.
 @pytest.mark.parametrize("num_features", [5, 15, 16, 40])
 @pytest.mark.parametrize("classes", [1, 2, 3, 10])
 def test_closed_form_gradients_are_those_of_the_loss(num_features, classes):
-    """Against automatic differentiation in float64."""
+    """They are compared with automatic differentiation in float64."""
     rng = np.random.default_rng(0)
     head, features = (
         rng.normal(size=(classes, num_features + 1)),
@@ -35,7 +35,7 @@ def test_closed_form_gradients_are_those_of_the_loss(num_features, classes):
 
 
 def test_absent_classes_have_no_probability_and_no_gradient():
-    """Also where their rows hold weights of others, as those of a shared classifier would."""
+    """This holds even if their rows hold weights of other clients, as in a shared classifier."""
     rng = np.random.default_rng(0)
     head = tf.constant(rng.normal(size=(4, 6)), tf.float32)
     data = tf.constant(rng.normal(size=(6, 5)), tf.float32), tf.constant([0, 1, 0, 1, 1, 0])

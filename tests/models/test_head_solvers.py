@@ -46,7 +46,7 @@ def run(solver, data, head, steps, rate):
 
 
 def traced(objective, steps, solver, rate):
-    """A function of the head that it starts from; a `rate` of auto is the automatic one, with no most."""
+    """A function of the head to start from; a `rate` of auto is the automatic one, unlimited."""
 
     def solve_from(head):
         beta = automatic_rate(objective, head, solver, np.inf) if rate == "auto" else rate
@@ -80,7 +80,7 @@ def test_adam_is_adam(classes):
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_newton_reaches_the_minimum_that_gradient_descent_does_not(classes):
-    """The gradient there, in float64, is a thousandth of what as many gradient steps leave."""
+    """Newton leaves a thousandth of the gradient, in float64, that as many gradient steps leave."""
     *data, head = problem(classes)
     left = {
         solver: np.abs(
@@ -115,7 +115,7 @@ def test_hessian_product_is_the_derivative_of_the_gradient():
 
 @pytest.mark.parametrize(("solver", "share"), [("gd", 1), ("momentum", 0.1), ("newton", 1)])
 def test_automatic_rate_is_one_over_the_curvature_at_the_head_or_the_most(solver, share):
-    """The curvature is the largest eigenvalue of the Hessian, by differences of the float64 gradient."""
+    """The curvature is compared with that of a Hessian from differences of the float64 gradient."""
     *data, head = problem(3)
     h, columns = 1e-5, []
     for direction in np.eye(head.size).reshape(-1, *head.shape):
@@ -137,7 +137,7 @@ def test_automatic_rate_is_one_over_the_curvature_at_the_head_or_the_most(solver
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
-    """From a random head, a large one, and the minimum, where every step that is not tiny goes up."""
+    """The starts are a random head, a large one and the minimum, where all but tiny steps go up."""
     *data, head = problem(classes)
     objective = objective_of(*data, classes)
     trained = traced(objective, 15, solver, rate)

@@ -8,7 +8,8 @@ from tests.oracles import network
 def local_steps(theta, head, x, y, config, center=None, correction=None):
     """Returns theta and head after tau joint gradient steps.
 
-    With `center`, a list of arrays, on the loss + mu / 2 ||weights - center||^2; with `correction`, + <correction, weights>.
+    With `center`, a list of arrays, mu / 2 ||weights - center||^2 is added to the loss; with
+    `correction`, <correction, weights> is.
     """
     weights = [*theta, head]
     for _ in range(config["local_steps"]):
@@ -51,7 +52,7 @@ def fedper_round(theta, heads, data, participants, config):
 
 
 def body_steps(theta, head, x, y, steps, config):
-    """Returns theta after gradient steps with momentum on it alone."""
+    """Returns theta after gradient steps with momentum on theta alone."""
     velocity = [np.zeros_like(w) for w in theta]
     for _ in range(steps):
         g_theta, _ = network.gradients(theta, head, x, y)
@@ -109,7 +110,10 @@ def fedprox_round(theta, head, data, participants, config):
 
 
 def ditto_round(theta, head, personal, data, participants, config):
-    """Returns (theta, head, personal) after a round of Ditto; `personal` maps a client to its [*theta, head]."""
+    """Returns (theta, head, personal) after a round of Ditto.
+
+    `personal` maps a client to its [*theta, head].
+    """
     personal = dict(personal)
     for client in participants:
         *theta_i, head_i = personal[client]

@@ -21,7 +21,7 @@ def of_client(data, client, seed, round_number, epochs, batch_size):
 
 
 def gradient(weights, x, y):
-    """The gradient of the loss in [*theta, head], as such a list."""
+    """The gradient of the loss in [*theta, head], as a list of the same form."""
     g_theta, g_head = network.gradients(weights[:-1], weights[-1], x, y)
     return [*g_theta, g_head]
 

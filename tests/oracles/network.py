@@ -1,4 +1,7 @@
-"""The tiny network in float64 NumPy: one dense ReLU layer, a linear head, mean cross-entropy and its gradients."""
+"""The tiny network and its gradients in float64 NumPy.
+
+It is one dense ReLU layer with a linear head, and its loss is the mean cross-entropy.
+"""
 
 import numpy as np
 

@@ -6,9 +6,10 @@ from tests.oracles import network
 
 
 def one_round(theta, heads, data, participants, config):
-    """Returns (theta, heads) after a round; `heads` maps a client to its own K_i rows. The server takes a plain SGD step.
+    """Returns (theta, heads) after a round; `heads` maps a client to its own K_i rows.
 
-    The paper's two forward passes are done as written, one for the steps of the head and one for the joint gradient.
+    The server takes a plain SGD step. As in the paper, there are two forward passes, one for the
+    steps of the head and one for the joint gradient.
     """
     sizes = data.train.sizes
     scale = data.num_clients / config["clients_per_round"]

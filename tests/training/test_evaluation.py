@@ -47,7 +47,7 @@ def test_every_client_is_evaluated_with_what_it_is_served(
 
 
 def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_clients):
-    """FedAvg with everybody: each client's own network after its local steps, not the mean of them."""
+    """FedAvg tests each client's own network after its local steps, and not their mean."""
     from tests.oracles.averaging import local_steps
 
     config = {"local_steps": 8, "client_learning_rate": 0.5}
@@ -92,7 +92,7 @@ def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
 
 
 def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients):
-    """FedBABU: everybody's hits and losses are those of the network after its own steps, which the server never sees."""
+    """FedBABU's hits and losses are those of each client's network after its fine-tuning steps."""
     from tests.oracles.averaging import local_steps
 
     config = {"local_steps": 8, "client_learning_rate": 0.5}

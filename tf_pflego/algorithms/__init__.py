@@ -1,4 +1,4 @@
-"""The registry of algorithms: a new one costs its file and one line here."""
+"""The registry of algorithms: a new algorithm needs its own file and one line here."""
 
 from typing import Any
 
@@ -36,7 +36,8 @@ def build(name: str, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
       **hyper_parameters: Fields of the algorithm's configuration; the others keep their defaults.
 
     Raises:
-      ValueError: There is no such algorithm, or a hyper-parameter has a value that it does not take.
+      ValueError: There is no such algorithm, or a hyper-parameter has a value that it does not
+        take.
       TypeError: The algorithm has no such hyper-parameter.
     """
     if name not in REGISTRY:

@@ -1,7 +1,7 @@
 """What the methods that average weights have in common.
 
-A client uploads alpha_i w_i and alpha_i; the server divides the sums over the participants, which
-gives the N_i-weighted mean.
+A client uploads alpha_i w_i and alpha_i. The server sums both over the participants and divides the
+first sum by the second, which gives the N_i-weighted mean.
 """
 
 from collections.abc import Callable
@@ -32,13 +32,13 @@ class Weighted(NamedTuple):
 
 
 class SharedState(NamedTuple):
-    """What the server keeps where it shares weights with all clients, and nothing else."""
+    """What the server keeps if it keeps only the weights that it shares with all clients."""
 
     weights: Any  # theta, or body and classifier
 
 
 class HeadState(NamedTuple):
-    """What client i keeps where its head stays with it."""
+    """What client i keeps if its head stays with it."""
 
     head: tf.Tensor  # [K, M + 1] float32, W_i
 
@@ -59,7 +59,7 @@ def broadcast(server: SharedState, round_: Round) -> Any:
 
 
 def take_mean(server: SharedState, uploads: Uploads, round_: Round) -> SharedState:
-    """Puts the mean of the participants' weights in the place of the shared weights."""
+    """Replaces the shared weights by the mean of the participants' weights."""
     return SharedState(mean(uploads.summed))
 
 
@@ -68,7 +68,7 @@ def average_model(
     model: SplitModel,
     local_update: Callable[[Weights, Client], Weights],
 ) -> Algorithm:
-    """Returns a method that averages one network for all; clients keep nothing.
+    """Returns a method that averages one network for all clients, which keep nothing.
 
     Args:
       name: The algorithm's name.
@@ -99,7 +99,7 @@ def average_body(
 
     Args:
       name: The algorithm's name.
-      model: The model; heads start Uniform[0, 1), as those of PFLEGO.
+      model: The model; heads start from Uniform[0, 1), as in PFLEGO.
       local_update: (the server's theta with the client's head, Client) -> both after the client's
         local training.
     """

@@ -1,26 +1,28 @@
-"""Ditto: a personal network for each client, held near the one that all learn.
+"""Ditto: a personal network for each client, held near the network that all clients learn.
 
-Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", in the full-batch form in which the PFLEGO
-paper compares with it. What is learnt: one network theta for all, as FedAvg does, and a whole network v_i per client.
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", in the full-batch
+form that the PFLEGO paper compares with. What is learnt: one network theta for all clients, as in
+FedAvg, and a whole network v_i for each client.
 
 A round:
   1. The server sends theta_t to the participants.
   2. Client i takes tau full-batch gradient steps of rate beta on l_i(theta) from theta_t.
-  3. It takes tau such steps on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, and keeps the result.
-  4. It uploads what step 2 gave, weighted by N_i.
+  3. It takes tau such steps on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, and keeps the
+     result as its new v_i.
+  4. It uploads the result of step 2, weighted by N_i.
   5. The server takes the N_i-weighted mean over the participants.
 
 The server keeps theta; client i keeps v_i.
 
   paper    here                    shape
   theta    SharedState.weights     body and classifier
-  v_i      ClientState.weights     the same; at first theta_0
+  v_i      ClientState.weights     the same; it starts as theta_0
   mu       proximal_weight
   tau      local_steps
-  beta     client_learning_rate, of both
+  beta     client_learning_rate    the same for theta and v_i
   alpha_i  client.client_weight    []
 
-Differences from the paper: full-batch steps, and as many for v_i as for theta.
+Differences from the paper: steps are full-batch, and v_i takes as many of them as theta.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
-"""FedAvg: federated averaging of one model for all.
+"""FedAvg: federated averaging of one model for all clients.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", in the full-batch form in which
-the PFLEGO paper compares with it (its Algorithm 3 in the first version). What is learnt: one body and one classifier.
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", in the
+full-batch form that the PFLEGO paper compares with (Algorithm 3 of its first version). What is
+learnt: one body and one classifier.
 
 A round:
   1. The server sends the whole network to the participants.
@@ -13,12 +14,14 @@ The server keeps the network; a client keeps nothing.
 
   paper    here                    shape
   theta    Weights.theta           list of the body's weights
-           Weights.head            [K, M + 1], the classifier; K is the largest number of classes of any client
+           Weights.head            [K, M + 1], the classifier; K is the largest number of classes
+                                   of any client
   tau      local_steps
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: none in the result. The classifier starts from Glorot's uniform distribution and zero bias.
+Differences from the paper: none in the result. The classifier starts from Glorot's uniform
+distribution, with zero bias.
 """
 
 import dataclasses

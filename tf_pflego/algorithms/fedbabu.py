@@ -1,29 +1,32 @@
-"""FedBABU: the body alone is learnt, under a head that never moves.
+"""FedBABU: only the body is learnt, under a head that never moves.
 
-Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", in the full-batch form in which
-the PFLEGO paper compares with it. What is learnt: one feature extractor theta for all.
+Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", in
+the full-batch form that the PFLEGO paper compares with. What is learnt: one feature extractor theta
+for all clients.
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i takes tau full-batch gradient steps with momentum m and rate beta on its copy theta_i, the head W fixed.
+  2. Client i takes tau full-batch gradient steps with momentum m and rate beta on its copy theta_i,
+     while the head W stays fixed.
   3. It uploads theta_i, weighted by N_i.
   4. The server takes the N_i-weighted mean over the participants.
 
-Before a client is tested or served it may be fine-tuned: f full-batch steps of rate beta on theta and W, on its own data,
-which are not kept.
+Before a client is tested or served, it may fine-tune theta and W by f full-batch steps of rate beta
+on its own data. The fine-tuned weights are not kept.
 
 The server keeps theta; a client keeps nothing.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
-  W        head                    [K, M + 1], orthonormal rows, no bias; the same for all, a constant of the run
+  W        head                    [K, M + 1], orthonormal rows, no bias; the same for all clients,
+                                   and constant during the run
   m        momentum
   f        fine_tuning_steps       0 in the PFLEGO paper
   tau      local_steps
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: full-batch steps.
+Differences from the paper: steps are full-batch.
 """
 
 import dataclasses

@@ -1,12 +1,15 @@
 """FedDANE: local objectives corrected by the mean gradient of another cohort.
 
-Li et al., "FedDANE: A Federated Newton-Type Method", in full-batch form. What is learnt: one body and one classifier.
+Li et al., "FedDANE: A Federated Newton-Type Method", in full-batch form. What is learnt: one body
+and one classifier.
 
 A round:
-  1. The server sends theta_t to a first cohort; each of its clients uploads g_i = grad l_i(theta_t), weighted by N_i.
-  2. The server takes their N_i-weighted mean g, and sends theta_t and g to a second cohort, drawn apart.
-  3. There client i takes tau full-batch gradient steps of rate beta, from theta_t, on
-     l_i(theta) + <g - g_i, theta - theta_t> + (mu / 2) ||theta - theta_t||^2.
+  1. The server sends theta_t to a first cohort. Each of its clients uploads
+     g_i = grad l_i(theta_t), weighted by N_i.
+  2. The server takes the N_i-weighted mean g, and sends theta_t and g to a second cohort, which is
+     drawn independently.
+  3. Client i of the second cohort takes tau full-batch gradient steps of rate beta, from theta_t,
+     on l_i(theta) + <g - g_i, theta - theta_t> + (mu / 2) ||theta - theta_t||^2.
   4. It uploads the result, weighted by N_i, and the server takes the N_i-weighted mean.
 
 The server keeps theta, and g between the two exchanges; a client keeps nothing.
@@ -19,8 +22,8 @@ The server keeps theta, and g between the two exchanges; a client keeps nothing.
   beta     client_learning_rate
   alpha_i  client.client_weight     []
 
-Differences from the paper: a fixed number of steps instead of a solution of given inexactness. Where nobody is drawn for the
-first cohort, g is the last one.
+Differences from the paper: clients take a fixed number of steps instead of solving to a given
+inexactness. If nobody is drawn for the first cohort, g keeps its last value.
 """
 
 import dataclasses
@@ -53,7 +56,7 @@ class ServerState(NamedTuple):
     """What the server keeps."""
 
     weights: Weights  # body and classifier
-    gradient: Weights  # g, of the last first cohort; 0 at first
+    gradient: Weights  # g, from the most recent first cohort; 0 before there is one
 
 
 def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:

@@ -1,12 +1,14 @@
-"""FedPer: federated averaging of the body, with a head that stays at home.
+"""FedPer: federated averaging of the body, while each client keeps its own head.
 
-Arivazhagan et al., "Federated Learning with Personalization Layers", in the form in which the PFLEGO paper compares with it
-(its Algorithm 2 in the first version). What is learnt: one feature extractor theta for all, a linear head W_i per client.
+Arivazhagan et al., "Federated Learning with Personalization Layers", in the form that the PFLEGO
+paper compares with (Algorithm 2 of its first version). What is learnt: one feature extractor theta
+for all clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i sets theta_i = theta and takes tau full-batch gradient steps of rate beta on (theta_i, W_i) jointly.
-  3. It uploads N_i-weighted theta_i, and keeps W_i.
+  2. Client i sets theta_i = theta and takes tau full-batch gradient steps of rate beta on
+     (theta_i, W_i) jointly.
+  3. It uploads theta_i, weighted by N_i, and keeps W_i.
   4. The server sets theta to the N_i-weighted mean over the participants.
 
 The server keeps theta; client i keeps W_i.
@@ -18,8 +20,8 @@ The server keeps theta; client i keeps W_i.
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: none in the result. alpha_i weighs theta_i, and the sum is divided by the participants' sum of
-alpha_i, which is the mean that N_i gives.
+Differences from the paper: none in the result. The server divides the participants' sum of
+alpha_i theta_i by their sum of alpha_i, which gives the N_i-weighted mean.
 """
 
 import dataclasses

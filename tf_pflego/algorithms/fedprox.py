@@ -1,11 +1,12 @@
 """FedProx: FedAvg whose clients are held near the server's weights.
 
-Li et al., "Federated Optimization in Heterogeneous Networks", in the full-batch form in which the PFLEGO paper compares with
-it. What is learnt: one body and one classifier.
+Li et al., "Federated Optimization in Heterogeneous Networks", in the full-batch form that the
+PFLEGO paper compares with. What is learnt: one body and one classifier.
 
 A round:
   1. The server sends the whole network theta_t to the participants.
-  2. Client i takes tau full-batch gradient steps of rate beta on l_i(theta) + (mu / 2) ||theta - theta_t||^2 from theta_t.
+  2. Client i takes tau full-batch gradient steps of rate beta, from theta_t, on
+     l_i(theta) + (mu / 2) ||theta - theta_t||^2.
   3. It uploads the result, weighted by N_i.
   4. The server takes the N_i-weighted mean over the participants.
 
@@ -18,7 +19,8 @@ The server keeps the network; a client keeps nothing.
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: a fixed number of steps instead of a solution of given inexactness.
+Differences from the paper: clients take a fixed number of steps instead of solving to a given
+inexactness.
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
-"""FedRecon: the head is solved for first, then theta takes one gradient step.
+"""FedRecon: each client trains its head first, then theta takes one gradient step.
 
-Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the form in which
-the PFLEGO paper compares with it (its Algorithm 4 in the first version), or in its own. What is
-learnt: one feature extractor theta for all and a linear head W_i for each client.
+Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", in the form that the
+PFLEGO paper compares with (Algorithm 4 of its first version), or in the form of its own paper. What
+is learnt: one feature extractor theta for all clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) once, and takes tau full-batch gradient
      steps of rate beta on W_i, over these features.
   3. It uploads alpha_i g_theta, the gradient of its loss in theta at the new W_i.
-  4. The server hands (I/r) sum_i alpha_i g_theta_i to its optimiser of rate rho.
+  4. The server gives (I/r) sum_i alpha_i g_theta_i to its optimiser of rate rho.
 
 The server keeps theta and the optimiser's state; client i keeps W_i if `head_start` is "kept". If
 it is "anew", as in FedRecon's own paper, a client keeps nothing: W_i starts from a new random head
@@ -24,8 +24,8 @@ in each round, and before the client is tested or served its head is reconstruct
   alpha_i  client.client_weight          []
   I/r      round_.participation_scale    []
 
-Differences from the paper: heads are kept between rounds unless told otherwise, as in the
-comparison; all examples of a client serve both for the head and for theta.
+Differences from the paper: by default heads are kept between rounds, as in the PFLEGO paper's
+comparison, and all examples of a client are used both for the head and for theta.
 """
 
 import dataclasses
@@ -54,7 +54,8 @@ class FedReconConfig(settings.HyperParameters):
     server_optimizer: str = settings.server_optimizer()
     head_start: str = settings.setting(
         "kept",
-        "where a participant's head starts: where its last round left it, or from a new draw",
+        "where a participant's head starts: where its last round left it (kept) or from a new "
+        "random head (anew)",
         choices=("kept", "anew"),
     )
 

@@ -1,13 +1,15 @@
-"""FedRep: the head first, then the body.
+"""FedRep: each client trains its head first, then the body.
 
-Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", in the full-batch form in which the
-PFLEGO paper compares with it. What is learnt: one feature extractor theta for all, a linear head W_i per client.
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", in the
+full-batch form that the PFLEGO paper compares with. What is learnt: one feature extractor theta for
+all clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i takes tau - e full-batch gradient steps with momentum m and rate beta on W_i alone, over features computed once.
+  2. Client i takes tau - e full-batch gradient steps with momentum m and rate beta on W_i alone,
+     over features that it computes once.
   3. It takes e such steps on its copy theta_i, with W_i fixed.
-  4. It uploads N_i-weighted theta_i, and keeps W_i.
+  4. It uploads theta_i, weighted by N_i, and keeps W_i.
   5. The server sets theta to the N_i-weighted mean over the participants.
 
 The server keeps theta; client i keeps W_i.
@@ -21,7 +23,8 @@ The server keeps theta; client i keeps W_i.
   m        momentum                0.999 in the PFLEGO paper's comparison
   alpha_i  client.client_weight    []
 
-Differences from the paper: heads start Uniform[0, 1), as those of the methods that it is compared with.
+Differences from the paper: heads start from Uniform[0, 1), as in the methods that it is compared
+with.
 """
 
 import dataclasses
@@ -40,7 +43,9 @@ class FedRepConfig(settings.HyperParameters):
 
     local_steps: int = settings.local_steps()
     body_steps: int = settings.setting(
-        5, "e, the last of the local steps, which are on the body (at most all)", at_least=0
+        5,
+        "e, how many of the local steps are on the body; they come last (at most all)",
+        at_least=0,
     )
     client_learning_rate: float = settings.client_learning_rate()
     momentum: float = settings.momentum(0.0)

@@ -1,17 +1,19 @@
 """PFLEGO: personalised federated learning by exact stochastic gradient descent.
 
 Nikoloutsopoulos, Koutsopoulos and Titsias, "Personalized Federated Learning with Exact Stochastic
-Gradient Descent", section 3.2, Algorithm 1. What is learnt: one feature extractor theta for all and
-a linear head W_i for each client, by minimising
+Gradient Descent", section 3.2, Algorithm 1. What is learnt: one feature extractor theta for all
+clients and a linear head W_i for each client, by minimising
 L(theta, W_1 .. W_I) = sum_i alpha_i l_i(W_i, theta).
 
 A round:
   1. The server sends theta to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) once.
   3. It takes tau - 1 full-batch gradient steps on W_i alone, over these features, with rate beta.
-  4. At the final W_i it takes the joint gradient (g_W, g_theta) of l_i, and W_i <- W_i - rho (I/r) g_W.
-  5. It uploads alpha_i g_theta. It has passed the network once forward and once backward.
-  6. The server hands (I/r) sum_i alpha_i g_theta_i, an unbiased gradient of L, to its optimiser of
+  4. At the final W_i it computes the joint gradient (g_W, g_theta) of l_i, and sets
+     W_i <- W_i - rho (I/r) g_W.
+  5. It uploads alpha_i g_theta. Its examples have passed through the network once forward and once
+     backward.
+  6. The server gives (I/r) sum_i alpha_i g_theta_i, an unbiased gradient of L, to its optimiser of
      rate rho.
 
 The server keeps theta and the optimiser's state; client i keeps W_i.
@@ -27,12 +29,12 @@ The server keeps theta and the optimiser's state; client i keeps W_i.
   alpha_i  client.client_weight          []
   I/r      round_.participation_scale    []
 
-Differences from the paper: the one forward pass keeps its activations, where the paper passes the
-network forward a second time for the same result. Equation 3 scales the head's last step by
-rho I/r, while Proposition 1 needs rho (I/r) alpha_i: `head_step_scale` chooses ("algorithm1",
-"exact"). Another solver may take the steps on W_i (`head_solver`), beta may follow the curvature of
-each client's loss (`client_learning_rate` auto), and in any case step 3 does not raise the client's
-loss, see `models.head_solvers`.
+Differences from the paper: the one forward pass keeps its activations, where the paper passes
+forward a second time for the same result. Equation 3 scales the head's last step by rho I/r, while
+Proposition 1 needs rho (I/r) alpha_i; `head_step_scale` chooses between them ("algorithm1" and
+"exact"). The steps on W_i may be taken by another solver (`head_solver`), and beta may follow the
+curvature of each client's loss (`client_learning_rate` auto). In any case step 3 does not raise the
+client's loss; see `models.head_solvers`.
 """
 
 import dataclasses
@@ -57,7 +59,7 @@ class PflegoConfig(settings.HyperParameters):
     server_optimizer: str = settings.server_optimizer()
     head_step_scale: str = settings.setting(
         "algorithm1",
-        "scale of the head's last step: rho I/r, or with alpha_i too",
+        "scale of the head's last step: rho I/r (algorithm1) or rho (I/r) alpha_i (exact)",
         choices=("algorithm1", "exact"),
     )
 
@@ -65,7 +67,8 @@ class PflegoConfig(settings.HyperParameters):
         super().__post_init__()
         if self.head_solver == "adam" and self.client_learning_rate == "auto":
             raise ValueError(
-                "`client_learning_rate` must be a number for Adam; got 'auto'. Try --client_learning_rate=0.01."
+                "`client_learning_rate` must be a number for Adam; got 'auto'. "
+                "Try --client_learning_rate=0.01."
             )
 
 

@@ -11,9 +11,9 @@ several; each exchange runs
 
 and gives each participant `result.state`. No other client's state moves.
 
-What is shared, personal and uploaded is read off these functions by tracing them: the shapes of
-the messages and of what is uploaded are the bytes of a round, and the shapes of the two states are
-what a checkpoint has to hold.
+Tracing these functions shows what is shared, personal and uploaded: the shapes of the messages and
+of the uploads give the bytes of a round, and the shapes of the two states are what a checkpoint has
+to hold.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """What is known of a federation before its first round."""
+    """What is known about a federation before its first round."""
 
     num_clients: int  # I
     mean_clients_per_round: float  # r
@@ -47,7 +47,7 @@ class Federation(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What server and clients know of a round."""
+    """What the server and the clients know about a round."""
 
     number: tf.Tensor  # [] int32, 1, 2, ...
     seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round
@@ -57,11 +57,11 @@ class Round(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A client, as it sees itself during one round; or one batch of its examples."""
+    """A client as it sees itself during one round, or one batch of its examples."""
 
     examples: tf.Tensor  # [n, ...] float32 or int32
     labels: tf.Tensor  # [n] int32
-    num_examples: tf.Tensor  # [] int32, n; N_i where all examples are there
+    num_examples: tf.Tensor  # [] int32, n; N_i if these are all its examples
     num_classes: tf.Tensor  # [] int32, K_i
     client_weight: tf.Tensor  # [] float32, alpha_i = N_i / sum of N_j over all I clients
     seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round and client
@@ -69,16 +69,16 @@ class Client(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-    """What a client's update gives: to the test after its training, to its state, to the server."""
+    """What a client's update returns: for its test after training, its state and the server."""
 
     weights: Structure  # what the client would predict with right after its local training
     state: Structure = ()  # the client's new state
     summed: Structure = ()  # uploaded; the server sees only the sum over the participants
-    individual: Structure = ()  # uploaded; the server sees each participant's
+    individual: Structure = ()  # uploaded; the server sees that of each participant
 
 
 class Uploads(NamedTuple):
-    """What the server has from the participants of an exchange, c of them."""
+    """What the server receives from the c participants of an exchange."""
 
     summed: Structure  # the sum over the participants
     individual: Structure  # each leaf [c, ...]
@@ -87,7 +87,7 @@ class Uploads(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One way down and up between the server and a cohort of clients.
+    """One round trip between the server and a cohort of clients.
 
     Attributes:
       broadcast: (server_state, Round) -> message to all.
@@ -95,8 +95,8 @@ class Exchange:
       server_update: (server_state, Uploads, Round) -> server_state.
       client_messages: (server_state, client_ids [c], Round) -> messages, each leaf [c, ...]; the
         client finds its own as `Client.message`.
-      cohort: Exchanges of one round with the same cohort have the same participants; those with
-        another cohort draw their own.
+      cohort: Exchanges of one round that name the same cohort have the same participants; for each
+        other name, other participants are drawn.
     """
 
     broadcast: Callable[[Structure, Round], Structure]
@@ -112,10 +112,11 @@ class Served:
 
     Attributes:
       weights: (server_state, client_state) -> weights, in whatever structure `predict` takes.
-      predict: (weights, examples [n, ...], num_classes []) -> logits [n, K]; a class from
-        num_classes = K_i on, which the client does not have, is never predicted.
-      fine_tune: (weights, Client) -> weights, if a client adapts them to its training examples
-        before they serve; the client's seed is one of its own, the same during an evaluation.
+      predict: (weights, examples [n, ...], num_classes []) -> logits [n, K]; the classes from
+        num_classes = K_i on, which the client does not have, are never predicted.
+      fine_tune: (weights, Client) -> weights, if a client adapts the weights to its training
+        examples before it uses them; `Client.seed` is the client's own and does not change during
+        an evaluation.
     """
 
     weights: Callable[[Structure, Structure], Structure]
@@ -124,7 +125,7 @@ class Served:
 
 
 class Model(Protocol):
-    """What an engine asks of the model behind an algorithm."""
+    """What an engine needs to know about the model of an algorithm."""
 
     num_classes: int  # K, the largest number of classes that a client may have
     example_shape: tuple[int, ...]
@@ -136,18 +137,18 @@ class Model(Protocol):
 class Algorithm:
     """A federated method.
 
-    The leading axis of a leaf of the server's state may change from round to round, as that of
-    what is kept of a round's participants does; all other shapes are fixed.
+    The leading axis of a leaf of the server's state may change its size from round to round, for
+    example if the leaf has one row per participant of the last round; all other shapes are fixed.
 
     Attributes:
-      name: The name that it is registered by.
+      name: The name under which it is registered.
       model: The model that it learns.
       init_server: (Federation) -> server_state.
       init_client: (server_state, seed [2], num_classes []) -> client_state, at the client's first
         participation; its shapes do not depend on the client.
       exchanges: The exchanges of a round, in order.
-      served: The models that a client can be served with, by name. The first is the one that
-        `ClientResult.weights` belong to, and metrics without a name are of it.
+      served: The models that a client can be served with, by name. `ClientResult.weights` belong to
+        the first, and metrics without the name of a model are those of the first.
     """
 
     name: str
@@ -177,7 +178,7 @@ def specs_of(structure: Structure, any_number: bool = False) -> Structure:
 
     Args:
       structure: The nest.
-      any_number: Whether the leading axis of each leaf, of clients, may have any size.
+      any_number: Whether the leading axis of each leaf, which counts clients, may have any size.
     """
 
     def spec(leaf):

@@ -42,10 +42,10 @@ def minimize(
 
     Args:
       loss: (weights, batch) -> [] the loss; a batch is a `Client` with some of the examples.
-      start: Where the weights start, a nest of tensors.
-      client: Whose examples to train on.
+      start: The weights to start from, a nest of tensors.
+      client: The client, on whose examples the weights are trained.
       optimizer: The optimiser; its state starts anew.
-      epochs: Passes over the examples; tau where a batch holds them all.
+      epochs: Passes over the examples; these are tau if a batch holds all examples.
       batch_size: See `over_batches`.
       stream: See `over_batches`.
     """
@@ -66,17 +66,17 @@ def over_batches(
     batch_size: int = FULL_BATCH,
     stream: int = 0,
 ) -> Any:
-    """Returns what `step` carries from batch to batch, after the last.
+    """Returns what `step` carries from batch to batch, as it is after the last batch.
 
-    Each epoch shuffles the client's examples anew, by the client's seed, and deals them out in
-    batches; the last batch of an epoch holds what is left. With `FULL_BATCH` the only batch of an
-    epoch is the client itself, in the order of its examples.
+    Each epoch shuffles the client's examples anew with the client's seed and deals them out in
+    batches; the last batch of an epoch holds the rest. With `FULL_BATCH` the only batch of an epoch
+    is the client itself, with its examples in their own order.
 
     Args:
       step: (carry, batch) -> carry; a batch is a `Client` with some of the examples.
       start: What the first step is given; a nest of tensors whose shapes do not change.
-      client: Whose examples to deal out.
-      epochs: How often to pass over all of them; 0 returns `start`.
+      client: The client, whose examples are dealt out.
+      epochs: The number of passes over all examples; with 0, `start` is returned.
       batch_size: Examples per batch.
       stream: Another number gives another shuffle, for methods that train twice in a round.
     """
@@ -100,7 +100,7 @@ def over_batches(
 
 
 def shuffled(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns [count] int32, the numbers from 0 on in a random order that the seed [2] fixes."""
+    """Returns [count] int32: 0 .. count - 1 in a random order that the seed [2] determines."""
     return tf.argsort(tf.random.stateless_uniform([count], seed))
 
 

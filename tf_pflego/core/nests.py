@@ -45,7 +45,7 @@ def squared_distance(first: Structure, second: Structure) -> tf.Tensor:
 
 
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
-    """Returns sums over a cohort, one for each row of weights.
+    """Returns weighted sums over a cohort, one for each row of weights.
 
     Args:
       weights: [c, d].

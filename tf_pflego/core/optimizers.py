@@ -1,6 +1,6 @@
 """Optimisers as pure functions over nests: all that an optimiser remembers is in its state.
 
-The server, the clients' local training and the solvers of the head use the same ones.
+The server, the clients' local training and the solvers of the head use the same optimisers.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:
 def adam(
     learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, the efficient order at the end of section 2), Keras' constants."""
+    """Adam (Kingma and Ba 2015, efficient order at the end of section 2) with Keras' constants."""
 
     def second_moment(v, g):
         return beta_2 * v + (1 - beta_2) * tf.square(g)
@@ -90,7 +90,10 @@ def yogi(
 
 
 def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
-    """Adagrad (Duchi et al. 2011): a rate for each weight, over the root of its summed squares."""
+    """Adagrad (Duchi et al. 2011).
+
+    The rate of each weight is divided by the root of the sum of its squared gradients.
+    """
 
     def apply(gradient, total, weights):
         total = tf.nest.map_structure(lambda s, g: s + tf.square(g), total, gradient)

@@ -19,9 +19,11 @@ class Participation:
 
     Attributes:
       num_clients: I.
-      clients_per_round: r; the exact number if `mode` is fixed, the mean of it if binomial. With range it is not used.
-      mode: fixed (exactly r without replacement), binomial (each client on its own with probability r/I), or range (a
-        number drawn uniformly from `clients_per_round_range` each round, then that many without replacement).
+      clients_per_round: r, the number of participants if `mode` is fixed, or their mean number if
+        it is binomial. It is not used if `mode` is range.
+      mode: With fixed, exactly r clients are drawn without replacement. With binomial, each client
+        takes part independently with probability r/I. With range, a number is drawn uniformly from
+        `clients_per_round_range` in each round, and then that many clients without replacement.
       clients_per_round_range: (least, most) for the mode range, both included.
     """
 
@@ -44,12 +46,14 @@ class Participation:
                 or not bounds[1]
             ):
                 raise ValueError(
-                    f"`clients_per_round_range` must be least,most with 0 <= least <= most <= num_clients="
-                    f"{self.num_clients} and most >= 1; got {bounds}. Set --clients_per_round_range=least,most."
+                    "`clients_per_round_range` must be least,most with 0 <= least <= most <= "
+                    f"num_clients={self.num_clients} and most >= 1; got {bounds}. "
+                    "Set --clients_per_round_range=least,most."
                 )
         elif not 1 <= self.clients_per_round <= self.num_clients:
             raise ValueError(
-                f"`clients_per_round` must be in [1, num_clients={self.num_clients}]; got {self.clients_per_round}. "
+                f"`clients_per_round` must be in [1, num_clients={self.num_clients}]; got "
+                f"{self.clients_per_round}. "
                 f"{'Lower' if self.clients_per_round > 1 else 'Raise'} --clients_per_round."
             )
 
@@ -65,19 +69,20 @@ class Participation:
         return Federation(self.num_clients, float(mean), largest)
 
     def draw(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
-        """Returns the ids of a round's participants, ascending; possibly none.
+        """Returns the ids of a round's participants in ascending order; there may be none.
 
         Args:
           seed: The seed of the run.
           round_number: 1, 2, ...
-          cohort: Methods with several exchanges a round draw a cohort for each; other cohorts, other draws.
+          cohort: The name of the cohort. A method with several exchanges per round may draw a
+            cohort for each; each name has its own draws.
 
         Returns:
           [c] int64.
         """
         rng = seeds.generator(seed, f"participation/{cohort}", round_number)
         if self.mode == "binomial":
-            # Given their number, the participants of independent draws are uniform without replacement.
+            # Given their number, independent participants are uniform without replacement.
             count = rng.binomial(self.num_clients, self.clients_per_round / self.num_clients)
         elif self.mode == "range":
             count = rng.integers(

@@ -1,4 +1,4 @@
-"""Random streams, each derived from the one seed of a run by its purpose and keys, never by its position."""
+"""Random streams, each derived from the run's seed, a purpose and keys, never from a position."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     Args:
       seed: The seed of the run, >= 0.
       purpose: What is drawn, e.g. "participation".
-      *keys: Round, client id or whatever else tells this stream from the others of the purpose; each >= 0.
+      *keys: The round, the client id or whatever else tells this stream from others of the same
+        purpose; each >= 0.
 
     Returns:
       A NumPy generator that depends on nothing but the arguments.
@@ -39,10 +40,10 @@ def client_seeds(seed: int, purpose: str, client_ids: Sequence[int], *keys: int)
       seed: The seed of the run.
       purpose: What is drawn.
       client_ids: [c] ids in [0, 2**31).
-      *keys: E.g. the round.
+      *keys: For example the round.
 
     Returns:
-      [c, 2] int32: (a number of the purpose and keys, the client id).
+      [c, 2] int32: (a number derived from seed, purpose and keys; the client id).
     """
     base = integer(seed, purpose, *keys)
     return np.stack([np.full(len(client_ids), base), np.asarray(client_ids)], axis=1).astype(

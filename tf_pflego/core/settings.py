@@ -10,16 +10,16 @@ from tf_pflego.core.optimizers import NAMES as OPTIMIZERS
 def setting(
     default: Any, help_text: str, *, at_least=None, above=None, choices=None, words=(), taken=None
 ) -> Any:
-    """Returns a dataclass field with its help text and the values it takes, for checks and flags.
+    """Returns a dataclass field with its help text and the values that it takes.
 
     Args:
       default: Its default, which may differ between algorithms.
       help_text: Its help text.
       at_least: The least number that it takes.
-      above: A number that it must be above.
+      above: The number that it must be above.
       choices: All values that it takes.
-      words: Words that a number may be replaced by, in some algorithm or other.
-      taken: Those of the words that this algorithm takes; None for all.
+      words: The words that at least one algorithm takes in place of a number.
+      taken: The words that this algorithm takes; None for all of `words`.
     """
     limits = {"at_least": at_least, "above": above, "choices": choices, "words": words}
     own = {"taken": words if taken is None else taken}
@@ -27,52 +27,57 @@ def setting(
 
 
 def definition(field: dataclasses.Field) -> dict[str, Any]:
-    """Returns what all algorithms that have a setting must agree on: all but default and words."""
+    """Returns what algorithms that share a setting must agree on: all but `default` and `taken`."""
     shared = {key: value for key, value in field.metadata.items() if key != "taken"}
     return {"type": type(field.default), **shared}
 
 
 def num_rounds():
-    """T."""
+    """The setting of T, the number of rounds."""
     return setting(200, "T, number of rounds", at_least=1)
 
 
 def eval_every():
     """How often all clients are evaluated."""
-    return setting(10, "evaluate every so many rounds; the last ten always", at_least=1)
+    return setting(
+        10, "evaluate each round whose number this divides, and the last ten", at_least=1
+    )
 
 
 def train_loss_every():
     """How often the training loss is computed."""
-    help_text = "of the rounds that are evaluated, which have the training loss"
+    help_text = (
+        "compute the training loss in those evaluated rounds whose number this divides, "
+        "and in the last round"
+    )
     return setting(10, help_text, at_least=1)
 
 
 def local_steps():
-    """tau."""
+    """The setting of tau, the number of local steps."""
     return setting(50, "tau, local steps of a participant in a round", at_least=1)
 
 
 def client_learning_rate(auto=False):
-    """beta."""
+    """The setting of beta, the learning rate of the local steps."""
     help_text = "beta, learning rate of the local steps"
     return setting(0.007, help_text, above=0, words=("auto",), taken=("auto",) if auto else ())
 
 
 def proximal_weight():
-    """mu."""
+    """The setting of mu, the weight of the proximal term."""
     return setting(0.25, "mu, weight of the squared distance to the server's weights", at_least=0)
 
 
 def momentum(default=0.9):
-    """m."""
+    """The setting of m, the momentum of the local steps."""
     help_text = "m, momentum of the local steps, which starts anew in each round"
     return setting(default, help_text, at_least=0)
 
 
 def server_learning_rate():
-    """rho."""
-    return setting(0.001, "rho, (base) learning rate of the server optimiser", above=0)
+    """The setting of rho, the learning rate of the server's optimiser."""
+    return setting(0.001, "rho, (base) learning rate of the server's optimiser", above=0)
 
 
 def server_optimizer():
@@ -82,11 +87,11 @@ def server_optimizer():
 
 def head_solver(choices):
     """What trains a head over fixed features."""
-    return setting("gd", "how the head is trained, but for its last step", choices=choices)
+    return setting("gd", "how the head is trained, except in its last step", choices=choices)
 
 
 class HyperParameters:
-    """Base of an algorithm's configuration: a dataclass of `setting` fields that checks itself.
+    """The base of an algorithm's configuration, a dataclass of `setting` fields that checks itself.
 
     Raises:
       ValueError: A field has a value that it does not take.
@@ -97,7 +102,7 @@ class HyperParameters:
 
 
 def check(config: Any) -> None:
-    """Raises ValueError for the first field of a configuration whose value it does not take."""
+    """Raises ValueError for the first field of a configuration that does not take its value."""
     for field in dataclasses.fields(config):
         check_value(field.name, getattr(config, field.name), field)
 
@@ -106,7 +111,7 @@ def check_value(name: str, value: Any, field: dataclasses.Field) -> None:
     """Raises ValueError if a setting does not take a value.
 
     Args:
-      name: Its name.
+      name: The setting's name.
       value: The value.
       field: The setting, as `setting` returns it.
     """

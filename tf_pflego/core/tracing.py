@@ -10,13 +10,14 @@ class Traced:
     """A function that is traced when it is first called.
 
     A call costs about half of what it costs through `tf.function`. Python's `if` and `for` are not
-    translated: use `tf.cond` and `tf.while_loop`, which is what makes tracing quick. Where an argument has another
-    size than before along some axis, the function is traced once more, for any size there.
+    translated, which makes tracing quick; use `tf.cond` and `tf.while_loop`. If the size of an
+    argument along some axis differs from before, the function is traced once more, for any size
+    along that axis.
 
     Args:
       function: A function of nests of tensors.
-      any_number: The positions of the arguments whose leading axis, of clients, may have any size
-        from the first trace on.
+      any_number: The positions of the arguments whose leading axis, which counts clients, may have
+        any size from the first trace on.
     """
 
     def __init__(self, function: Callable[..., Any], any_number: Sequence[int] = ()):

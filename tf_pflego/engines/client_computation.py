@@ -21,11 +21,11 @@ from tf_pflego.data.mapped import MappedData, OpenData, Rows
 class ClientFacts(NamedTuple):
     """What a client's computation must be told besides messages and state.
 
-    The numbers are packed in one array, since every argument costs time.
+    The numbers are packed into one array, since every argument costs time.
     """
 
-    numbers: np.ndarray  # [7] int64: first row and number of training examples, the same of test
-    #                      examples, K_i, seed
+    numbers: np.ndarray  # [7] int64: first row and number of the training examples, the same for
+    #                      the test examples, K_i, and the two numbers of the seed
     weight: np.ndarray  # [] float32, alpha_i
 
 
@@ -44,11 +44,11 @@ def client_facts(data: ClientData, ids: np.ndarray, seeds: np.ndarray) -> Client
 
 
 class ClientOutputs(NamedTuple):
-    """What a client's computation gives, besides what is summed over the participants."""
+    """What a client's computation returns, besides what is summed over the participants."""
 
     state: Structure  # the new state
-    individual: Structure  # uploaded apart from the others'
-    test_hits: tf.Tensor  # [] int32, right answers after local training; -1 if not asked for
+    individual: Structure  # uploaded, and kept apart from the uploads of other clients
+    test_hits: tf.Tensor  # [] int32, correct answers after local training; -1 if not tested
 
 
 class ClientComputation:
@@ -65,8 +65,8 @@ class ClientComputation:
       evaluate: Whether to test the client's weights on its test examples after its training.
 
     Attributes:
-      reads: For each leaf of a state, whether the computation reads it; the others need not be
-        brought to it.
+      reads: For each leaf of a state, whether the computation reads it; the other leaves need not
+        be passed to it.
       summed_spec: The spec of what is summed over the participants.
       outputs_spec: The spec of `ClientOutputs`.
     """
@@ -160,7 +160,7 @@ def fine_tuned(served: Served, weights: Structure, client: Client) -> Structure:
 
 
 def count_hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns [] int32, how many of the examples are classified right."""
+    """Returns [] int32, the number of examples that are classified correctly."""
     predicted = tf.argmax(logits, axis=1, output_type=tf.int32)
-    # Not `==`, which in the graphs that TFF builds compares the Python objects.
+    # In the graphs that TFF builds, `==` would compare the Python objects.
     return tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)

@@ -17,11 +17,11 @@ class ClientStates:
     A client's first state is made when it first takes part, from the server's state of that round
     and from (seed, client id). Pages of the arrays that no client has touched take no memory.
 
-    What a round writes is staged: it is read like the rest, and `commit` keeps it, `roll_back`
-    forgets it.
+    What a round writes is staged: it is read like the rest until `commit` keeps it or `roll_back`
+    discards it.
 
     Args:
-      algorithm: Whose client states these are.
+      algorithm: The algorithm whose client states these are.
       server_state: The server's first state, for its shapes.
       num_classes: [I] int32, K_i.
       seed: The seed of the run.
@@ -50,7 +50,8 @@ class ClientStates:
     def read(self, client_ids: Sequence[int], server_state: Structure) -> Structure:
         """Returns the states of the clients, each leaf [c, ...]; the arrays are copies.
 
-        A client without a state is shown the one that it would start from, which is not kept.
+        For a client that has no state yet, this is the state that it would start from; that state
+        is not kept.
         """
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
@@ -71,15 +72,16 @@ class ClientStates:
             self.stage(new, tf.nest.pack_sequence_as(self.spec, first))
 
     def leaves_of(self, client_ids: Sequence[int], wanted: Sequence[bool]) -> list[np.ndarray]:
-        """Returns some leaves of the states of clients that have them: those that are `wanted`."""
+        """Returns the leaves that are `wanted` of the states of clients, all of which have one."""
         self._write_pending()
         return [leaf[client_ids] for leaf, want in zip(self._leaves, wanted, strict=True) if want]
 
     def stage(self, client_ids: Sequence[int], states: Structure) -> None:
-        """Takes new states of clients, each leaf [c, ...] in the order of the ids."""
+        """Stages new states of clients, each leaf [c, ...] in the order of the ids."""
         tf.nest.assert_same_structure(self.spec, states)
         self._write_pending()
-        # It is written when it is needed: most rounds stage once, and then there is nothing to undo.
+        # States are written when they are needed: most rounds stage once, and then nothing has to
+        # be undone.
         self._pending = np.asarray(client_ids, np.int64), tf.nest.flatten(states)
 
     def commit(self) -> None:
@@ -90,7 +92,7 @@ class ClientStates:
         self._undo.clear()
 
     def roll_back(self) -> None:
-        """Forgets what was staged since the last commit."""
+        """Discards what was staged since the last commit."""
         self._pending = None
         while self._undo:
             ids, leaves, exists = self._undo.pop()
@@ -118,7 +120,7 @@ class ClientStates:
 
 def _for_many(init_client, spec):
     def init(server_state, client_seeds, num_classes):
-        # Side by side would cost more than it saves: a state is a few small operations.
+        # Parallel clients would cost more than they save: a state takes a few small operations.
         return tf.map_fn(
             lambda client: init_client(server_state, *client),
             (client_seeds, num_classes),

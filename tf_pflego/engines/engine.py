@@ -1,4 +1,4 @@
-"""What every engine does: it is where clients live, with their data, their states and their test."""
+"""The interface of all engines. An engine holds the clients' data and states, and tests them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -18,18 +18,18 @@ class Cohort(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an exchange leaves at the server, and the test of the participants."""
+    """What the server receives from an exchange, and the test results of the participants."""
 
     summed: Structure  # the sum over the participants
     individual: Structure  # each leaf [c, ...]
-    test_hits: np.ndarray | None  # [c] int32, right answers after local training, if asked for
+    test_hits: np.ndarray | None  # [c] int32, correct answers after local training, if tested
 
 
 class Statistics(NamedTuple):
-    """The test of some clients under one of the models that they can be served with."""
+    """The test results of some clients with one of the models that they can be served with."""
 
-    loss_sums: np.ndarray | None  # [c] float64, over their training examples, if asked for
-    test_hits: np.ndarray  # [c] int64, right answers on their test examples
+    loss_sums: np.ndarray | None  # [c] float64, over their training examples, if requested
+    test_hits: np.ndarray  # [c] int64, correct answers on their test examples
 
 
 class Engine(Protocol):
@@ -50,20 +50,20 @@ class Engine(Protocol):
         """Runs an exchange at its participants, of whom there is at least one.
 
         Args:
-          exchange: One of the algorithm's.
+          exchange: One of the algorithm's exchanges.
           message: What the server sends to all.
-          cohort: Who takes part.
+          cohort: The participants.
           server_state: The server's state, from which a client's first state may start.
           round_: The round.
-          evaluate: Whether to test, after its local training, each participant's weights on its
-            test examples.
+          evaluate: Whether to test each participant's weights on its test examples after its local
+            training.
         """
 
     def commit(self) -> None:
         """Keeps the client states that exchanges have staged since the last commit."""
 
     def roll_back(self) -> None:
-        """Forgets them."""
+        """Discards the client states that exchanges have staged since the last commit."""
 
     def evaluate(
         self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool
@@ -71,8 +71,8 @@ class Engine(Protocol):
         """Tests clients as they would be served now; nothing is stored.
 
         Args:
-          ids: Which clients.
-          seeds: [c, 2] int32, for those who are fine-tuned first.
+          ids: The clients' ids, [c].
+          seeds: [c, 2] int32, for clients that are fine-tuned before the test.
           server_state: The server's state.
           losses: Whether to compute the losses over the training examples too.
 
@@ -84,7 +84,7 @@ class Engine(Protocol):
         """Returns the states of clients, each leaf [c, ...]; see `ClientStates.read`."""
 
     def write_states(self, ids: Sequence[int], states: Structure) -> None:
-        """Puts other states in the place of those of clients."""
+        """Replaces the states of clients."""
 
     def close(self) -> None:
         """Frees what the engine holds; it cannot be used afterwards."""

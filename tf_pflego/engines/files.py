@@ -1,4 +1,4 @@
-"""Files through which a program and its worker hand each other what is too large for a message.
+"""Files through which a program and its worker exchange what is too large for a message.
 
 Both run on one machine. The program writes one file of rows, which the worker maps into its memory;
 the worker writes one file per client, which the program reads and removes.
@@ -37,7 +37,7 @@ class Inbox:
     Args:
       file: An open file without a name, which the worker has inherited.
       packing: How a row is packed.
-      max_clients: The largest cohort.
+      max_clients: The size of the largest cohort.
     """
 
     def __init__(self, file: BinaryIO, packing: Packing, max_clients: int):
@@ -56,8 +56,8 @@ class Inbox:
     def read(self, slot: tf.Tensor) -> tf.Tensor:
         """Returns row `slot` [num_bytes] uint8, as operations of the worker's graph.
 
-        The row is a copy: TensorFlow writes results into inputs that nothing else will read, and
-        the worker's view of the file is read-only.
+        The row is a copy, because TensorFlow writes results into inputs that nothing else will
+        read, and the worker's view of the file is read-only.
         """
         rows = tf.raw_ops.ImmutableConst(
             dtype=tf.uint8, shape=self._shape, memory_region_name=self._path
@@ -69,7 +69,7 @@ class Outbox:
     """A file for each client of a cohort, written by the worker and read here.
 
     Args:
-      directory: Where the files are; nobody else writes there.
+      directory: The directory of the files; nobody else writes to it.
       packing: How a client's bytes are packed.
     """
 
@@ -81,9 +81,9 @@ class Outbox:
         """Writes [num_bytes] uint8 for client `slot`, as operations of the worker's graph.
 
         Returns:
-          The slot, which is there when the file is.
+          The slot, which becomes available when the file is written.
         """
-        # A checkpoint of one tensor: its data file has the bytes of the tensor and nothing else.
+        # The data file of a checkpoint of one tensor has the tensor's bytes and nothing else.
         written = tf.raw_ops.SaveV2(
             prefix=tf.strings.join([f"{self._directory}/", tf.strings.as_string(slot)]),
             tensor_names=["packed"],

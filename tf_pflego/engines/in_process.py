@@ -59,7 +59,7 @@ class InProcessEngine(LocalClients):
                 outputs = tf.nest.flatten(outputs)
                 return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]
 
-            # Only the sum and the arrays pass from one turn to the next: clients run side by side.
+            # Only the sum and the arrays pass from one turn to the next: clients run in parallel.
             zeros = tf.nest.map_structure(
                 lambda spec: tf.zeros(spec.shape, spec.dtype), computation.summed_spec
             )

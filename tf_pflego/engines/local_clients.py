@@ -1,4 +1,4 @@
-"""Clients whose data, states and evaluation are in this process: what both local engines share."""
+"""Clients whose data, states and evaluation are in this process, which all engines share."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _MAX_CLIENTS_PER_BLOCK = 4096
 
 
 class LocalClients:
-    """The clients of a federation, apart from the way in which their exchanges run.
+    """The clients of a federation; a subclass adds the way in which their exchanges run.
 
     Args:
       algorithm: The algorithm.
@@ -74,7 +74,7 @@ class LocalClients:
         return client_facts(self.data.clients, cohort.ids, cohort.seeds)
 
     def states_of(self, cohort: Cohort, computation: ClientComputation) -> list[np.ndarray]:
-        """Returns those leaves of the participants' states that a computation reads, each [c, ...]."""
+        """Returns the leaves of participants' states that a computation reads, each [c, ...]."""
         return self.states.leaves_of(cohort.ids, computation.reads)
 
     def computation(
@@ -110,14 +110,14 @@ class LocalClients:
         }
 
     def _blocks(self, count: int) -> Iterator[slice]:
-        """Yields slices of so many clients that their states fit the memory."""
+        """Yields slices of clients, each so small that its states fit the memory."""
         size = _STATE_BYTES_PER_BLOCK // max(1, num_bytes(self.states.spec))
         size = min(max(1, size), _MAX_CLIENTS_PER_BLOCK)
         for start in range(0, count, size):
             yield slice(start, start + size)
 
     def _evaluation(self, losses):
-        """Returns a function that tests a block of clients, under each model that is served."""
+        """Returns a function that tests a block of clients with each model that is served."""
 
         def evaluate(server_state, states, facts):
             data = self.data.open()

@@ -1,4 +1,4 @@
-"""A nest of tensors as one vector of bytes, and back: TFF charges by the tensor."""
+"""Packs a nest of tensors into one vector of bytes and back: each tensor costs TFF extra time."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,14 +1,15 @@
 """The engine that runs a round as a typed federated computation on TensorFlow Federated.
 
-    (what all are sent@SERVER, what each client is given@CLIENTS)
-        -> (sum@SERVER, what each client gives back@CLIENTS)
+    (what all clients receive@SERVER, what each client receives@CLIENTS)
+        -> (sum@SERVER, what each client returns@CLIENTS)
 
-The message is broadcast, the client update mapped, the uploads summed (`federated_sum`: a mean
-would re-normalise and be another estimator). Client data is not shipped: the worker inherits the
-files that hold it, maps them into its memory, and a client's computation reads its rows there.
+The message is broadcast, the client update is mapped over the clients, and the uploads are summed
+by `federated_sum`; a mean would re-normalise the sum and thus be another estimator. The clients'
+data are not sent: the worker inherits the files that hold them and maps these into its memory,
+where a client's computation reads its rows.
 
-What a client is given and gives back besides goes through TFF where it is small. Where it is large,
-as a whole network is, it goes through files that both processes see: it is copied less often, and
+Whatever else a client receives and returns goes through TFF if it is small. If it is large, as a
+whole network is, it goes through files that both processes see. It is then copied less often, and
 no message between the processes grows with the cohort.
 """
 
@@ -30,7 +31,7 @@ from tf_pflego.engines.packing import Packing
 from tf_pflego.engines.threads import threads_per_operation
 from tf_pflego.engines.worker import Worker, execution_context
 
-# What a client may be given, or give back, in a message; and what all participants may.
+# The most bytes that messages may carry to or from one client, and to or from all participants.
 _MESSAGE_BYTES = 2**18
 _MESSAGE_BYTES_OF_ALL = 2**28
 
@@ -94,18 +95,18 @@ class TffEngine(LocalClients):
         return Outcome(summed, outputs.individual, outputs.test_hits if evaluate else None)
 
     def close(self) -> None:
-        """See `Engine.close`: ends the worker too."""
+        """See `Engine.close`; also ends the worker."""
         self.worker.stop()
         self._inbox.close()
         shutil.rmtree(self._outbox, ignore_errors=True)
         super().close()
 
     def inbox(self, packing: Packing) -> Inbox | None:
-        """Returns the file for what clients are given, or None where it fits messages."""
+        """Returns the file for what clients receive, or None if it fits into messages."""
         return Inbox(self._inbox, packing, self._max_clients) if self._is_large(packing) else None
 
     def outbox(self, packing: Packing) -> Outbox | None:
-        """Returns the files for what clients give back, or None where it fits messages."""
+        """Returns the files for what clients return, or None if it fits into messages."""
         return Outbox(self._outbox, packing) if self._is_large(packing) else None
 
     def _is_large(self, packing):
@@ -117,10 +118,10 @@ class _FederatedExchange:
     """An exchange as a federated computation.
 
     Args:
-      computation: One client's part of it.
+      computation: One client's part of the exchange.
       engine: The engine.
       message: What the server sends to all, for its shapes.
-      cohort: The participants, for the shapes of what they are given.
+      cohort: The participants, for the shapes of what they receive.
       round_: The round, for its shapes.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""How many threads a TensorFlow operation should use while clients run side by side."""
+"""How many threads a TensorFlow operation should use while clients run in parallel."""
 
 import os
 
@@ -6,24 +6,24 @@ import tensorflow as tf
 
 
 def threads_per_operation(clients_per_round: float) -> int | None:
-    """Returns 1 if the participants of a round keep every core busy, each with its own work, else None, TensorFlow's choice.
+    """Returns the number of threads for one operation: 1, or None to leave it to TensorFlow.
 
-    Operations that are split among cores which are busy already wait for each other: with 20 clients on two cores a round
-    takes up to twice as long.
+    It is 1 if a round has at least as many participants as there are cores, since they keep every
+    core busy then. An operation that is split among busy cores waits for them: with 20 clients on
+    two cores, a round would take up to twice as long.
     """
     return 1 if clients_per_round >= os.cpu_count() else None
 
 
 def prepare_process(clients_per_round: float) -> None:
-    """Sets this process' TensorFlow up for rounds in process; for programs, which own their process.
+    """Sets up TensorFlow in this process for rounds in process.
 
-    It has an effect only before TensorFlow has run its first operation.
+    Only a program should call this, since the setting holds for the whole process. It has an effect
+    only before TensorFlow has run its first operation.
     """
     threads = threads_per_operation(clients_per_round)
     if threads is not None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-        except (
-            RuntimeError
-        ):  # TensorFlow is running already; rounds are slower and nothing else changes.
-            pass
+        except RuntimeError:
+            pass  # TensorFlow is running already; rounds are slower and nothing else changes.

@@ -1,12 +1,16 @@
-"""The TFF worker process: started by us, owned by us, and never left behind.
+"""The TFF worker process, which this package starts, owns, and never leaves behind.
 
-TensorFlow Federated runs computations in a child process, `worker_binary`, that it reaches over gRPC. The launcher that
-ships with TFF leaves that child behind when the program ends by an exception, a signal or even normally. Here the child
+TensorFlow Federated runs computations in a child process, `worker_binary`, that it reaches over
+gRPC. The launcher that TFF has for it leaves the child behind when the program ends by an exception
+or a signal, and even when it ends normally. Here the child
 
-* dies with this process, whatever ends it: the kernel sends it SIGKILL (`PR_SET_PDEATHSIG`), so kill -9 is covered;
+* dies with this process, whatever ends it: the kernel sends the child SIGKILL (`PR_SET_PDEATHSIG`),
+  even after kill -9;
 * is terminated and reaped at a normal exit;
-* runs in its own session, so that Ctrl-C reaches the program alone, which then ends it in order;
-* writes to a log of its own and not to our standard output, so that a pipeline never waits for it.
+* runs in its own session, so that Ctrl-C reaches only the program, which then ends the child in
+  order;
+* writes to a log of its own and not to the program's standard output, so that a pipeline never
+  waits for it.
 
 This module imports `tensorflow_federated`; only `engines.tff_engine` imports this module.
 """
@@ -42,8 +46,10 @@ class Worker:
     """One `worker_binary` child and the gRPC stub that reaches it.
 
     Args:
-      inherited_files: Descriptors of open files that the worker inherits; computations read them as `/proc/self/fd/N`.
-      threads_per_operation: How many threads one TensorFlow operation may use; None for as many as there are cores.
+      inherited_files: Descriptors of open files that the worker inherits; computations read them as
+        `/proc/self/fd/N`.
+      threads_per_operation: How many threads one TensorFlow operation may use; None for as many as
+        there are cores.
       start_timeout: Seconds to wait until the worker answers.
 
     Raises:
@@ -57,9 +63,10 @@ class Worker:
         start_timeout: float = 60.0,
     ):
         if threading.current_thread() is not threading.main_thread():
-            # PR_SET_PDEATHSIG fires when the *thread* that forked ends, not the process.
+            # PR_SET_PDEATHSIG fires when the *thread* that forked the child ends, not its process.
             raise WorkerError(
-                "the TFF worker must be started from the main thread, so that it lives as long as the program"
+                "the TFF worker must be started from the main thread, so that it lives as long as "
+                "the program"
             )
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
         port = portpicker.pick_unused_port()
@@ -83,7 +90,8 @@ class Worker:
             ),
         )
         atexit.register(self.stop)
-        # Not closed in `stop`: a thread of gRPC that still polls a closed channel aborts the interpreter at exit.
+        # `stop` does not close the channel: a thread of gRPC that still polls a closed channel
+        # aborts the interpreter at exit.
         self._channel = grpc.insecure_channel(f"localhost:{port}", _GRPC_OPTIONS)
         self.stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
         deadline = time.monotonic() + start_timeout
@@ -110,8 +118,8 @@ class Worker:
         """Raises `WorkerError`, with the end of the log, if the child has ended."""
         if self._process.poll() is not None:
             raise WorkerError(
-                f"the TFF worker (process {self.pid}) ended with code {self._process.returncode}; its log ends with:\n"
-                f"{self.log_tail()}"
+                f"the TFF worker (process {self.pid}) ended with code {self._process.returncode}; "
+                f"its log ends with:\n{self.log_tail()}"
             )
 
     def log_tail(self, num_bytes: int = 2000) -> str:
@@ -134,10 +142,10 @@ class Worker:
 
 
 class ExecutorFactory(tff.framework.ExecutorFactory):
-    """Holds one executor, closed as soon as another number of clients is asked for.
+    """Holds one executor, and closes it as soon as another number of clients is needed.
 
-    TFF's own factory keeps ten and drops them unclosed: under a cohort size that varies, the worker's memory grows
-    without bound.
+    TFF's own factory keeps ten executors and drops them without closing them: if the size of the
+    cohort varies, the worker's memory grows without bound.
     """
 
     def __init__(self, worker: Worker):
@@ -151,7 +159,7 @@ class ExecutorFactory(tff.framework.ExecutorFactory):
         if self._executor is None or cardinalities != self._cardinalities:
             self.clean_up_executor(cardinalities)
             self._executor = tff.framework.RemoteExecutor(self._worker.stub)
-            # A computation without clients names no placement, and the worker asks for one.
+            # A computation without clients names no placement, but the worker needs one.
             self._executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
             self._cardinalities = dict(cardinalities)
         return self._executor
@@ -190,9 +198,7 @@ def _die_with_parent(parent_pid: int):
 
     def before_exec():
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if (
-            os.getppid() != parent_pid
-        ):  # The parent ended between fork and prctl: the signal will never come.
-            os._exit(1)
+        if os.getppid() != parent_pid:
+            os._exit(1)  # The parent ended between fork and prctl: the signal will never come.
 
     return before_exec

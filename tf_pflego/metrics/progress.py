@@ -8,7 +8,7 @@ import tqdm
 
 
 class Progress:
-    """A bar on a terminal, a line for each evaluated round elsewhere.
+    """Shows a bar on a terminal, and a line for each evaluated round elsewhere.
 
     Args:
       num_rounds: T.
@@ -27,7 +27,7 @@ class Progress:
             )
 
     def add_round(self, record: dict[str, Any]) -> None:
-        """Shows a round that is done."""
+        """Shows a finished round."""
         text = None
         if "test_accuracy/client_mean" in record:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
@@ -46,7 +46,7 @@ class Progress:
             )
 
     def close(self) -> None:
-        """Leaves the terminal in order."""
+        """Closes the bar, if there is one, so that the terminal is left in order."""
         if self._bar is not None:
             self._bar.close()
 
@@ -69,7 +69,7 @@ def result_table(summary: dict[str, Any], title: str) -> str:
                 values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
                 rows.append((f"test accuracy, {label}, mean per {mean}", *values))
     rows.append(("training loss, all clients", f"{summary['train_loss']:.4f}", ""))
-    rows.append(("seconds a round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
+    rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     rows.append(
         (
             "megabytes down, up (all rounds)",

@@ -1,4 +1,4 @@
-"""The directory of a run: config.json, partition.npz, metrics.jsonl, clients.csv and, last, summary.json."""
+"""The directory of a run: its configuration, partition, metrics, clients and, last, summary."""
 
 import csv
 import json
@@ -23,11 +23,12 @@ class RunDirectory:
     """Writes the files of one run.
 
     Args:
-      path: The directory; made if it is not there.
-      overwrite: Whether the files of a run that it holds may be replaced. Nothing is removed before `start`.
+      path: The directory; it is made if it does not exist.
+      overwrite: Whether the files of another run in the directory may be replaced. Nothing is
+        removed before `start`.
 
     Raises:
-      RunDirectoryError: It holds another run, or cannot be written.
+      RunDirectoryError: The directory holds another run, or cannot be written.
     """
 
     def __init__(self, path: str, overwrite: bool = False):
@@ -35,10 +36,12 @@ class RunDirectory:
         held = [name for name in _FILES if (self.path / name).exists()]
         if held and not overwrite:
             raise RunDirectoryError(
-                f"`output_dir` must not hold another run; {self.path} has {', '.join(reversed(held))}. Choose another "
-                "--output_dir, or replace that run with --overwrite."
+                f"`output_dir` must not hold another run; {self.path} has "
+                f"{', '.join(reversed(held))}. Choose another --output_dir, or replace that run "
+                "with --overwrite."
             )
-        # Tried where the directory will be made, before a run is paid for; nothing is left there.
+        # A file is written where the directory will be made, to find out before a run costs time
+        # whether that works. Nothing is left there.
         existing = next(
             parent for parent in (self.path, *self.path.absolute().parents) if parent.exists()
         )
@@ -46,8 +49,8 @@ class RunDirectory:
             tempfile.TemporaryFile(dir=existing).close()
         except OSError as error:
             raise RunDirectoryError(
-                f"`output_dir` must be a directory that can be written; {existing} is not ({error.strerror}). Choose another "
-                "--output_dir."
+                f"`output_dir` must be a directory that can be written; {existing} is not "
+                f"({error.strerror}). Choose another --output_dir."
             ) from error
         self._metrics = None
 
@@ -61,14 +64,14 @@ class RunDirectory:
         self._metrics = open(self.path / "metrics.jsonl", "w", encoding="utf-8")
 
     def add_round(self, record: dict[str, Any]) -> None:
-        """Appends a line to metrics.jsonl; it is on its way to the disk when this returns."""
+        """Appends a line to metrics.jsonl and flushes it, so that others can read it."""
         self._metrics.write(json.dumps(record) + "\n")
         self._metrics.flush()
 
     def finish(
         self, summary: dict[str, Any], evaluations: dict[str, Evaluation], data: ClientData
     ) -> None:
-        """Writes clients.csv, a row per client, and summary.json, which says that the run is whole.
+        """Writes clients.csv, with one row per client, and summary.json, which marks a whole run.
 
         Args:
           summary: What `training.summarize` returns.
@@ -103,10 +106,12 @@ class RunDirectory:
 
 
 def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
-    """Returns the commit of a package's source tree, with "+changes" if the package differs, or None where git has none.
+    """Returns the commit of a package's source tree, or None if git has none.
 
-    What lies beside the package, results for one, makes no other program. A repository that only surrounds it, as that of a
-    project whose environment it is installed into, is not its source tree.
+    If the package differs from its commit, "+changes" is appended. Files outside the package, such
+    as results, do not count, since they do not change the program. A repository that merely
+    surrounds the package is not its source tree; for example, the package may be installed into an
+    environment that lies in the repository of another project.
     """
 
     def git(*arguments):

@@ -1,4 +1,7 @@
-"""A client's linear head: logits z = W (phi, 1), losses, and where it starts. Source: PFLEGO, section 3.1."""
+"""A client's linear head: its logits z = W (phi, 1) and the heads that training starts from.
+
+Source: PFLEGO, section 3.1.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +19,7 @@ def logits(head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor | None =
     Args:
       head: The head.
       features: The features.
-      num_classes: [] int32, K_i; the classes from there on are absent. None where all are present.
+      num_classes: [] int32, K_i; the classes from K_i on are absent. None if all are present.
     """
     bias = head[:, -1]
     if num_classes is not None:
@@ -25,7 +28,7 @@ def logits(head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor | None =
 
 
 def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: int) -> tf.Tensor:
-    """Returns a head [rows, M + 1] of Uniform[0, 1) in the client's classes, 0 in the others.
+    """Returns a head [rows, M + 1] from Uniform[0, 1) for the client's classes, 0 for the others.
 
     Source: PFLEGO, section 3.2.
 
@@ -40,7 +43,7 @@ def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: in
 
 
 def glorot(seed: int, num_classes: int, num_features: int) -> tf.Tensor:
-    """Returns a head [num_classes, M + 1] of Glorot and Bengio's uniform distribution, its biases 0."""
+    """Returns a head [num_classes, M + 1] from Glorot's uniform distribution, with biases of 0."""
     limit = (6.0 / (num_features + num_classes)) ** 0.5
     kernel = seeds.generator(seed, "classifier").uniform(-limit, limit, (num_classes, num_features))
     return tf.constant(np.pad(kernel, [(0, 0), (0, 1)]), tf.float32)
@@ -49,10 +52,10 @@ def glorot(seed: int, num_classes: int, num_features: int) -> tf.Tensor:
 def orthogonal(seed: int, num_classes: int, num_features: int) -> np.ndarray:
     """Returns a head [num_classes, M + 1] of random orthonormal rows with biases of 0.
 
-    Where there are more classes than features its columns are orthonormal. Source: FedBABU.
+    If there are more classes than features, its columns are orthonormal instead. Source: FedBABU.
     """
     longer, shorter = max(num_classes, num_features), min(num_classes, num_features)
     q, r = np.linalg.qr(seeds.generator(seed, "orthogonal_head").normal(size=(longer, shorter)))
-    q *= np.sign(np.diag(r))  # Which makes it uniform among all such matrices.
+    q *= np.sign(np.diag(r))  # This makes it uniform among all such matrices.
     kernel = q.T if num_classes < num_features else q
     return np.pad(kernel, [(0, 0), (0, 1)]).astype(np.float32)

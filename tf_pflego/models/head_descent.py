@@ -5,7 +5,7 @@ import tensorflow as tf
 from tf_pflego.core import optimizers
 from tf_pflego.models.head_objective import HeadObjective
 
-# Steps in one turn of the loop: a turn costs as much as several of a small step's operations.
+# Steps per turn of the loop, since a turn costs as much as several operations of a small step.
 _UNROLLED_STEPS = 7
 
 
@@ -21,7 +21,7 @@ def gradient_descent(
     Args:
       objective: The client's loss.
       head: [K, M + 1]; the rows of absent classes stay as they are.
-      steps: How many steps; none returns the head as it is.
+      steps: How many steps; with 0, the head is returned as it is.
       rate: The learning rate.
       momentum: m; a step moves by -rate v, where v <- m v + gradient starts from 0.
     """
@@ -34,7 +34,7 @@ def minimize(
     objective: HeadObjective, head: tf.Tensor, steps: int, optimizer: optimizers.Optimizer
 ) -> tf.Tensor:
     """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
-    if steps == 0 or objective.rows == 1:  # One class alone has no loss.
+    if steps == 0 or objective.rows == 1:  # With one class the loss is 0.
         return head
 
     def step(wide, state):
@@ -46,10 +46,10 @@ def minimize(
 
 
 def _descend_two_classes(objective, head, steps, rate):
-    """Follows d = W_1 - W_0 alone, by products with a vector: the gradient's rows are opposite.
+    """Follows only d = W_1 - W_0, since the gradient's two rows are each other's negative.
 
-    The error of class 1 is sigmoid(d . phi) - y, that of class 0 its opposite, so d moves twice as
-    far as either.
+    Products with a matrix then become products with a vector. The error of class 1 is
+    sigmoid(d . phi) - y and that of class 0 is its negative, so d moves twice as far as either row.
     """
     if steps == 0:
         return head

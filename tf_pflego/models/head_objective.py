@@ -1,13 +1,14 @@
-"""The loss of a head over fixed features, laid out for the inner loops of PFLEGO and its kin.
+"""The loss of a head over fixed features, laid out for the inner loops of PFLEGO and others.
 
 With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors
 E_kj = (softmax(Z)_kj - [y_j = k]) / n:
 
     l(W) = mean_j cross_entropy(softmax(Z_j), y_j),  dl/dW = E X,  dl/dfeatures = E^T W[:, :M]
 
-The classes come first in Z and E, so that every product has its thin side first; and X is as wide
-as whole cache lines, the surplus columns being 0. Both make products with so few rows several
-times faster than the layout of `models.head`. A head in this layout is called wide.
+The classes come first in Z and E, so that the thin side of every product comes first, and X has
+additional columns of 0, which make it as wide as whole cache lines. With so few rows, both make the
+products several times faster than in the layout of `models.head`. A head in this layout is called
+wide.
 """
 
 from collections.abc import Callable
@@ -26,12 +27,12 @@ class HeadObjective:
     Args:
       features: [n, M] float32.
       labels: [n] int32.
-      rows: K, the rows of the heads that it will be given.
-      num_classes: [] int32, K_i; the rows from there on are absent classes, which have no
-        probability and stay as they are. None where all are present.
+      rows: K, the number of rows of a head.
+      num_classes: [] int32, K_i; the rows from K_i on are absent classes, which have no probability
+        and stay as they are. None if all are present.
 
     Attributes:
-      inputs: X, [n, M'] float32; M' is M + 1 rounded up.
+      inputs: X, [n, M'] float32; M' is M + 1 rounded up to whole cache lines.
       targets: [K, n] float32, one-hot labels.
       example_weight: [] float32, 1 / n.
       rows: K.
@@ -81,22 +82,22 @@ class HeadObjective:
             product = tf.linalg.matmul(self.inputs, vector)
             return tf.linalg.matmul(self.inputs, self.example_weight * product, transpose_a=True)
 
-        # The mean of X, which for features that are not negative is close to the eigenvector.
+        # The mean of X is close to the eigenvector if no feature is negative.
         mean = tf.reduce_mean(self.inputs, axis=0)[:, None]
         return _largest_eigenvalue(gram, mean) / 2
 
     def curvature(self, head: tf.Tensor) -> tf.Tensor:
         """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1].
 
-        It is at most L, and mostly far below.
+        It is at most L, and usually far below it.
         """
         wide = self.widen(head)
         return _largest_eigenvalue(self.hessian_at(wide), self.wide_gradient(self.errors_at(wide)))
 
-    # What an inner loop works on: heads as wide as X.
+    # The methods below are for inner loops, which work on heads as wide as X.
 
     def widen(self, head: tf.Tensor) -> tf.Tensor:
-        """Returns [K, M'] for a head [K, M + 1]; absent classes get a bias that rules them out."""
+        """Returns [K, M'] for a head [K, M + 1]; absent classes get a bias that excludes them."""
         if self._present is not None:
             bias = tf.where(self._present, head[:, -1:], ABSENT_LOGIT)
             head = tf.concat([head[:, :-1], bias], axis=1)
@@ -139,9 +140,10 @@ class HeadObjective:
 
 
 def _largest_eigenvalue(product, start):
-    """Returns [] the largest eigenvalue of a positive semidefinite matrix, from below.
+    """Returns [] an estimate from below of the largest eigenvalue of a matrix.
 
-    By power iteration from the matrix `start`, whose elements are taken as one vector.
+    The matrix is positive semidefinite. The estimate comes from power iteration, which starts from
+    the elements of `start`, taken as one vector.
     """
     vector = start
     for _ in range(_POWER_ITERATIONS):

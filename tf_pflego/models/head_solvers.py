@@ -1,11 +1,11 @@
 """Solvers for a head over fixed features: alternatives to PFLEGO's tau - 1 gradient steps.
 
 PFLEGO, section 3.2, admits any solver that does not raise the client's loss. That is checked here:
-where a solver ends with a larger loss than it started from, or with a loss that is no number,
-gradient descent with the rate 1 / L takes its place, which cannot raise the loss.
+if a solver ends with a larger loss than it started from, or with a loss that is not a number, its
+result is replaced by that of gradient descent with the rate 1 / L, which cannot raise the loss.
 
-A step of each solver is one product with the features and one with their transpose, so that equal
-`steps` cost about the same.
+A step of each solver takes one product with the features and one with their transpose, so that
+equal `steps` cost about the same.
 """
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ from tf_pflego.models.head_objective import HeadObjective
 SOLVERS = ("gd", "momentum", "adam", "newton")
 
 _CONJUGATE_STEPS = 9
-# The Hessian of a separable problem tends to 0: a share of L is added to its diagonal.
+# The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
 _NEWTON_DAMPING = 1e-4
 _MOST_HALVINGS = 10
 
@@ -33,7 +33,7 @@ def solve(
 
     Args:
       objective: The client's loss.
-      head: [K, M + 1], where to start; the rows of absent classes stay as they are.
+      head: [K, M + 1], the head to start from; the rows of absent classes stay as they are.
       steps: How many steps.
       solver: One of `SOLVERS`; newton takes one Newton step, by conjugate gradients, per ten steps.
       rate: The learning rate; newton needs none.
@@ -44,7 +44,7 @@ def solve(
     solved = run(objective, head, steps, rate)
     started, ended = objective.loss(head), objective.loss(solved)
     return tf.cond(
-        ended <= started,  # False, too, where it is not a number.
+        ended <= started,  # This is false also if `ended` is not a number.
         lambda: solved,
         lambda: gradient_descent(objective, head, steps, 1 / objective.smoothness()),
     )
@@ -56,17 +56,18 @@ def automatic_rate(
     """Returns [] a learning rate for `solve` that nobody has to tune.
 
     The rate is min(1/c, largest), where c is the curvature of the loss at `head`. Proposition 2
-    asks for less than 2/L. L holds for any head, and it is so far above c where most predictions
-    of a client are sure that a rate of 1/L leaves the head behind the features; `solve` makes sure
-    that the loss does not rise. Before the features have grown c is small, and the head would run
-    ahead of them: `largest` holds it back.
+    asks for a rate below 2/L, where L bounds the curvature at any head. But if a client is sure of
+    most of its predictions, L is so far above c that with a rate of 1/L the head falls behind the
+    features. The rate used here may be larger, because `solve` makes sure that the loss does not
+    rise. Before the features have grown, c is small, and the head would run ahead of the features:
+    `largest` holds it back.
 
     Args:
       objective: The client's loss.
-      head: [K, M + 1], where `solve` will start.
-      solver: The solver, which must have a rate like that of gradient descent: any but Adam.
-        Momentum m goes 1 / (1 - m) times as far, and its rate is smaller by that factor.
-      largest: The largest rate; PFLEGO has rho I/r, the rate of its last step on the head.
+      head: [K, M + 1], the head that `solve` will start from.
+      solver: Any solver but Adam, whose rate does not mean what that of gradient descent does.
+        Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor.
+      largest: The largest rate; PFLEGO passes rho I/r, the rate of its last step on the head.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
@@ -131,7 +132,7 @@ def _conjugate_gradients(matrix, target):
 
 
 def _loop(step, steps, *start):
-    """Returns the first of the values that `step` carries from turn to turn."""
+    """Returns the first of the values that `step` carries from turn to turn, after the last."""
     return tf.while_loop(
         lambda k, *_: k < steps, step, (tf.constant(0), *start), maximum_iterations=steps
     )[1]

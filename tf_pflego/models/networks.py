@@ -1,4 +1,4 @@
-"""The bodies of the paper's three networks. Source: PFLEGO, Table 4 (kernels) and Table 5 (feature sizes)."""
+"""The bodies of the PFLEGO paper's three networks: Tables 4 (kernels) and 5 (feature sizes)."""
 
 import tensorflow as tf
 
@@ -6,12 +6,12 @@ from tf_pflego.core import seeds
 
 
 def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.keras.Model":
-    """MNIST, Fashion-MNIST, EMNIST and digits: flatten, dense 200 ReLU; M = 200."""
+    """For MNIST, Fashion-MNIST, EMNIST and digits: flatten, dense 200 ReLU; M = 200."""
     return _sequential("mlp", example_shape, [tf.keras.layers.Flatten(), _dense(units, seed, 0)])
 
 
 def cifar_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
-    """CIFAR: twice (convolution 64 5x5 ReLU, max pooling 3/2), dense 384 and 192 ReLU; M = 192."""
+    """For CIFAR: 2 x (convolution 64 5x5 ReLU, max pooling 3/2), dense 384, 192 ReLU; M = 192."""
     pool = {"pool_size": 3, "strides": 2, "padding": "same"}
     return _sequential(
         "cifar_cnn",
@@ -29,7 +29,7 @@ def cifar_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
 
 
 def omniglot_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
-    """Omniglot: four times (convolution 64 3x3 ReLU, max pooling 2/2); M = 64 for 28x28."""
+    """For Omniglot: 4 x (convolution 64 3x3 ReLU, max pooling 2/2); M = 64 for 28x28 images."""
     layers = []
     for k in range(4):
         layers += [

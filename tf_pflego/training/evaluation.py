@@ -1,4 +1,4 @@
-"""What every client, drawn or not, would be served now: loss (equation 1) and test accuracy."""
+"""The evaluation of all clients, drawn or not, as served now: loss (equation 1) and accuracy."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 class Evaluation(NamedTuple):
     """Mergeable statistics of every client under one of the models that are served."""
 
-    train_loss: np.ndarray | None  # [I] float64, l_i, if it was asked for
+    train_loss: np.ndarray | None  # [I] float64, l_i, if it was requested
     train_examples: np.ndarray  # [I] int64, N_i
     test_hits: np.ndarray  # [I] int64
     test_examples: np.ndarray  # [I] int64
@@ -24,7 +24,8 @@ class Evaluation(NamedTuple):
 def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     """Returns the metrics of all models that are served.
 
-    Those of the first model have plain names; those of another are NAME/train_loss and so on.
+    The metrics of the first model have plain names; those of another model are NAME/train_loss and
+    so on.
     """
     metrics = {}
     for position, (name, evaluation) in enumerate(evaluations.items()):
@@ -34,7 +35,7 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
 
 
 def accuracies(name: str, hits: np.ndarray, examples: np.ndarray) -> dict[str, float]:
-    """Returns the accuracy as the mean over clients and over examples."""
+    """Returns the accuracy as a mean over clients and as a mean over examples."""
     return {
         f"{name}/client_mean": float(np.mean(hits / examples)),
         f"{name}/example_mean": float(hits.sum() / examples.sum()),

@@ -1,6 +1,6 @@
 """A federation that trains: the state of a run, and one round after the other.
 
-Everything that a round depends on is the seed, the round's number, the server state and the clients' states.
+A round depends only on the seed, its number, the server's state and the clients' states.
 """
 
 import time
@@ -18,10 +18,10 @@ from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
 
-# What a record of a round has besides metrics.
+# What the record of a round has besides metrics.
 _BOOKKEEPING = ("round", "participants", "seconds", "bytes_down", "bytes_up")
 
-# The papers report the mean over this many rounds, the last ones; they are always evaluated.
+# Papers report the mean over this many last rounds, which are therefore always evaluated.
 LAST_ROUNDS = 10
 
 
@@ -29,9 +29,9 @@ class Simulation:
     """One run of an algorithm over a federation.
 
     Args:
-      algorithm: What to train.
-      data: The clients.
-      participation: Who takes part in a round.
+      algorithm: The algorithm to train with.
+      data: The clients' data.
+      participation: How the participants of a round are drawn.
       engine: Where clients run: tff or in_process.
       seed: The seed of the run.
 
@@ -50,8 +50,8 @@ class Simulation:
     ):
         if participation.num_clients != data.num_clients:
             raise ValueError(
-                f"`participation.num_clients` must be the {data.num_clients} clients of `data`; got "
-                f"{participation.num_clients}."
+                f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
+                f"got {participation.num_clients}."
             )
         if algorithm.model.num_classes < data.num_classes.max():
             raise ValueError(
@@ -85,30 +85,33 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Ends the engine, and with it its worker process, and lets go of the data files."""
+        """Closes the engine, which ends its worker process and closes the data files."""
         self._engine.close()
 
     def client_states(self, client_ids: Sequence[int]) -> Structure:
-        """Returns the states of clients, each leaf with a leading axis; the arrays are copies.
+        """Returns copies of the states of clients, with a leading axis of clients in each leaf.
 
-        A client that has not taken part yet is shown the state that it would start from.
+        For a client that has not taken part yet, this is the state that it would start from.
         """
         return self._engine.read_states(client_ids, self.server_state)
 
     def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
-        """Puts other states, each leaf with a leading axis, in the place of those of clients."""
+        """Replaces the states of clients; each leaf has a leading axis of clients."""
         self._engine.write_states(client_ids, states)
 
     def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
         """Runs the next round.
 
         Args:
-          evaluate: Whether to test the participants after their local training, and all clients after the round.
-          train_loss: Whether the evaluation has the loss over all training examples too, the dearest part of it.
+          evaluate: Whether to test the participants after their local training, and all clients
+            after the round.
+          train_loss: Whether the evaluation includes the loss over all training examples, which is
+            its most expensive part.
 
         Returns:
-          The metrics of the round: `round`, `participants` (how many), `seconds` (of training), `bytes_down`, `bytes_up`;
-          if evaluated also `test_accuracy/*`, `train_loss` and, if anyone took part, `participant_test_accuracy/*`.
+          The metrics of the round: `round`, `participants` (their number), `seconds` (of training),
+          `bytes_down` and `bytes_up`. An evaluated round also has `test_accuracy/*`, `train_loss`
+          if `train_loss` is set and, if anyone took part, `participant_test_accuracy/*`.
         """
         started = time.perf_counter()
         number = self.round_number + 1
@@ -141,7 +144,7 @@ class Simulation:
                     participant_metrics = accuracies(
                         "participant_test_accuracy", outcome.test_hits, sizes
                     )
-        except BaseException:  # A round that is broken off, by Ctrl-C too, has moved nothing.
+        except BaseException:  # A round that is interrupted, even by Ctrl-C, changes nothing.
             self._engine.roll_back()
             raise
         self._engine.commit()
@@ -164,8 +167,8 @@ class Simulation:
         """Returns the statistics of all clients as they would be served now.
 
         Args:
-          train_loss: Whether to compute the losses; a pass over all training examples, of which
-            there are often many more.
+          train_loss: Whether to compute the losses. This takes a pass over all training examples,
+            which are often many more than the test examples.
 
         Returns:
           The statistics of the first model that the algorithm serves.
@@ -173,7 +176,7 @@ class Simulation:
         return next(iter(self.evaluate_all(train_loss).values()))
 
     def evaluate_all(self, train_loss: bool = True) -> dict[str, Evaluation]:
-        """Returns what `evaluate` does, for each model that the algorithm serves, by its name."""
+        """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
         ids = range(self.data.num_clients)
         client_seeds = seeds.client_seeds(self.seed, "evaluation", ids, self.round_number)
         statistics = self._engine.evaluate(ids, client_seeds, self.server_state, train_loss)
@@ -192,13 +195,14 @@ class Simulation:
         train_loss_every: int = 10,
         on_round: Callable[[dict], None] | None = None,
     ) -> dict[str, float]:
-        """Runs rounds and sums them up.
+        """Runs rounds and summarises them.
 
         Args:
-          num_rounds: T, how many.
-          eval_every: Evaluate each round whose number it divides; the last ten always.
-          train_loss_every: Of these, compute the training loss of each whose number it divides, and of the last.
-          on_round: Called with each round's metrics.
+          num_rounds: T, the number of rounds.
+          eval_every: Each round whose number this divides is evaluated, and so are the last ten.
+          train_loss_every: The training loss is computed in each evaluated round whose number this
+            divides, and in the last round.
+          on_round: Called with the metrics of each round.
 
         Returns:
           See `summarize`.
@@ -243,7 +247,7 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
 
 
 class _ServerFunctions:
-    """The server's side of an exchange, traced."""
+    """The server's functions of an exchange, traced."""
 
     def __init__(self, exchange: Exchange):
         self.update = Traced(exchange.server_update)
