@@ -16,6 +16,7 @@ from tf_pflego import main
 
 ROOT = pathlib.Path(__file__).parent.parent
 TIMEOUT_SECONDS = 300
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 SMALL = (
     "--dataset=digits",
     "--num_clients=10",
@@ -132,11 +133,12 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
 
 def in_this_process(flags, capsys):
     """Returns what `program` does, without starting a process, which would take seconds."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         code = main.main(["tf_pflego", *flags])
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(flags, code, printed.out, printed.err)
 

@@ -74,8 +74,17 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
 
 
-def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]:
+def run(
+    run_config: config.RunConfig,
+    on_round: Callable[[dict], None] | None = None,
+    **hyper_parameters: Any,
+) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
+
+    Args:
+      run_config: The run.
+      on_round: Called with the metrics of each round, when they are written.
+      **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
       ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
@@ -96,9 +105,9 @@ def run(run_config: config.RunConfig, **hyper_parameters: Any) -> dict[str, Any]
                 simulation.data.partition,
             )
         progress = Progress(run_config.num_rounds)
-        listeners: list[Callable[[dict], None]] = [progress.add_round] + (
-            [directory.add_round] if directory else []
-        )
+        listeners: list[Callable[[dict], None]] = [progress.add_round]
+        listeners += [directory.add_round] if directory else []
+        listeners += [on_round] if on_round else []
         try:
             summary = simulation.run(
                 run_config.num_rounds,

@@ -9,7 +9,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its
 
 import logging as python_logging
 import re
-import signal
 import sys
 import time
 import warnings
@@ -26,6 +25,7 @@ try:
     from absl import flags, logging
 
     from tf_pflego import config, engines, experiment
+    from tf_pflego.interruption import Interruption
     from tf_pflego.metrics import result_table
 except (ImportError, TypeError, AttributeError) as error:
     # Packages whose versions do not fit together raise these errors when they are imported.
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv if argv is None else argv)
     _silence()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    interruption = Interruption()
     flag_values = flags.FlagValues()
     config.define_flags(flag_values)
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
-        summary = experiment.run(run_config, **hyper_parameters)
+        summary = experiment.run(run_config, interruption.between_rounds, **hyper_parameters)
     except flags.Error as error:
         return _fail(_explain(error, flag_values))
     except (ValueError, ImportError, OSError) as error:
