@@ -23,12 +23,19 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, config, data, engines, models
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    ClientResult,
+    Exchange,
+    Served,
+    Weights,
+    no_client_state,
+)
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-NETWORKS = ("fashion_mnist", "omniglot", "synthetic")
+NETWORKS = ("fashion_mnist", "omniglot", "synthetic", "large_models")
 LOCAL_STEPS = 50
 WARM_UP = 3
 _FLOOR_BYTES = 2**31
@@ -297,6 +304,57 @@ def measure_steps(name, clients, body, per_round, repeats, report):
     report[f"{name}/pflego/in_process/tau100_over_tau1"] = ratio(seconds[100], seconds[1])
 
 
+def measure_large_models(report, repeats):
+    """Rounds in which ten clients are given, or give back, a network of 8 MiB each."""
+    clients = federation([20] * 20, [5] * 20, 2, (28, 28, 1))
+    model = models.SplitModel(models.mlp((28, 28, 1), 0, units=2640), 2)
+    built = {
+        "ditto": algorithms.build("ditto", model, local_steps=1),
+        "client_messages": echo(model),
+    }
+    for name, algorithm in built.items():
+        runs = {
+            engine: Simulation(algorithm, clients, Participation(20, 10), engine)
+            for engine in engines.NAMES
+        }
+        seconds = in_turn({engine: run.run_round for engine, run in runs.items()}, repeats)
+        for engine, run in runs.items():
+            run.close()
+            report[f"large_models/{name}/{engine}/seconds"] = spread(seconds[engine])
+        in_process, on_tff = seconds["in_process"], seconds["tff"]
+        report[f"large_models/{name}/tff_over_in_process"] = ratio(on_tff, in_process)
+
+
+def echo(model):
+    """Returns an algorithm whose server sends theta to each client alone, which sends it back."""
+
+    def to_each(theta, ids, round_):
+        return [tf.tile(w[None], [tf.size(ids)] + [1] * len(w.shape)) for w in theta]
+
+    def client_update(message, state, client, round_):
+        theta = [client.client_weight * w for w in client.message]
+        return ClientResult(with_head(theta), summed=theta)
+
+    def with_head(theta):
+        return Weights(theta, tf.zeros([model.num_classes, model.num_features + 1]))
+
+    return Algorithm(
+        name="echo",
+        model=model,
+        init_server=lambda federation: model.initial_weights().theta,
+        init_client=no_client_state,
+        exchanges=(
+            Exchange(
+                broadcast=lambda theta, round_: (),
+                client_update=client_update,
+                server_update=lambda theta, uploads, round_: theta,
+                client_messages=to_each,
+            ),
+        ),
+        served={"generic": Served(lambda theta, state: with_head(theta), model.predict)},
+    )
+
+
 def measure_federation_size(report, repeats):
     """Times rounds of PFLEGO for several I, with small random clients and equal cohorts.
 
@@ -383,6 +441,8 @@ def main():
         measure_network("omniglot", clients, body, everybody, 0, 5, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)
+    if "large_models" in chosen:
+        measure_large_models(report, 5)
     show(report)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

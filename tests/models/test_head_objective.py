@@ -32,6 +32,9 @@ def test_closed_form_gradients_are_those_of_the_loss(num_features, classes):
     np.testing.assert_allclose(
         objective.features_gradient(errors, head), expected[1], atol=TOLERANCE
     )
+    of_head, of_features = objective.gradients(head, 3.0)
+    np.testing.assert_allclose(of_head, expected[0], atol=TOLERANCE)
+    np.testing.assert_allclose(of_features, 3 * expected[1], atol=TOLERANCE)
 
 
 def test_absent_classes_have_no_probability_and_no_gradient():

@@ -85,7 +85,7 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
         features, pull_back = model.features_and_pull_back(theta, client.examples)
         loss = model.head_objective(features, client)
         head = reconstruct(loss, start_of(state, client))
-        g_features = loss.features_gradient(client.client_weight * loss.errors(head), head)
+        _, g_features = loss.gradients(head, client.client_weight)
         g_theta = pull_back(g_features)
         if not keeps_head:
             return ClientResult(theta, summed=g_theta)

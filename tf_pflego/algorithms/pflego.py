@@ -104,12 +104,11 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         loss = model.head_objective(features, client)
         last_rate = config.server_learning_rate * round_.participation_scale
         head = train_head(loss, state.head, largest_rate=last_rate)
-        errors = loss.errors(head)
-        g_theta = pull_back(loss.features_gradient(client.client_weight * errors, head))
+        g_head, g_features = loss.gradients(head, client.client_weight)
         if config.head_step_scale == "exact":
             last_rate *= client.client_weight
-        head -= last_rate * loss.head_gradient(errors)
-        return ClientResult(Weights(theta, head), ClientState(head), summed=g_theta)
+        head -= last_rate * g_head
+        return ClientResult(Weights(theta, head), ClientState(head), summed=pull_back(g_features))
 
     def train_head(loss, head, largest_rate):
         """Takes the tau - 1 steps on W_i."""

@@ -67,6 +67,13 @@ class HeadObjective:
         """Returns dl/dfeatures [n, M]."""
         return tf.linalg.matmul(errors, head[:, :-1], transpose_a=True)
 
+    def gradients(
+        self, head: tf.Tensor, features_weight: "float | tf.Tensor"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the joint gradient: dl/dW [K, M + 1] and features_weight dl/dfeatures [n, M]."""
+        errors = self.errors(head)
+        return self.head_gradient(errors), self.features_gradient(features_weight * errors, head)
+
     def loss(self, head: tf.Tensor) -> tf.Tensor:
         """Returns [] l(W)."""
         return self.loss_at(self.widen(head))
