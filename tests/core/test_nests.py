@@ -28,3 +28,8 @@ def test_weighted_sums_of_a_cohort():
     stacked = {"x": tf.constant([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])}
     sums = nests.weighted_sums(tf.constant([[1.0, 1.0, 1.0], [0.0, -1.0, 0.5]]), stacked)
     np.testing.assert_allclose(sums["x"], [[3, 3], [1, 0]])
+
+
+def test_inner_products_of_a_cohort():
+    stacked = tf.nest.map_structure(lambda a, b: tf.stack([a, b]), A, B)
+    np.testing.assert_allclose(nests.inner_products(stacked, B), [9, 25 + 1 + 4])

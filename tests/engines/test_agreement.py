@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.test_contract import DRAFTS, NAMES, build
+from tests.algorithms.test_contract import NAMES, TOYS, build
 from tests.conftest import make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
@@ -43,7 +43,7 @@ def assert_agreement(algorithm, clients):
                 assert a[key] == b[key], key
 
 
-@pytest.mark.parametrize("name", [*NAMES, *DRAFTS])
+@pytest.mark.parametrize("name", [*NAMES, *TOYS])
 def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
     assert_agreement(build(name, tiny_model), tiny_clients)
 

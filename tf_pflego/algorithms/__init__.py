@@ -2,15 +2,25 @@
 
 from typing import Any
 
+from tf_pflego.algorithms.apfl import ApflConfig, build_apfl
 from tf_pflego.algorithms.ditto import DittoConfig, build_ditto
 from tf_pflego.algorithms.fedavg import FedAvgConfig, build_fedavg
 from tf_pflego.algorithms.fedbabu import FedBabuConfig, build_fedbabu
 from tf_pflego.algorithms.feddane import FedDaneConfig, build_feddane
+from tf_pflego.algorithms.feddyn import FedDynConfig, build_feddyn
 from tf_pflego.algorithms.fedper import FedPerConfig, build_fedper
 from tf_pflego.algorithms.fedprox import FedProxConfig, build_fedprox
 from tf_pflego.algorithms.fedrecon import FedReconConfig, build_fedrecon
 from tf_pflego.algorithms.fedrep import FedRepConfig, build_fedrep
+from tf_pflego.algorithms.fedrod import FedRodConfig, build_fedrod
+from tf_pflego.algorithms.lg_fedavg import LgFedAvgConfig, build_lg_fedavg
+from tf_pflego.algorithms.local import LocalConfig, build_local
+from tf_pflego.algorithms.per_fedavg import PerFedAvgConfig, build_per_fedavg
+from tf_pflego.algorithms.pfedme import PFedMeConfig, build_pfedme
 from tf_pflego.algorithms.pflego import PflegoConfig, build_pflego
+from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
+from tf_pflego.algorithms.pgfed_ce import PGFedCeConfig, build_pgfed_ce
+from tf_pflego.algorithms.pgfedmo import PGFedMoConfig, build_pgfedmo
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
@@ -24,6 +34,16 @@ REGISTRY = {
     "fedprox": (FedProxConfig, build_fedprox),
     "feddane": (FedDaneConfig, build_feddane),
     "ditto": (DittoConfig, build_ditto),
+    "pgfed": (PGFedConfig, build_pgfed),
+    "pgfedmo": (PGFedMoConfig, build_pgfedmo),
+    "pgfed_ce": (PGFedCeConfig, build_pgfed_ce),
+    "local": (LocalConfig, build_local),
+    "feddyn": (FedDynConfig, build_feddyn),
+    "pfedme": (PFedMeConfig, build_pfedme),
+    "apfl": (ApflConfig, build_apfl),
+    "lg_fedavg": (LgFedAvgConfig, build_lg_fedavg),
+    "per_fedavg": (PerFedAvgConfig, build_per_fedavg),
+    "fedrod": (FedRodConfig, build_fedrod),
 }
 
 

@@ -104,6 +104,13 @@ def shuffled(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.argsort(tf.random.stateless_uniform([count], seed))
 
 
+def first_batch(client: Client, batch_size: int) -> Client:
+    """Returns one batch of the client's examples, drawn by its seed."""
+    if batch_size == FULL_BATCH:
+        return client
+    return take(client, shuffled(client.num_examples, client.seed)[:batch_size])
+
+
 def take(client: Client, rows: tf.Tensor) -> Client:
     """Returns the client with some of its examples: `rows` [n] int32."""
     return client._replace(

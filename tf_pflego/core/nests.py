@@ -44,6 +44,16 @@ def squared_distance(first: Structure, second: Structure) -> tf.Tensor:
     return tf.add_n(tf.nest.flatten(squares))
 
 
+def inner_products(stacked: Structure, nest: Structure) -> tf.Tensor:
+    """Returns [c] the inner product of each member of a cohort, each leaf [c, ...], with a nest."""
+    products = tf.nest.map_structure(
+        lambda leaf, one: tf.reduce_sum(leaf * one, axis=list(range(1, leaf.shape.rank))),
+        stacked,
+        nest,
+    )
+    return tf.add_n(tf.nest.flatten(products))
+
+
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
     """Returns weighted sums over a cohort, one for each row of weights.
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tf_pflego.core.optimizers import NAMES as OPTIMIZERS
+from tf_pflego.core import optimizers
 
 
 def setting(
@@ -64,6 +64,26 @@ def client_learning_rate(auto=False):
     return setting(0.007, help_text, above=0, words=("auto",), taken=("auto",) if auto else ())
 
 
+def local_epochs():
+    """Passes over a client's examples, where it trains on mini-batches."""
+    return setting(5, "epochs of a participant's local training on mini-batches", at_least=1)
+
+
+def batch_size():
+    """Examples per mini-batch."""
+    return setting(128, "examples per mini-batch; 0 for all examples of a client", at_least=0)
+
+
+def risk_weight():
+    """mu of PGFed."""
+    return setting(0.1, "mu, weight of the other clients' risks in PGFed", at_least=0)
+
+
+def risk_learning_rate():
+    """eta2 of PGFed."""
+    return setting(0.01, "eta2, learning rate of the weights of the others' risks", at_least=0)
+
+
 def proximal_weight():
     """The setting of mu, the weight of the proximal term."""
     return setting(0.25, "mu, weight of the squared distance to the server's weights", at_least=0)
@@ -82,7 +102,7 @@ def server_learning_rate():
 
 def server_optimizer():
     """How the server applies a gradient of theta."""
-    return setting("adam", "optimiser of theta at the server", choices=OPTIMIZERS)
+    return setting("adam", "optimiser of theta at the server", choices=optimizers.NAMES)
 
 
 def head_solver(choices):
@@ -99,6 +119,20 @@ class HyperParameters:
 
     def __post_init__(self):
         check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class MiniBatches(HyperParameters):
+    """Hyper-parameters of methods whose clients train on mini-batches, by SGD with momentum."""
+
+    local_epochs: int = local_epochs()
+    batch_size: int = batch_size()
+    client_learning_rate: float = client_learning_rate()
+    momentum: float = momentum()
+
+    def optimizer(self) -> optimizers.Optimizer:
+        """Returns the optimiser of the local training."""
+        return optimizers.sgd(self.client_learning_rate, self.momentum)
 
 
 def check(config: Any) -> None:

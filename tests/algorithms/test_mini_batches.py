@@ -1,0 +1,352 @@
+"""Methods that train on mini-batches, against float64 oracles that draw the same batches."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.oracles import averaging, batches, network
+from tf_pflego import algorithms
+from tf_pflego.core import seeds
+from tf_pflego.core.local_training import shuffled
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation
+
+# float32 against float64 over three rounds of up to eight steps on weights of order 1.
+ORACLE_TOLERANCE = 1e-5
+ROUNDS, SEED = 3, 11
+LOCAL = {"client_learning_rate": 0.1, "momentum": 0.9, "local_epochs": 2, "batch_size": 2}
+
+
+def simulation_of(name, model, clients, **config):
+    algorithm = algorithms.build(name, model, **LOCAL | config)
+    participation = Participation(3, 2, "range", (1, 3))
+    return Simulation(algorithm, clients, participation, "in_process", SEED)
+
+
+def rounds_of(simulation):
+    """Yields each round's number and participants; the caller runs it."""
+    for number in range(1, ROUNDS + 1):
+        yield number, simulation.participation.draw(SEED, number).tolist()
+
+
+def flat(weights):
+    """[*theta, head] in float64."""
+    return [np.asarray(w, np.float64) for w in tf.nest.flatten(weights)]
+
+
+def own(simulation, field="weights"):
+    """That part of each client's state, as flat lists."""
+    states = getattr(simulation.client_states(range(3)), field)
+    return [flat(tf.nest.map_structure(lambda leaf, k=k: leaf[k], states)) for k in range(3)]
+
+
+def assert_close(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
+
+
+def draw(clients, client, number):
+    epochs, batch_size = LOCAL["local_epochs"], LOCAL["batch_size"]
+    return batches.of_client(clients, client, SEED, number, epochs, batch_size)
+
+
+def sgd(momentum=LOCAL["momentum"]):
+    return batches.Momentum(LOCAL["client_learning_rate"], momentum)
+
+
+def combine(first, scale, second):
+    """first + scale * second."""
+    return [a + scale * b for a, b in zip(first, second, strict=True)]
+
+
+def dot(first, second):
+    return sum(np.sum(a * b) for a, b in zip(first, second, strict=True))
+
+
+def train(weights, clients, client, number, extra=lambda weights: 0):
+    """The weights after local training on the loss, and on what `extra` adds to its gradient."""
+    optimizer = sgd()
+    for x, y in draw(clients, client, number):
+        gradient, added = batches.gradient(weights, x, y), extra(weights)
+        weights = optimizer.step(weights, combine(gradient, 1, added) if added else gradient)
+    return weights
+
+
+def plain_mean(models):
+    return [np.mean(parts, axis=0) for parts in zip(*models, strict=True)]
+
+
+def weighted_mean(models, clients, participants):
+    return averaging.mean(models, averaging.sizes_of(clients, participants))
+
+
+def test_local(tiny_model, tiny_clients):
+    """Each client's classes are the first of its rows, so the absent rows must not move."""
+    simulation = simulation_of("local", tiny_model, tiny_clients)
+    classes = tiny_clients.num_classes
+    expected = [[*w[:-1], w[-1][:k]] for w, k in zip(own(simulation), classes, strict=True)]
+    absent = own(simulation)[0][-1][2:]
+    for number, participants in rounds_of(simulation):
+        for client in participants:
+            expected[client] = train(expected[client], tiny_clients, client, number)
+        simulation.run_round()
+    for found, wanted, k in zip(own(simulation), expected, classes, strict=True):
+        assert_close([*found[:-1], found[-1][:k]], wanted)
+    np.testing.assert_allclose(own(simulation)[0][-1][2:], absent)
+
+
+def test_lg_fedavg(tiny_model, tiny_clients):
+    """The head's step is taken at the body that the same batch has moved."""
+    simulation = simulation_of("lg_fedavg", tiny_model, tiny_clients)
+    bodies, head = [flat(tiny_model.initial_theta)] * 3, flat(simulation.server_state.weights)[0]
+    for number, participants in rounds_of(simulation):
+        heads = []
+        for client in participants:
+            body, w, of_body, of_head = bodies[client], head, sgd(), sgd()
+            for x, y in draw(tiny_clients, client, number):
+                body = of_body.step(body, batches.gradient([*body, w], x, y)[:-1])
+                (w,) = of_head.step([w], batches.gradient([*body, w], x, y)[-1:])
+            bodies[client] = body
+            heads.append([w])
+        (head,) = weighted_mean(heads, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), [head])
+    for found, wanted in zip(own(simulation, "theta"), bodies, strict=True):
+        assert_close(found, wanted)
+
+
+def test_feddyn(tiny_model, tiny_clients):
+    a = 0.2
+    simulation = simulation_of("feddyn", tiny_model, tiny_clients, dynamic_weight=a)
+    w = flat(simulation.server_state.weights)
+    zeros = [np.zeros_like(leaf) for leaf in w]
+    h, own_h = zeros, [zeros] * 3
+    for number, participants in rounds_of(simulation):
+        models = []
+        for client in participants:
+            correction = own_h[client]
+
+            def extra(v, w=w, correction=correction):
+                return combine([a * leaf for leaf in combine(v, -1, w)], -1, correction)
+
+            trained = train(w, tiny_clients, client, number, extra)
+            moved = combine(trained, -1, w)
+            own_h[client] = combine(own_h[client], -a, moved)
+            h = combine(h, -a / 3, moved)
+            models.append(trained)
+        w = combine(plain_mean(models), -1 / a, h)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), w)
+        assert_close(flat(simulation.server_state.drift), h)
+    for found, wanted in zip(own(simulation, "drift"), own_h, strict=True):
+        assert_close(found, wanted)
+
+
+def test_pfedme(tiny_model, tiny_clients):
+    config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
+    asked = config | {"server_mixing": 0.7, "weight_decay": 0.01}
+    simulation = simulation_of("pfedme", tiny_model, tiny_clients, **asked)
+    w, personal = flat(simulation.server_state.weights), {}
+    for number, participants in rounds_of(simulation):
+        models = []
+        for client in participants:
+            own_w = theta = w
+            for x, y in draw(tiny_clients, client, number):
+                for _ in range(3):
+                    g = batches.gradient(theta, x, y)
+                    g = combine(combine(g, 2.0, combine(theta, -1, own_w)), 0.01, theta)
+                    theta = combine(theta, -0.05, g)
+                own_w = combine(own_w, -2.0 * 0.1, combine(own_w, -1, theta))
+            models.append(own_w)
+            personal[client] = theta
+        w = combine([0.3 * leaf for leaf in w], 0.7, plain_mean(models))
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), w)
+        for client, theta in personal.items():
+            assert_close(own(simulation)[client], theta)
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+def test_apfl(tiny_model, tiny_clients, learnt):
+    config = {"mixing": 0.4, "learn_mixing": learnt}
+    simulation = simulation_of("apfl", tiny_model, tiny_clients, **config)
+    w, state = flat(simulation.server_state.weights), {}
+    for number, participants in rounds_of(simulation):
+        models = []
+        for client in participants:
+            own_w, (v, a), of_w, of_v = w, state.get(client, (w, 0.4)), sgd(), sgd()
+            for x, y in draw(tiny_clients, client, number):
+                g = batches.gradient(
+                    [a * p + (1 - a) * q for p, q in zip(v, own_w, strict=True)], x, y
+                )
+                if learnt:
+                    a = np.clip(a - 0.1 * dot(g, combine(v, -1, own_w)), 0, 1)
+                v = of_v.step(v, [a * leaf for leaf in g])
+                own_w = of_w.step(own_w, batches.gradient(own_w, x, y))
+            state[client] = v, a
+            models.append(own_w)
+        w = weighted_mean(models, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), w)
+        for client, (v, a) in state.items():
+            assert_close(own(simulation)[client], v)
+            assert_close(own(simulation, "share")[client], [a])
+
+
+@pytest.mark.parametrize("meta_gradient", ["fo", "hf"])
+def test_per_fedavg(tiny_model, tiny_clients, meta_gradient):
+    """The Hessian-free product is a difference of float32 gradients, which costs it digits."""
+    config = {"inner_learning_rate": 0.05, "meta_gradient": meta_gradient, "momentum": 0.0}
+    simulation = simulation_of("per_fedavg", tiny_model, tiny_clients, **config)
+    w = flat(simulation.server_state.weights)
+    for number, participants in rounds_of(simulation):
+        models = []
+        for client in participants:
+            own_w, optimizer = w, sgd(0.0)
+            for x, y in draw(tiny_clients, client, number):
+                half = slice(0, (len(y) + 1) // 2), slice(len(y) // 2, len(y))
+                first, second = ((x[rows], y[rows]) for rows in half)
+                inner = combine(own_w, -0.05, batches.gradient(own_w, *first))
+                g = batches.gradient(inner, *second)
+                if meta_gradient == "hf":
+                    d = 1e-3
+                    ahead = batches.gradient(combine(own_w, d, g), *second)
+                    behind = batches.gradient(combine(own_w, -d, g), *second)
+                    g = combine(g, -0.05 / (2 * d), combine(ahead, -1, behind))
+                own_w = optimizer.step(own_w, g)
+            models.append(own_w)
+        w = weighted_mean(models, tiny_clients, participants)
+        simulation.run_round()
+        for a, b in zip(flat(simulation.server_state.weights), w, strict=True):
+            tolerance = ORACLE_TOLERANCE if meta_gradient == "fo" else 1e-4
+            np.testing.assert_allclose(a, b, atol=tolerance, rtol=0)
+
+
+def test_fedrod(tiny_model, tiny_clients):
+    simulation = simulation_of("fedrod", tiny_model, tiny_clients)
+    shared, personal = flat(simulation.server_state.weights), {}
+    for number, participants in rounds_of(simulation):
+        models = []
+        for client in participants:
+            counts = np.bincount(tiny_clients.train.of(client)[1], minlength=3)
+            with np.errstate(divide="ignore"):
+                shares = np.maximum(np.log(counts / counts.sum()), -1e9)
+            w, p = shared, personal.get(client, np.zeros_like(shared[-1]))
+            of_w, of_p = sgd(), sgd()
+            for x, y in draw(tiny_clients, client, number):
+                balanced = [
+                    *w[:-1],
+                    w[-1] + np.pad(shares[:, None], [(0, 0), (w[-1].shape[1] - 1, 0)]),
+                ]
+                g = batches.gradient(balanced, x, y)
+                g_p = batches.gradient([*w[:-1], w[-1] + p], x, y)[-1:]
+                (p,) = of_p.step([p], g_p)
+                w = of_w.step(w, g)
+            personal[client] = p
+            models.append(w)
+        shared = weighted_mean(models, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), shared)
+        for client, p in personal.items():
+            assert_close(own(simulation, "head")[client], [p])
+
+
+PGFED = [
+    ("pgfed", {}),
+    ("pgfed", {"risk_weight": 0.0}),
+    ("pgfedmo", {"risk_momentum": 0.6}),
+    ("pgfed_ce", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "config"), PGFED, ids=["plain", "mu = 0", "momentum", "CE"])
+def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
+    """Weights, A, grad_j and g1_j; without mu the global model is FedAvg's."""
+    mu, a_rate, b = config.get("risk_weight", 0.3), 0.05, config.get("risk_momentum", 0.0)
+    asked = {"risk_weight": 0.3, "risk_learning_rate": a_rate} | config
+    simulation = simulation_of(name, tiny_model, tiny_clients, **asked)
+    theta = flat(simulation.server_state.weights)
+    zeros = [np.zeros_like(w) for w in theta]
+    a, last = np.full([3, 3], 1 / simulation.federation.mean_clients_per_round), {}
+    kept, trained = [zeros] * 3, {}
+    for number, participants in rounds_of(simulation):
+        uploads = {}
+        for client in participants:
+            mixed, mean = zeros, zeros
+            for j, (g, _) in last.items():
+                mixed = combine(mixed, mu * a[client, j], g)
+                mean = combine(mean, mu / len(last), g)
+            kept[client] = combine([b * w for w in kept[client]], 1 - b, mixed)
+            weights, row, optimizer = theta, a[client].copy(), sgd()
+            for x, y in draw(tiny_clients, client, number):
+                slopes = {j: dot(mean, weights) for j in last}
+                if name == "pgfed_ce":
+                    slopes = {j: mu * dot(g, theta) for j, (g, _) in last.items()}
+                gradient = batches.gradient(weights, x, y)
+                weights = optimizer.step(weights, combine(gradient, 1, kept[client]))
+                for j, (_, offset) in last.items():
+                    row[j] = max(0, row[j] - a_rate * (offset + slopes[j]))
+            x, y = network.of_client(tiny_clients.train, client)
+            gradient, risk = (
+                batches.gradient(weights, x, y),
+                network.loss(weights[:-1], weights[-1], x, y),
+            )
+            uploads[client] = gradient, mu * (risk - dot(gradient, weights))
+            a[client], trained[client] = row, weights
+        models = [trained[client] for client in participants]
+        theta, last = weighted_mean(models, tiny_clients, participants), uploads
+        simulation.run_round()
+        state = simulation.server_state
+        assert_close(flat(state.weights), theta)
+        np.testing.assert_allclose(state.risk_weights, a, atol=ORACLE_TOLERANCE)
+        assert state.last_ids.numpy().tolist() == participants
+        for slot, client in enumerate(participants):
+            assert_close([leaf[slot] for leaf in flat(state.gradients)], uploads[client][0])
+            assert_close([state.offsets[client]], [uploads[client][1]])
+            assert_close(own(simulation)[client], trained[client])
+            if name == "pgfedmo":
+                assert_close(own(simulation, "risk_gradient")[client], kept[client])
+    assert (a != a[0, 0]).any() == (mu > 0)
+
+
+def final(name, model, clients, field="weights", **config):
+    """The server's weights after three rounds."""
+    simulation = simulation_of(name, model, clients, **config)
+    for _ in range(ROUNDS):
+        simulation.run_round()
+    return flat(getattr(simulation.server_state, field)), simulation
+
+
+def test_identities(tiny_model, tiny_clients):
+    """PGFedMo without memory is PGFed; APFL with mixing 0 serves what PGFed has with mu 0."""
+    fedavg, _ = final("pgfed", tiny_model, tiny_clients, risk_weight=0.0)
+    assert_close(
+        final("pgfedmo", tiny_model, tiny_clients, risk_momentum=0.0)[0],
+        final("pgfed", tiny_model, tiny_clients)[0],
+    )
+    shared, simulation = final("apfl", tiny_model, tiny_clients, mixing=0.0)
+    assert_close(shared, fedavg)
+    served = simulation.algorithm.served["personalized"]
+    state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([0]))
+    assert_close(flat(served.weights(simulation.server_state, state)), fedavg)
+
+
+def test_per_fedavg_without_an_inner_step_is_fedavg(tiny_model, tiny_clients):
+    """With one example per batch, which is both halves of it."""
+    one = {"batch_size": 1}
+    expected, _ = final("pgfed", tiny_model, tiny_clients, risk_weight=0.0, **one)
+    found, _ = final("per_fedavg", tiny_model, tiny_clients, inner_learning_rate=0.0, **one)
+    assert_close(found, expected)
+
+
+def test_fine_tuning_takes_one_batch_of_the_clients_own_seed(tiny_model, tiny_clients):
+    simulation = simulation_of("per_fedavg", tiny_model, tiny_clients)
+    w = flat(simulation.server_state.weights)
+    result = simulation.evaluate()
+    for client in range(3):
+        x, y = network.of_client(tiny_clients.train, client)
+        (seed,) = seeds.client_seeds(SEED, "evaluation", [client], 0)
+        rows = shuffled(tf.constant(len(y)), seed).numpy()[:2]
+        served = combine(w, -0.1, batches.gradient(w, x[rows], y[rows]))
+        expected = network.loss(served[:-1], served[-1], x, y)
+        np.testing.assert_allclose(result.train_loss[client], expected, atol=ORACLE_TOLERANCE)

@@ -1,0 +1,98 @@
+"""APFL: each client mixes a model of its own with the shared one.
+
+Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", Algorithm 1. What is learnt:
+one network w for all, a network v_i and a share a_i per client; a_i v_i + (1 - a_i) w serves it.
+
+A round:
+  1. The server sends w to the participants; client i sets w_i = w.
+  2. For each mini-batch it takes a step on w_i along grad f_i(w_i), and one on v_i along
+     a_i grad f_i(v~), where v~ = a_i v_i + (1 - a_i) w_i. If the share is learnt,
+     a_i <- a_i - beta <grad f_i(v~), v_i - w_i> first, kept in [0, 1].
+  3. It uploads N_i-weighted w_i, and keeps v_i and a_i.
+  4. The server takes the N_i-weighted mean over the participants.
+
+The server keeps w; client i keeps v_i and a_i.
+
+  paper    here                    shape
+  w        SharedState.weights     body and classifier
+  v_i      ClientState.weights     the same
+  a_i      ClientState.share       []
+  beta     client_learning_rate
+
+Differences from the paper: the mean is weighted by N_i, as that of all methods here. Where PGFed's
+authors compare with APFL, the share is fixed.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class ApflConfig(settings.MiniBatches):
+    """Hyper-parameters of APFL."""
+
+    momentum: float = settings.momentum(0.0)
+    mixing: float = settings.setting(
+        0.5, "a, share of its own model in what serves a client of APFL; in [0, 1]", at_least=0
+    )
+    learn_mixing: bool = settings.setting(False, "whether each client of APFL learns its share a_i")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.mixing > 1:
+            raise ValueError(f"`mixing` must be at most 1; got {self.mixing}. Lower --mixing.")
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    weights: Weights  # v_i
+    share: tf.Tensor  # [] a_i
+
+
+def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
+    """Returns APFL for `model`."""
+    model = model.with_shared_classifier()
+    optimizer = config.optimizer()
+
+    def gradient_at(weights, batch):
+        return gradient(lambda w: model.loss(w, batch), weights)
+
+    def client_update(start, state, client, round_):
+        def step(carry, batch):
+            w, v, share, of_w, of_v = carry
+            g = gradient_at(nests.mix(share, v, w), batch)
+            if config.learn_mixing:
+                slope = nests.inner_product(g, nests.subtract(v, w))
+                share = tf.clip_by_value(share - config.client_learning_rate * slope, 0.0, 1.0)
+            v, of_v = optimizer.apply(nests.scale(share, g), of_v, v)
+            w, of_w = optimizer.apply(gradient_at(w, batch), of_w, w)
+            return w, v, share, of_w, of_v
+
+        carry = start, *state, optimizer.init(start), optimizer.init(start)
+        w, v, share, *_ = over_batches(step, carry, client, config.local_epochs, config.batch_size)
+        mixed = nests.mix(share, v, w)
+        return ClientResult(mixed, ClientState(v, share), summed=weighted(w, client))
+
+    def init_client(server, seed, num_classes):
+        return ClientState(server.weights, tf.constant(float(config.mixing)))
+
+    def mixture(server, client):
+        return nests.mix(client.share, client.weights, server.weights)
+
+    return Algorithm(
+        name="apfl",
+        model=model,
+        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={"personalized": Served(mixture, model.predict)},
+    )

@@ -1,0 +1,96 @@
+"""FedDyn: local objectives that are corrected so that their minima agree with the global one.
+
+Acar et al., "Federated Learning Based on Dynamic Regularization", Algorithm 1. What is learnt: one
+network w for all.
+
+A round:
+  1. The server sends w_t to the participants.
+  2. Client i trains w_i from w_t on f_i(w) - <h_i, w> + (a / 2) ||w - w_t||^2.
+  3. It sets h_i <- h_i - a (w_i - w_t), and uploads w_i.
+  4. The server sets h <- h - a (1 / I) sum_i (w_i - w_t) over the participants, and
+     w <- mean_i w_i - h / a, a plain mean.
+
+The server keeps w and h; client i keeps h_i.
+
+  paper    here                    shape
+  w        ServerState.weights     body and classifier
+  h        ServerState.drift       the same
+  h_i      ClientState.drift       the same
+  a        dynamic_weight
+  I        round_.num_clients
+
+Differences from the paper: steps on mini-batches instead of a minimum.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import minimize
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDynConfig(settings.MiniBatches):
+    """Hyper-parameters of FedDyn."""
+
+    dynamic_weight: float = settings.setting(
+        0.01, "a, weight of the squared distance to the server's weights in FedDyn", above=0
+    )
+
+
+class ServerState(NamedTuple):
+    """What the server keeps."""
+
+    weights: Weights  # w
+    drift: Weights  # h
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    drift: Weights  # h_i
+
+
+def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
+    """Returns FedDyn for `model`."""
+    model = model.with_shared_classifier()
+    a, optimizer = config.dynamic_weight, config.optimizer()
+
+    def init_server(federation):
+        weights = model.initial_weights()
+        return ServerState(weights, nests.zeros_like(weights))
+
+    def init_client(server, seed, num_classes):
+        return ClientState(nests.zeros_like(server.weights))
+
+    def client_update(start, state, client, round_):
+        def loss(weights, batch):
+            linear = nests.inner_product(state.drift, weights)
+            return (
+                model.loss(weights, batch) - linear + a / 2 * nests.squared_distance(weights, start)
+            )
+
+        weights = minimize(loss, start, client, optimizer, config.local_epochs, config.batch_size)
+        drift = nests.subtract(state.drift, nests.scale(a, nests.subtract(weights, start)))
+        return ClientResult(weights, ClientState(drift), summed=weights)
+
+    def server_update(server, uploads, round_):
+        count = tf.cast(tf.size(uploads.client_ids), tf.float32)
+        moved = nests.subtract(uploads.summed, nests.scale(count, server.weights))
+        share = a / tf.cast(round_.num_clients, tf.float32)
+        drift = nests.subtract(server.drift, nests.scale(share, moved))
+        mean = nests.scale(1 / count, uploads.summed)
+        return ServerState(nests.subtract(mean, nests.scale(1 / a, drift)), drift)
+
+    return Algorithm(
+        name="feddyn",
+        model=model,
+        init_server=init_server,
+        init_client=init_client,
+        exchanges=(Exchange(lambda server, round_: server.weights, client_update, server_update),),
+        served={"generic": Served(lambda server, client: server.weights, model.predict)},
+    )

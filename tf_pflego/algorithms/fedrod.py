@@ -1,0 +1,99 @@
+"""FedRoD: one body with two heads, a generic one that all share and a personal one beside it.
+
+Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification",
+with linear heads. What is learnt: a body theta and a generic head G for all, a personal head P_i
+per client, which predicts by G + P_i.
+
+A round:
+  1. The server sends theta and G to the participants.
+  2. For each mini-batch client i takes a step on theta and G with the balanced softmax (to each
+     logit is added the log of the share of its class in the client's data), and one on P_i with the
+     softmax of (G + P_i) phi, where G and the features phi count as fixed.
+  3. It uploads N_i-weighted theta and G, and keeps P_i.
+  4. The server takes the N_i-weighted mean over the participants.
+
+The server keeps theta and G; client i keeps P_i. A client can be served with G + P_i
+(personalized) or with G alone (generic).
+
+  paper    here                    shape
+  theta    SharedState.weights     body, with G as its head
+  G        Weights.head            [K, M + 1], the last column is the bias
+  P_i      HeadState.head          [K, M + 1]; 0 at first
+
+Differences from the paper: none for linear heads. The personal head's step uses the features and G
+as they are before the batch's step on them.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_pflego.algorithms.averaging import HeadState, SharedState, broadcast, take_mean, weighted
+from tf_pflego.core import settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.models.head import ABSENT_LOGIT
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRodConfig(settings.MiniBatches):
+    """Hyper-parameters of FedRoD."""
+
+    momentum: float = settings.momentum(0.0)
+
+
+def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
+    """Returns FedRoD for `model`."""
+    model = model.with_shared_classifier()
+    optimizer = config.optimizer()
+
+    def log_shares(client):
+        """Returns [K], the log of the share of each class; of a class without examples -1e9."""
+        counts = tf.reduce_sum(tf.one_hot(client.labels, model.num_classes), axis=0)
+        shares = counts / tf.cast(client.num_examples, tf.float32)
+        return tf.where(counts > 0, tf.math.log(tf.maximum(shares, 1e-30)), ABSENT_LOGIT)
+
+    def add_to_bias(head, logits):
+        return tf.concat([head[:, :-1], head[:, -1:] + logits[:, None]], axis=1)
+
+    def client_update(start, state, client, round_):
+        shares = log_shares(client)
+
+        def balanced_loss(weights, batch):
+            return model.loss(Weights(weights.theta, add_to_bias(weights.head, shares)), batch)
+
+        def step(carry, batch):
+            shared, personal, of_shared, of_personal = carry
+            g_shared = gradient(lambda w: balanced_loss(w, batch), shared)
+            features = model.features(shared.theta, batch.examples)
+            loss = model.head_objective(features, batch)
+            g_personal = loss.head_gradient(loss.errors(shared.head + personal))
+            shared, of_shared = optimizer.apply(g_shared, of_shared, shared)
+            personal, of_personal = optimizer.apply(g_personal, of_personal, personal)
+            return shared, personal, of_shared, of_personal
+
+        carry = start, state.head, optimizer.init(start), optimizer.init(state.head)
+        shared, personal, *_ = over_batches(
+            step, carry, client, config.local_epochs, config.batch_size
+        )
+        both = Weights(shared.theta, shared.head + personal)
+        return ClientResult(both, HeadState(personal), summed=weighted(shared, client))
+
+    def init_client(server, seed, num_classes):
+        return HeadState(tf.zeros_like(server.weights.head))
+
+    def both_heads(server, client):
+        return Weights(server.weights.theta, server.weights.head + client.head)
+
+    return Algorithm(
+        name="fedrod",
+        model=model,
+        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={
+            "personalized": Served(both_heads, model.predict),
+            "generic": Served(lambda server, client: server.weights, model.predict),
+        },
+    )

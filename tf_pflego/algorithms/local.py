@@ -1,0 +1,60 @@
+"""Local: each client trains a network of its own, and nothing is sent.
+
+The baseline that any collaboration must beat. What is learnt: a network theta_i per client.
+
+A round:
+  1. Client i takes local steps of rate beta on its own f_i, from its theta_i, and keeps the result.
+
+Client i keeps theta_i, which serves it; the server keeps nothing.
+
+  paper     here                    shape
+  theta_i   ClientState.weights     body and classifier
+  beta      client_learning_rate
+
+Differences from the paper: none; PGFed's authors name it only. Participants are drawn as for every
+other method, so that clients train as often.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from tf_pflego.core import settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import minimize
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalConfig(settings.MiniBatches):
+    """Hyper-parameters of Local."""
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    weights: Weights  # theta_i
+
+
+def build_local(model: SplitModel, config: LocalConfig) -> Algorithm:
+    """Returns Local for `model`."""
+    optimizer = config.optimizer()
+
+    def client_update(message, state, client, round_):
+        weights = minimize(
+            model.loss, state.weights, client, optimizer, config.local_epochs, config.batch_size
+        )
+        return ClientResult(weights, ClientState(weights))
+
+    def init_client(server, seed, num_classes):
+        return ClientState(model.initial_weights())
+
+    return Algorithm(
+        name="local",
+        model=model,
+        init_server=lambda federation: (),
+        init_client=init_client,
+        exchanges=(
+            Exchange(lambda server, round_: (), client_update, lambda server, uploads, round_: ()),
+        ),
+        served={"personalized": Served(lambda server, client: client.weights, model.predict)},
+    )

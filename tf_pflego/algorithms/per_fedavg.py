@@ -1,0 +1,104 @@
+"""Per-FedAvg: a shared model from which one step makes a good personal one.
+
+Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach", Algorithm 1. What is learnt: one network w for all, to
+minimise sum_i f_i(w - a grad f_i(w)).
+
+A round:
+  1. The server sends w to the participants; client i sets w_i = w.
+  2. For each mini-batch, of two halves: w' = w_i - a grad f_i(w_i) on the first half, and
+     w_i <- w_i - b (I - a H) grad f_i(w') with grad f_i(w') on the second half. H, the Hessian at
+     w_i, is left out (first order, `meta_gradient` fo), or its product with g = grad f_i(w') is
+     (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / 2d (Hessian-free, hf).
+  3. It uploads N_i-weighted w_i, and the server takes the N_i-weighted mean.
+
+Before a client is tested or served, the shared model takes one step of rate b on one mini-batch of
+its training examples.
+
+The server keeps w; a client keeps nothing.
+
+  paper    here                    shape
+  w        SharedState.weights     body and classifier
+  a        inner_learning_rate
+  b        client_learning_rate
+  d        _DIFFERENCE
+
+Differences from the paper: a batch of `batch_size` examples serves both halves; a batch of one
+example serves as both. Each product of the Hessian is taken on the second half.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import (
+    Algorithm,
+    ClientResult,
+    Exchange,
+    Served,
+    no_client_state,
+)
+from tf_pflego.core.local_training import first_batch, gradient, over_batches, take
+from tf_pflego.models.split import SplitModel
+
+_DIFFERENCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class PerFedAvgConfig(settings.MiniBatches):
+    """Hyper-parameters of Per-FedAvg."""
+
+    momentum: float = settings.momentum(0.0)
+    inner_learning_rate: float = settings.setting(
+        0.01, "a, learning rate of the inner step of Per-FedAvg", at_least=0
+    )
+    meta_gradient: str = settings.setting(
+        "fo", "Per-FedAvg's gradient: first order, or Hessian-free", choices=("fo", "hf")
+    )
+
+
+def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
+    """Returns Per-FedAvg for `model`."""
+    model = model.with_shared_classifier()
+    a, optimizer = config.inner_learning_rate, config.optimizer()
+
+    def gradient_at(weights, batch):
+        return gradient(lambda w: model.loss(w, batch), weights)
+
+    def meta_gradient(weights, first, second):
+        inner = nests.subtract(weights, nests.scale(a, gradient_at(weights, first)))
+        g = gradient_at(inner, second)
+        if config.meta_gradient == "fo":
+            return g
+        ahead = gradient_at(nests.add(weights, nests.scale(_DIFFERENCE, g)), second)
+        behind = gradient_at(nests.subtract(weights, nests.scale(_DIFFERENCE, g)), second)
+        product = nests.scale(1 / (2 * _DIFFERENCE), nests.subtract(ahead, behind))
+        return nests.subtract(g, nests.scale(a, product))
+
+    def client_update(start, state, client, round_):
+        def step(carry, batch):
+            weights, of_weights = carry
+            count = batch.num_examples
+            first = take(batch, tf.range((count + 1) // 2))
+            second = take(batch, tf.range(count // 2, count))
+            return optimizer.apply(meta_gradient(weights, first, second), of_weights, weights)
+
+        carry = start, optimizer.init(start)
+        weights, _ = over_batches(step, carry, client, config.local_epochs, config.batch_size)
+        return ClientResult(weights, summed=weighted(weights, client))
+
+    def one_step(weights, client):
+        g = gradient_at(weights, first_batch(client, config.batch_size))
+        return nests.subtract(weights, nests.scale(config.client_learning_rate, g))
+
+    shared = Served(lambda server, client: server.weights, model.predict, one_step)
+    return Algorithm(
+        name="per_fedavg",
+        model=model,
+        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_client=no_client_state,
+        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        served={"personalized": shared},
+    )

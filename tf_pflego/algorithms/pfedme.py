@@ -1,0 +1,112 @@
+"""pFedMe: personal models as the minima of Moreau envelopes around a shared one.
+
+Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1. What is
+learnt: one network w for all, and a network theta_i per client near it.
+
+A round:
+  1. The server sends w to the participants; client i sets w_i = theta_i = w.
+  2. For each mini-batch it takes K steps of rate eta_p on theta_i -> f_i(theta_i) +
+     (lambda / 2) ||theta_i - w_i||^2, and then w_i <- w_i - lambda eta (w_i - theta_i).
+  3. It uploads w_i, and keeps theta_i.
+  4. The server sets w <- (1 - b) w + b mean_i w_i, a plain mean.
+
+The server keeps w; client i keeps theta_i, which serves it.
+
+  paper     here                          shape
+  w         SharedState.weights           body and classifier
+  theta_i   ClientState.weights           the same
+  K         personal_steps
+  eta_p     personal_learning_rate
+  eta       client_learning_rate
+  lambda    envelope_weight
+  b         server_mixing
+
+Differences from the paper: the inner problem is solved by K steps from where the last batch left
+theta_i, with a weight decay, as the authors' and PGFed's programs do.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.algorithms.averaging import SharedState, broadcast
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class PFedMeConfig(settings.MiniBatches):
+    """Hyper-parameters of pFedMe."""
+
+    momentum: float = settings.momentum(0.0)
+    personal_steps: int = settings.setting(
+        5, "K, steps on the personal model for each batch of pFedMe", at_least=1
+    )
+    personal_learning_rate: float = settings.setting(
+        0.01, "eta_p, learning rate of the personal model's steps in pFedMe", above=0
+    )
+    envelope_weight: float = settings.setting(
+        15.0, "lambda, weight of the squared distance to the shared model in pFedMe", above=0
+    )
+    server_mixing: float = settings.setting(
+        1.0, "b, share of the participants' mean in pFedMe's new shared model", above=0
+    )
+    weight_decay: float = settings.setting(
+        0.001, "weight decay of the personal model's steps in pFedMe", at_least=0
+    )
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    weights: Weights  # theta_i
+
+
+def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
+    """Returns pFedMe for `model`."""
+    model = model.with_shared_classifier()
+    envelope = config.envelope_weight
+
+    def client_update(start, state, client, round_):
+        def personal_step(theta, w, batch):
+            g = gradient(lambda weights: model.loss(weights, batch), theta)
+            return tf.nest.map_structure(
+                lambda t, g, w: (
+                    t
+                    - config.personal_learning_rate
+                    * (g + envelope * (t - w) + config.weight_decay * t)
+                ),
+                theta,
+                g,
+                w,
+            )
+
+        def step(carry, batch):
+            w, theta = carry
+            for _ in range(config.personal_steps):
+                theta = personal_step(theta, w, batch)
+            return nests.mix(1 - envelope * config.client_learning_rate, w, theta), theta
+
+        carry = over_batches(step, (start, start), client, config.local_epochs, config.batch_size)
+        w, theta = carry
+        return ClientResult(theta, ClientState(theta), summed=w)
+
+    def server_update(server, uploads, round_):
+        count = tf.cast(tf.size(uploads.client_ids), tf.float32)
+        mean = nests.scale(1 / count, uploads.summed)
+        return SharedState(nests.mix(config.server_mixing, mean, server.weights))
+
+    def init_client(server, seed, num_classes):
+        return ClientState(server.weights)
+
+    return Algorithm(
+        name="pfedme",
+        model=model,
+        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, server_update),),
+        served={"personalized": Served(lambda server, client: client.weights, model.predict)},
+    )
