@@ -128,6 +128,7 @@ METHODS_OF_PGFED = (
     "local",
     "feddyn",
     "pfedme",
+    "fedfomo",
     "apfl",
     "lg_fedavg",
     "per_fedavg",

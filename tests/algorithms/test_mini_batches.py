@@ -251,6 +251,51 @@ def test_fedrod(tiny_model, tiny_clients):
             assert_close(own(simulation, "head")[client], [p])
 
 
+@pytest.mark.parametrize("most", [1, 8])
+def test_fedfomo(tiny_model, tiny_clients, most):
+    """Weights, affinities, and that no client is sent its own model."""
+    simulation = simulation_of("fedfomo", tiny_model, tiny_clients, models_received=most)
+    models, affinities, last = own(simulation), np.eye(3), {}
+    for number, participants in rounds_of(simulation):
+        uploads = {}
+        for client in participants:
+            x, y = network.of_client(tiny_clients.train, client)
+            (seed,) = seeds.client_seeds(SEED, "client_state", [client])
+            order = shuffled(tf.constant(len(y)), seed).numpy()
+            held_out, rest = np.split(order, [max(1, len(y) // 5)])
+
+            def loss(weights, rows=held_out, x=x, y=y):
+                return network.loss(weights[:-1], weights[-1], x[rows], y[rows])
+
+            before = weights = models[client]
+            others = sorted(last.keys() - {client}, key=lambda j: (-affinities[client, j], j))[
+                :most
+            ]
+            gains = {}
+            for j in others:
+                difference = combine(last[j], -1, before)
+                gain = (loss(before) - loss(last[j])) / np.sqrt(dot(difference, difference))
+                gains[j] = max(0, gain)
+            for j, gain in gains.items():
+                if gain:
+                    share = gain / sum(gains.values())
+                    affinities[client, j] += share
+                    weights = combine(weights, share, combine(last[j], -1, before))
+            optimizer = sgd()
+            drawn = (client, SEED, number, LOCAL["local_epochs"], LOCAL["batch_size"])
+            for batch in batches.of_examples(x[rest], y[rest], *drawn):
+                weights = optimizer.step(weights, batches.gradient(weights, *batch))
+            models[client] = uploads[client] = weights
+        last = uploads
+        simulation.run_round()
+        np.testing.assert_allclose(
+            simulation.server_state.affinities, affinities, atol=ORACLE_TOLERANCE
+        )
+        for found, wanted in zip(own(simulation), models, strict=True):
+            assert_close(found, wanted)
+    assert (affinities != np.eye(3)).any()
+
+
 PGFED = [
     ("pgfed", {}),
     ("pgfed", {"risk_weight": 0.0}),

@@ -11,6 +11,11 @@ from tf_pflego.core.local_training import shuffled
 def of_client(data, client, seed, round_number, epochs, batch_size):
     """Yields (examples, labels) of each batch of a client's round, for the run's `seed`."""
     x, y = network.of_client(data.train, client)
+    yield from of_examples(x, y, client, seed, round_number, epochs, batch_size)
+
+
+def of_examples(x, y, client, seed, round_number, epochs, batch_size):
+    """The same for a client that trains on these examples."""
     (client_seed,) = seeds.client_seeds(seed, "client", [client], round_number, 0)
     fold_in = tf.random.experimental.stateless_fold_in
     for epoch in range(epochs):

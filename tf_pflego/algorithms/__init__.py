@@ -8,6 +8,7 @@ from tf_pflego.algorithms.fedavg import FedAvgConfig, build_fedavg
 from tf_pflego.algorithms.fedbabu import FedBabuConfig, build_fedbabu
 from tf_pflego.algorithms.feddane import FedDaneConfig, build_feddane
 from tf_pflego.algorithms.feddyn import FedDynConfig, build_feddyn
+from tf_pflego.algorithms.fedfomo import FedFomoConfig, build_fedfomo
 from tf_pflego.algorithms.fedper import FedPerConfig, build_fedper
 from tf_pflego.algorithms.fedprox import FedProxConfig, build_fedprox
 from tf_pflego.algorithms.fedrecon import FedReconConfig, build_fedrecon
@@ -40,6 +41,7 @@ REGISTRY = {
     "local": (LocalConfig, build_local),
     "feddyn": (FedDynConfig, build_feddyn),
     "pfedme": (PFedMeConfig, build_pfedme),
+    "fedfomo": (FedFomoConfig, build_fedfomo),
     "apfl": (ApflConfig, build_apfl),
     "lg_fedavg": (LgFedAvgConfig, build_lg_fedavg),
     "per_fedavg": (PerFedAvgConfig, build_per_fedavg),

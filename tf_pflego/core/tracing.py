@@ -28,14 +28,16 @@ class Traced:
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function returns; the arguments may be arrays or tensors."""
-        leaves = tf.nest.flatten(arguments)
-        if self._shapes is None:
+        if self._concrete is None:
             self._trace(arguments, self._first_shapes(arguments))
-        elif not all(
-            s.is_compatible_with(x.shape) for s, x in zip(self._shapes, leaves, strict=True)
-        ):
-            pairs = zip(self._shapes, leaves, strict=True)
-            self._trace(arguments, [s.most_specific_compatible_shape(x.shape) for s, x in pairs])
+        try:
+            return self._concrete(*arguments)
+        except (TypeError, ValueError):  # Asking for the shapes before each call would cost more.
+            shapes = [tf.TensorShape(leaf.shape) for leaf in tf.nest.flatten(arguments)]
+            pairs = list(zip(self._shapes, shapes, strict=True))
+            if all(known.is_compatible_with(shape) for known, shape in pairs):
+                raise
+        self._trace(arguments, [a.most_specific_compatible_shape(b) for a, b in pairs])
         return self._concrete(*arguments)
 
     def _first_shapes(self, arguments):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_pflego import engines
 from tf_pflego.core import seeds, settings
@@ -71,6 +72,11 @@ class Simulation:
         self.participation = participation
         self.seed = seed
         self.federation = participation.federation
+        self._of_every_round = (
+            tf.constant(self.federation.participation_scale, tf.float32),
+            tf.constant(self.federation.num_clients, tf.int32),
+            tf.constant(self.federation.mean_clients_per_round, tf.float32),
+        )
         self.server_state = algorithm.init_server(self.federation)
         self.round_number = 0
         self._engine = engines.build(
@@ -155,13 +161,8 @@ class Simulation:
         return record
 
     def _round(self, number, position):
-        return Round(
-            np.int32(number),
-            seeds.server_seed(self.seed, "round", number, position),
-            np.float32(self.federation.participation_scale),
-            np.int32(self.federation.num_clients),
-            np.float32(self.federation.mean_clients_per_round),
-        )
+        seed = seeds.server_seed(self.seed, "round", number, position)
+        return Round(tf.constant(number), tf.constant(seed), *self._of_every_round)
 
     def evaluate(self, train_loss: bool = True) -> Evaluation:
         """Returns the statistics of all clients as they would be served now.
