@@ -61,12 +61,12 @@ class TffEngine(LocalClients):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
         self._inbox = tempfile.TemporaryFile(prefix="tf_pflego_inbox_")
-        self._outbox = make_outbox_directory()
         inherited = [*self.data.train.descriptors, *self.data.test.descriptors]
         self.worker = Worker(
             [*inherited, self._inbox.fileno()],
             threads_per_operation(federation.mean_clients_per_round),
         )
+        self._outbox = make_outbox_directory()
         self._context = execution_context(self.worker)
         self._exchanges = {}
 
