@@ -23,6 +23,9 @@ def define(**configurations):
     return values
 
 
+TAU = settings.local_steps().metadata["help"]
+
+
 def test_the_registered_algorithms_share_their_flags():
     config.define_flags(flags.FlagValues(), REGISTRY)
 
@@ -39,12 +42,12 @@ def test_defaults_may_differ():
     ("other", "message"),
     [
         (
-            settings.setting(3, "tau, local steps of a participant in a round", at_least=0),
+            settings.setting(3, TAU, at_least=0),
             "with at_least 1; got 0",
         ),
         (settings.setting(3, "steps", at_least=1), "with help 'tau, .*; got 'steps'"),
         (
-            settings.setting(3.0, "tau, local steps of a participant in a round", at_least=1),
+            settings.setting(3.0, TAU, at_least=1),
             "with type <class 'int'>",
         ),
     ],

@@ -31,12 +31,12 @@ import tensorflow as tf
 from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ApflConfig(settings.MiniBatches):
+class ApflConfig(MiniBatches):
     """Hyper-parameters of APFL."""
 
     momentum: float = settings.momentum(0.0)
@@ -78,7 +78,7 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
             return w, v, share, of_w, of_v
 
         carry = start, *state, optimizer.init(start), optimizer.init(start)
-        w, v, share, *_ = over_batches(step, carry, client, config.local_epochs, config.batch_size)
+        w, v, share, *_ = config.over_batches(step, carry, client)
         mixed = nests.mix(share, v, w)
         return ClientResult(mixed, ClientState(v, share), summed=weighted(w, client))
 

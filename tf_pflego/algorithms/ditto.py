@@ -29,18 +29,16 @@ import dataclasses
 from typing import NamedTuple
 
 from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
-from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class DittoConfig(settings.HyperParameters):
+class DittoConfig(StepsOrMiniBatches):
     """Hyper-parameters of Ditto."""
 
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
     proximal_weight: float = settings.proximal_weight()
 
 
@@ -53,15 +51,14 @@ class ClientState(NamedTuple):
 def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
     """Returns Ditto for `model`."""
     model = model.with_shared_classifier()
-    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def client_update(server_weights, state, client, round_):
         def personal_loss(weights, batch):
             distance = nests.squared_distance(weights, server_weights)
             return model.loss(weights, batch) + config.proximal_weight / 2 * distance
 
-        shared = minimize(model.loss, server_weights, client, optimizer, config.local_steps)
-        personal = minimize(personal_loss, state.weights, client, optimizer, config.local_steps)
+        shared = config.minimize(model.loss, server_weights, client)
+        personal = config.minimize(personal_loss, state.weights, client, stream=1)
         return ClientResult(personal, ClientState(personal), summed=weighted(shared, client))
 
     def init_client(server, seed, num_classes):

@@ -27,26 +27,21 @@ distribution, with zero bias.
 import dataclasses
 
 from tf_pflego.algorithms.averaging import average_model
-from tf_pflego.core import optimizers, settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgConfig(settings.HyperParameters):
+class FedAvgConfig(StepsOrMiniBatches):
     """Hyper-parameters of FedAvg."""
-
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
 
 
 def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
     model = model.with_shared_classifier()
-    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def local_update(weights, client):
-        return minimize(model.loss, weights, client, optimizer, config.local_steps)
+        return config.minimize(model.loss, weights, client)
 
     return average_model("fedavg", model, local_update)

@@ -43,20 +43,21 @@ from tf_pflego.core.algorithm import (
     Weights,
     no_client_state,
 )
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import StepsOrMiniBatches, minimize
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedBabuConfig(settings.HyperParameters):
+class FedBabuConfig(StepsOrMiniBatches):
     """Hyper-parameters of FedBABU."""
 
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
     momentum: float = settings.momentum()
     fine_tuning_steps: int = settings.setting(
-        0, "f, steps on the whole network before a client is tested", at_least=0
+        0,
+        "f, full-batch steps (with mini-batches, epochs) on the whole network before a client of "
+        "FedBABU is tested",
+        at_least=0,
     )
 
 
@@ -72,13 +73,13 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
         def loss(theta, batch):
             return model.loss(with_head(theta), batch)
 
-        optimizer = optimizers.sgd(config.client_learning_rate, config.momentum)
-        theta = minimize(loss, theta, client, optimizer, config.local_steps)
+        theta = config.minimize(loss, theta, client)
         return ClientResult(with_head(theta), summed=weighted(theta, client))
 
     def fine_tune(weights, client):
         optimizer = optimizers.sgd(config.client_learning_rate)
-        return minimize(model.loss, weights, client, optimizer, config.fine_tuning_steps)
+        steps, batch_size = config.fine_tuning_steps, config.batch_size
+        return minimize(model.loss, weights, client, optimizer, steps, batch_size)
 
     served = Served(
         lambda server, client: with_head(server.weights),

@@ -29,12 +29,12 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDynConfig(settings.MiniBatches):
+class FedDynConfig(MiniBatches):
     """Hyper-parameters of FedDyn."""
 
     dynamic_weight: float = settings.setting(
@@ -58,7 +58,7 @@ class ClientState(NamedTuple):
 def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
     """Returns FedDyn for `model`."""
     model = model.with_shared_classifier()
-    a, optimizer = config.dynamic_weight, config.optimizer()
+    a = config.dynamic_weight
 
     def init_server(federation):
         weights = model.initial_weights()
@@ -74,7 +74,7 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
                 model.loss(weights, batch) - linear + a / 2 * nests.squared_distance(weights, start)
             )
 
-        weights = minimize(loss, start, client, optimizer, config.local_epochs, config.batch_size)
+        weights = config.minimize(loss, start, client)
         drift = nests.subtract(state.drift, nests.scale(a, nests.subtract(weights, start)))
         return ClientResult(weights, ClientState(drift), summed=weights)
 

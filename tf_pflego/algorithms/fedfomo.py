@@ -32,12 +32,12 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import minimize, shuffled, take
+from tf_pflego.core.local_training import MiniBatches, shuffled, take
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedFomoConfig(settings.MiniBatches):
+class FedFomoConfig(MiniBatches):
     """Hyper-parameters of FedFomo."""
 
     momentum: float = settings.momentum(0.0)
@@ -83,7 +83,6 @@ class Received(NamedTuple):
 def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
     """Returns FedFomo for `model`."""
     model = model.with_shared_classifier()
-    optimizer = config.optimizer()
 
     def init_server(federation):
         nobody = tf.nest.map_structure(lambda w: tf.zeros([0, *w.shape]), model.initial_weights())
@@ -128,9 +127,7 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
         )
         training = tf.cond(held_out < client.num_examples, lambda: order[held_out:], lambda: order)
         rest = take(client, training)
-        trained = minimize(
-            model.loss, mixed, rest, optimizer, config.local_epochs, config.batch_size
-        )
+        trained = config.minimize(model.loss, mixed, rest)
         return ClientResult(
             trained,
             ClientState(trained, state.seed),

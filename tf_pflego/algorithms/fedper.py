@@ -27,25 +27,20 @@ alpha_i theta_i by their sum of alpha_i, which gives the N_i-weighted mean.
 import dataclasses
 
 from tf_pflego.algorithms.averaging import average_body
-from tf_pflego.core import optimizers, settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedPerConfig(settings.HyperParameters):
+class FedPerConfig(StepsOrMiniBatches):
     """Hyper-parameters of FedPer."""
-
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
 
 
 def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
     """Returns FedPer for `model`."""
-    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def local_update(weights, client):
-        return minimize(model.loss, weights, client, optimizer, config.local_steps)
+        return config.minimize(model.loss, weights, client)
 
     return average_body("fedper", model, local_update)

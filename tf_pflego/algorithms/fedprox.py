@@ -26,31 +26,28 @@ inexactness.
 import dataclasses
 
 from tf_pflego.algorithms.averaging import average_model
-from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProxConfig(settings.HyperParameters):
+class FedProxConfig(StepsOrMiniBatches):
     """Hyper-parameters of FedProx."""
 
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
     proximal_weight: float = settings.proximal_weight()
 
 
 def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
     """Returns FedProx for `model`."""
     model = model.with_shared_classifier()
-    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def local_update(server_weights, client):
         def loss(weights, batch):
             distance = nests.squared_distance(weights, server_weights)
             return model.loss(weights, batch) + config.proximal_weight / 2 * distance
 
-        return minimize(loss, server_weights, client, optimizer, config.local_steps)
+        return config.minimize(loss, server_weights, client)
 
     return average_model("fedprox", model, local_update)

@@ -30,42 +30,49 @@ with.
 import dataclasses
 
 from tf_pflego.algorithms.averaging import average_body
-from tf_pflego.core import optimizers, settings
+from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import FULL_BATCH, StepsOrMiniBatches
 from tf_pflego.models.head_descent import gradient_descent
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRepConfig(settings.HyperParameters):
+class FedRepConfig(StepsOrMiniBatches):
     """Hyper-parameters of FedRep."""
 
-    local_steps: int = settings.local_steps()
     body_steps: int = settings.setting(
         5,
-        "e, how many of the local steps are on the body; they come last (at most all)",
+        "e, how many of FedRep's full-batch steps are on the body; they come last (at most all)",
         at_least=0,
     )
-    client_learning_rate: float = settings.client_learning_rate()
-    momentum: float = settings.momentum(0.0)
+    head_epochs: int = settings.setting(
+        5, "epochs of FedRep on the head, before the local epochs on the body", at_least=0
+    )
 
 
 def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
     """Returns FedRep for `model`."""
-    body_steps = min(config.body_steps, config.local_steps)
-    head_steps = config.local_steps - body_steps
+    full_batch = config.batch_size == FULL_BATCH
+    body_passes = min(config.body_steps, config.local_steps) if full_batch else config.local_epochs
     rate, momentum = config.client_learning_rate, config.momentum
+
+    def train_head(head, features, client):
+        if full_batch:
+            objective = model.head_objective(features, client)
+            return gradient_descent(
+                objective, head, config.local_steps - body_passes, rate, momentum
+            )
+        of_features = client._replace(examples=features)
+        return config.minimize(model.head_loss, head, of_features, config.head_epochs, stream=1)
 
     def local_update(weights, client):
         features = model.features(weights.theta, client.examples)
-        head_loss = model.head_objective(features, client)
-        head = gradient_descent(head_loss, weights.head, head_steps, rate, momentum)
+        head = train_head(weights.head, features, client)
 
         def loss(theta, batch):
             return model.loss(Weights(theta, head), batch)
 
-        optimizer = optimizers.sgd(rate, momentum)
-        return Weights(minimize(loss, weights.theta, client, optimizer, body_steps), head)
+        return Weights(config.minimize(loss, weights.theta, client, body_passes), head)
 
     return average_body("fedrep", model, local_update)

@@ -31,13 +31,13 @@ import tensorflow as tf
 from tf_pflego.algorithms.averaging import HeadState, SharedState, broadcast, take_mean, weighted
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.head import ABSENT_LOGIT
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRodConfig(settings.MiniBatches):
+class FedRodConfig(MiniBatches):
     """Hyper-parameters of FedRoD."""
 
     momentum: float = settings.momentum(0.0)
@@ -74,9 +74,7 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
             return shared, personal, of_shared, of_personal
 
         carry = start, state.head, optimizer.init(start), optimizer.init(state.head)
-        shared, personal, *_ = over_batches(
-            step, carry, client, config.local_epochs, config.batch_size
-        )
+        shared, personal, *_ = config.over_batches(step, carry, client)
         both = Weights(shared.theta, shared.head + personal)
         return ClientResult(both, HeadState(personal), summed=weighted(shared, client))
 

@@ -27,14 +27,13 @@ import dataclasses
 from typing import NamedTuple
 
 from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
-from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class LgFedAvgConfig(settings.MiniBatches):
+class LgFedAvgConfig(MiniBatches):
     """Hyper-parameters of LG-FedAvg."""
 
 
@@ -59,7 +58,7 @@ def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
             return theta, head, of_theta, of_head
 
         start = state.theta, head, optimizer.init(state.theta), optimizer.init(head)
-        theta, head, *_ = over_batches(step, start, client, config.local_epochs, config.batch_size)
+        theta, head, *_ = config.over_batches(step, start, client)
         upload = weighted(head, client)
         return ClientResult(Weights(theta, head), ClientState(theta), summed=upload)
 

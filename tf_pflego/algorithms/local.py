@@ -18,14 +18,13 @@ other method, so that clients train as often.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import minimize
+from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalConfig(settings.MiniBatches):
+class LocalConfig(MiniBatches):
     """Hyper-parameters of Local."""
 
 
@@ -37,12 +36,9 @@ class ClientState(NamedTuple):
 
 def build_local(model: SplitModel, config: LocalConfig) -> Algorithm:
     """Returns Local for `model`."""
-    optimizer = config.optimizer()
 
     def client_update(message, state, client, round_):
-        weights = minimize(
-            model.loss, state.weights, client, optimizer, config.local_epochs, config.batch_size
-        )
+        weights = config.minimize(model.loss, state.weights, client)
         return ClientResult(weights, ClientState(weights))
 
     def init_client(server, seed, num_classes):

@@ -40,14 +40,14 @@ from tf_pflego.core.algorithm import (
     Served,
     no_client_state,
 )
-from tf_pflego.core.local_training import first_batch, gradient, over_batches, take
+from tf_pflego.core.local_training import MiniBatches, first_batch, gradient, take
 from tf_pflego.models.split import SplitModel
 
 _DIFFERENCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgConfig(settings.MiniBatches):
+class PerFedAvgConfig(MiniBatches):
     """Hyper-parameters of Per-FedAvg."""
 
     momentum: float = settings.momentum(0.0)
@@ -86,7 +86,7 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
             return optimizer.apply(meta_gradient(weights, first, second), of_weights, weights)
 
         carry = start, optimizer.init(start)
-        weights, _ = over_batches(step, carry, client, config.local_epochs, config.batch_size)
+        weights, _ = config.over_batches(step, carry, client)
         return ClientResult(weights, summed=weighted(weights, client))
 
     def one_step(weights, client):

@@ -33,12 +33,12 @@ import tensorflow as tf
 from tf_pflego.algorithms.averaging import SharedState, broadcast
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import gradient, over_batches
+from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedMeConfig(settings.MiniBatches):
+class PFedMeConfig(MiniBatches):
     """Hyper-parameters of pFedMe."""
 
     momentum: float = settings.momentum(0.0)
@@ -90,7 +90,7 @@ def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
                 theta = personal_step(theta, w, batch)
             return nests.mix(1 - envelope * config.client_learning_rate, w, theta), theta
 
-        carry = over_batches(step, (start, start), client, config.local_epochs, config.batch_size)
+        carry = config.over_batches(step, (start, start), client)
         w, theta = carry
         return ClientResult(theta, ClientState(theta), summed=w)
 

@@ -42,12 +42,12 @@ import tensorflow as tf
 from tf_pflego.algorithms.averaging import mean, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import gradient, over_batches, value_and_gradient
+from tf_pflego.core.local_training import MiniBatches, gradient, value_and_gradient
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PGFedConfig(settings.MiniBatches):
+class PGFedConfig(MiniBatches):
     """Hyper-parameters of PGFed."""
 
     risk_weight: float = settings.risk_weight()
@@ -142,7 +142,7 @@ def pgfed(
             return theta, of_theta, a
 
         carry = start, optimizer.init(start), a
-        theta, _, a = over_batches(step, carry, client, config.local_epochs, config.batch_size)
+        theta, _, a = config.over_batches(step, carry, client)
         risk, g = value_and_gradient(lambda w: model.loss(w, client), theta)
         offset = mu * (risk - nests.inner_product(g, theta))
         kept = () if kept_share is None else risk_gradient

@@ -1,10 +1,12 @@
 """Local training: the loops that clients run between the two messages of a round."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tf_pflego.core import optimizers, settings
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.optimizers import Optimizer
@@ -12,6 +14,58 @@ from tf_pflego.core.optimizers import Optimizer
 FULL_BATCH = 0  # The batch size that stands for all examples of a client.
 
 Loss = Callable[[Structure, Client], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class MiniBatches(settings.HyperParameters):
+    """Hyper-parameters of local training by SGD with momentum on mini-batches."""
+
+    local_epochs: int = settings.local_epochs()
+    batch_size: int = settings.batch_size()
+    drop_last_batch: bool = settings.drop_last_batch()
+    client_learning_rate: float = settings.client_learning_rate()
+    momentum: float = settings.momentum()
+
+    @property
+    def passes(self) -> int:
+        """How often a participant passes over its examples in a round."""
+        return self.local_epochs
+
+    def optimizer(self) -> Optimizer:
+        """Returns the optimiser of the local training."""
+        return optimizers.sgd(self.client_learning_rate, self.momentum)
+
+    def minimize(
+        self,
+        loss: Loss,
+        start: Structure,
+        client: Client,
+        passes: int | None = None,
+        stream: int = 0,
+    ) -> Structure:
+        """Returns the weights after local training on a loss; see the function `minimize`."""
+        optimizer, batches = self.optimizer(), (self.batch_size, stream, self.drop_last_batch)
+        passes = self.passes if passes is None else passes
+        return minimize(loss, start, client, optimizer, passes, *batches)
+
+    def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
+        """Returns what `step` carries through local training; see the function `over_batches`."""
+        batches = {"batch_size": self.batch_size, "drop_last_batch": self.drop_last_batch}
+        return over_batches(step, start, client, self.passes, **batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepsOrMiniBatches(MiniBatches):
+    """The same for methods that take tau full-batch steps unless a batch size is given."""
+
+    local_steps: int = settings.local_steps()
+    batch_size: int = settings.batch_size(FULL_BATCH)
+    momentum: float = settings.momentum(0.0)
+
+    @property
+    def passes(self) -> int:
+        """How often a participant passes over its examples in a round."""
+        return self.local_steps if self.batch_size == FULL_BATCH else self.local_epochs
 
 
 def value_and_gradient(
@@ -37,6 +91,7 @@ def minimize(
     epochs: int,
     batch_size: int = FULL_BATCH,
     stream: int = 0,
+    drop_last_batch: bool = False,
 ) -> Structure:
     """Returns the weights after the client's local training, one optimiser step per batch.
 
@@ -48,6 +103,7 @@ def minimize(
       epochs: Passes over the examples; these are tau if a batch holds all examples.
       batch_size: See `over_batches`.
       stream: See `over_batches`.
+      drop_last_batch: See `over_batches`.
     """
 
     def step(carry, batch):
@@ -55,7 +111,7 @@ def minimize(
         return optimizer.apply(gradient(lambda w: loss(w, batch), weights), state, weights)
 
     carry = (start, optimizer.init(start))
-    return over_batches(step, carry, client, epochs, batch_size, stream)[0]
+    return over_batches(step, carry, client, epochs, batch_size, stream, drop_last_batch)[0]
 
 
 def over_batches(
@@ -65,6 +121,7 @@ def over_batches(
     epochs: int,
     batch_size: int = FULL_BATCH,
     stream: int = 0,
+    drop_last_batch: bool = False,
 ) -> Any:
     """Returns what `step` carries from batch to batch, as it is after the last batch.
 
@@ -79,6 +136,8 @@ def over_batches(
       epochs: The number of passes over all examples; with 0, `start` is returned.
       batch_size: Examples per batch.
       stream: Another number gives another shuffle, for methods that train twice in a round.
+      drop_last_batch: Whether an epoch leaves out its last batch if that is not full; a client
+        with fewer examples than a batch has one batch all the same.
     """
     if epochs == 0:
         return start
@@ -86,6 +145,8 @@ def over_batches(
         return _repeat(lambda _, carry: step(carry, client), start, epochs)
     count = client.num_examples
     num_batches = (count + batch_size - 1) // batch_size
+    if drop_last_batch:
+        num_batches = tf.maximum(count // batch_size, 1)
     seed = tf.random.experimental.stateless_fold_in(client.seed, stream)
 
     def epoch(k, carry):

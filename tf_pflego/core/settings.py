@@ -55,7 +55,8 @@ def train_loss_every():
 
 def local_steps():
     """The setting of tau, the number of local steps."""
-    return setting(50, "tau, local steps of a participant in a round", at_least=1)
+    help_text = "tau, full-batch steps of a participant in a round; unused with mini-batches"
+    return setting(50, help_text, at_least=1)
 
 
 def client_learning_rate(auto=False):
@@ -69,9 +70,15 @@ def local_epochs():
     return setting(5, "epochs of a participant's local training on mini-batches", at_least=1)
 
 
-def batch_size():
+def batch_size(default=128):
     """Examples per mini-batch."""
-    return setting(128, "examples per mini-batch; 0 for all examples of a client", at_least=0)
+    help_text = "examples per mini-batch; 0 for all examples of a client"
+    return setting(default, help_text, at_least=0)
+
+
+def drop_last_batch():
+    """Whether the last, incomplete batch of an epoch is left out."""
+    return setting(False, "leave out the last batch of an epoch if it is not full")
 
 
 def risk_weight():
@@ -119,20 +126,6 @@ class HyperParameters:
 
     def __post_init__(self):
         check(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class MiniBatches(HyperParameters):
-    """Hyper-parameters of methods whose clients train on mini-batches, by SGD with momentum."""
-
-    local_epochs: int = local_epochs()
-    batch_size: int = batch_size()
-    client_learning_rate: float = client_learning_rate()
-    momentum: float = momentum()
-
-    def optimizer(self) -> optimizers.Optimizer:
-        """Returns the optimiser of the local training."""
-        return optimizers.sgd(self.client_learning_rate, self.momentum)
 
 
 def check(config: Any) -> None:

@@ -187,7 +187,12 @@ class SplitModel:
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
         """Returns l_i, the client's mean cross-entropy. Source: PFLEGO, equation 2."""
-        logits = self.predict(weights, client.examples, client.num_classes)
+        features = self.features(weights.theta, client.examples)
+        return self.head_loss(weights.head, client._replace(examples=features))
+
+    def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
+        """Returns the mean cross-entropy of a head, where the client's examples are features."""
+        logits = self.logits(head, client.examples, client.num_classes)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=client.labels, logits=logits)
         return tf.reduce_mean(losses)
 
