@@ -11,8 +11,10 @@ from tf_pflego.core import settings
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
-from tf_pflego.data import clients, datasets, partition
+from tf_pflego.data import clients, datasets
+from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import NAMES as ENGINES
+from tf_pflego.models.networks import NETWORKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +27,33 @@ class RunConfig:
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default")
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
     omniglot_splits: str = setting("train,test", "splits of Omniglot to merge")
+    network: str = setting(
+        "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
+    )
+    partition: str = setting(
+        "auto",
+        "how examples are dealt out: each client some classes (round_robin), shares of each class "
+        "(dirichlet) or a group of the dataset (groups); auto for the dataset's own",
+        choices=("auto", *partition_lib.NAMES),
+    )
+    dirichlet_alpha: float = setting(
+        0.3, "alpha of --partition=dirichlet; smaller for clients that differ more", above=0
+    )
+    min_examples: int = setting(
+        40, "least number of a client's examples with --partition=dirichlet", at_least=1
+    )
     personalization: str = setting(
         "high",
         "classes per client: 2 of the C classes (high), C/2 (medium) or all (no)",
-        choices=partition.PERSONALIZATIONS,
+        choices=partition_lib.PERSONALIZATIONS,
     )
     classes_per_client: int = setting(
         0, "classes per client; 0 for the number that --personalization gives", at_least=0
     )
     num_clients: int = setting(
-        0, "I, number of clients; 0 for 100, or for Omniglot one per alphabet", at_least=0
+        0,
+        "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group",
+        at_least=0,
     )
     clients_per_round: int = setting(
         20, "r, number of participants per round; for --participation=binomial their mean number"

@@ -2,25 +2,32 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 import tf_pflego
 from tf_pflego import algorithms, config, data, models
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
+from tf_pflego.models import networks
 from tf_pflego.training import Simulation
 
-BODIES = {
-    "digits": models.mlp,
-    "mnist": models.mlp,
-    "fashion_mnist": models.mlp,
-    "emnist/byclass": models.mlp,
-    "cifar10": models.cifar_cnn,
-    "cifar100": models.cifar_cnn,
-    "omniglot": models.omniglot_cnn,
+
+class _Own(NamedTuple):
+    """What a run has unless its flags say otherwise."""
+
+    network: str = "mlp"
+    partition: str = "round_robin"
+    num_clients: int = 100
+
+
+_OWN = {
+    "cifar10": _Own("cifar_cnn"),
+    "cifar100": _Own("cifar_cnn"),
+    "omniglot": _Own("omniglot_cnn", "groups"),
+    "organamnist": _Own("cnn_fedavg"),
+    "office_home": _Own("cnn_fedavg", "dirichlet", 20),
 }
-_DEFAULT_NUM_CLIENTS = 100
 
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
@@ -29,24 +36,55 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
     )
-    if dataset.test is None:
-        partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
-        if run_config.num_clients not in (0, partition.num_clients):
-            raise ValueError(
-                f"`num_clients` must be {partition.num_clients}, the alphabets of "
-                f"{run_config.omniglot_splits}; got {run_config.num_clients}. "
-                "Leave --num_clients out."
-            )
-    else:
-        held = run_config.classes_per_client or data.classes_per_client(
-            run_config.personalization, dataset.num_classes
-        )
-        num_clients = run_config.num_clients or _DEFAULT_NUM_CLIENTS
-        labels = (dataset.train.labels, dataset.test.labels)
-        partition = data.round_robin(
-            *labels, num_clients, held, dataset.num_classes, run_config.seed
-        )
+    own = _OWN.get(run_config.dataset, _Own())
+    kind = own.partition if run_config.partition == "auto" else run_config.partition
+    if kind == "dirichlet":
+        dataset = data.merged(dataset)
+    partition = _PARTITIONS[kind](run_config, dataset, run_config.num_clients or own.num_clients)
     return data.federate(dataset, partition, run_config.label_space)
+
+
+def _round_robin(run_config, dataset, num_clients):
+    if dataset.test is None:
+        raise ValueError(
+            f"`partition` must be groups or dirichlet for {dataset.name}, which has no test "
+            "examples of its own; got round_robin. Correct --partition."
+        )
+    held = run_config.classes_per_client or data.classes_per_client(
+        run_config.personalization, dataset.num_classes
+    )
+    labels = dataset.train.labels, dataset.test.labels
+    return data.round_robin(*labels, num_clients, held, dataset.num_classes, run_config.seed)
+
+
+def _dirichlet(run_config, dataset, num_clients):
+    return data.dirichlet(
+        dataset.train.labels,
+        num_clients,
+        dataset.num_classes,
+        run_config.seed,
+        run_config.dirichlet_alpha,
+        run_config.min_examples,
+        groups=dataset.train.groups,
+    )
+
+
+def _groups(run_config, dataset, num_clients):
+    if dataset.train.groups is None or dataset.test is not None:
+        raise ValueError(
+            f"`partition` must be round_robin or dirichlet for {dataset.name}, which has no "
+            "groups; got groups. Correct --partition."
+        )
+    partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
+    if run_config.num_clients not in (0, partition.num_clients):
+        raise ValueError(
+            f"`num_clients` must be {partition.num_clients}, the groups of {dataset.name}; got "
+            f"{run_config.num_clients}. Leave --num_clients out."
+        )
+    return partition
+
+
+_PARTITIONS = {"round_robin": _round_robin, "dirichlet": _dirichlet, "groups": _groups}
 
 
 def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> Simulation:
@@ -64,7 +102,10 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     """
     clients = load_clients(run_config)
     participation = run_config.participation_of(clients.num_clients)
-    body = BODIES[run_config.dataset](clients.example_shape, run_config.seed)
+    network = run_config.network
+    if network == "auto":
+        network = _OWN.get(run_config.dataset, _Own()).network
+    body = networks.build(network, clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()
     model = model.within(

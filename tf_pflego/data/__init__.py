@@ -1,7 +1,8 @@
 """Datasets, who holds which of their examples, and the clients' arrays."""
 
 from tf_pflego.data.clients import ClientData, ClientSplit, federate
-from tf_pflego.data.datasets import Dataset, DatasetError, Examples, load
+from tf_pflego.data.datasets import Dataset, DatasetError, Examples, load, merged
+from tf_pflego.data.dirichlet import dirichlet
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
 
@@ -14,8 +15,10 @@ __all__ = [
     "Partition",
     "by_group",
     "classes_per_client",
+    "dirichlet",
     "federate",
     "from_arrays",
     "load",
+    "merged",
     "round_robin",
 ]

@@ -89,6 +89,19 @@ def load(
     )
 
 
+def merged(dataset: Dataset) -> Dataset:
+    """Returns the dataset with training and test examples as one, for a partition to split."""
+    if dataset.test is None:
+        return dataset
+    parts = [dataset.train, dataset.test]
+    examples = np.concatenate([part.examples for part in parts])
+    labels = np.concatenate([part.labels for part in parts])
+    groups = None
+    if dataset.train.groups is not None and dataset.test.groups is not None:
+        groups = np.concatenate([part.groups for part in parts])
+    return dataclasses.replace(dataset, train=Examples(examples, labels, groups), test=None)
+
+
 def _prepared_builder(name, data_dir, may_prepare):
     try:
         builder = tfds.builder(name, data_dir=data_dir)

@@ -16,6 +16,7 @@ from tf_pflego.core import seeds
 from tf_pflego.data import checks
 
 PERSONALIZATIONS = ("high", "medium", "no")
+NAMES = ("round_robin", "dirichlet", "groups")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,15 +145,15 @@ def round_robin(
             f"got {num_clients}. Raise --num_clients or --classes_per_client."
         )
     labels_of = {
-        "train": _checked_labels("`train_labels`", train_labels, num_classes),
-        "test": _checked_labels("`test_labels`", test_labels, num_classes),
+        "train": checked_labels("`train_labels`", train_labels, num_classes),
+        "test": checked_labels("`test_labels`", test_labels, num_classes),
     }
     rng = seeds.generator(seed, "partition/classes")
     holds = _draw_classes(num_clients, num_held, num_classes, rng)
     parts = []
     for name, labels in labels_of.items():
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
-        parts.append(_by_owner(owner, num_clients))
+        parts.append(by_owner(owner, num_clients))
         _refuse_empty(name, parts[-1], len(labels), "Lower --num_clients.")
     return Partition(tuple(np.flatnonzero(row) for row in holds), *parts)
 
@@ -173,33 +174,55 @@ def by_group(
       ValueError: There are not as many groups as labels, a label is negative, the fraction is not
         in (0, 1), or a client would have no training or no test example.
     """
-    labels = _checked_labels("`labels`", labels)
-    groups = np.asarray(groups)
-    if groups.shape != labels.shape or groups.dtype.kind == "f":
-        raise ValueError(
-            f"`groups` must be {len(labels)} ids, integers or text, one for each label; got "
-            f"{groups.dtype} of shape {groups.shape}. Say of each example which group it is of."
-        )
-    if not 0 < test_fraction < 1:
-        raise ValueError(
-            f"`test_fraction` must be in (0, 1); got {test_fraction}. Give the share of the "
-            "examples to be kept for the test."
-        )
+    labels = checked_labels("`labels`", labels)
+    ids, owner = checked_groups(groups, labels)
+    check_test_fraction(test_fraction)
     is_test = np.zeros(len(labels), bool)
     shuffled = seeds.generator(seed, "partition/split").permutation(len(labels))
     for label in np.unique(labels):
         of_class = shuffled[labels[shuffled] == label]
         is_test[of_class[: int(len(of_class) * test_fraction)]] = True
-    ids, owner = np.unique(groups, return_inverse=True)
-    train = _by_owner(np.where(is_test, -1, owner), len(ids))
-    test = _by_owner(np.where(is_test, owner, -1), len(ids))
+    train = by_owner(np.where(is_test, -1, owner), len(ids))
+    test = by_owner(np.where(is_test, owner, -1), len(ids))
     _refuse_empty("train", train, len(labels), "Lower `test_fraction` or leave such groups out.")
     _refuse_empty("test", test, len(labels), "Raise `test_fraction` or leave such groups out.")
     classes = tuple(np.unique(labels[owner == k]) for k in range(len(ids)))
     return Partition(classes, train, test)
 
 
-def _checked_labels(what, labels, num_classes=checks.LABEL_LIMIT):
+def checked_groups(groups: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of the groups, ascending, and [N] the position among them of each example's.
+
+    Raises:
+      ValueError: There are not as many groups as labels, or they are neither integers nor text.
+    """
+    groups = np.asarray(groups)
+    if groups.shape != labels.shape or groups.dtype.kind == "f":
+        raise ValueError(
+            f"`groups` must be {len(labels)} ids, integers or text, one for each label; got "
+            f"{groups.dtype} of shape {groups.shape}. Say of each example which group it is of."
+        )
+    return np.unique(groups, return_inverse=True)
+
+
+def check_test_fraction(test_fraction: float) -> None:
+    """Raises ValueError unless the share of test examples is in (0, 1)."""
+    if not 0 < test_fraction < 1:
+        raise ValueError(
+            f"`test_fraction` must be in (0, 1); got {test_fraction}. Give the share of the "
+            "examples to be kept for the test."
+        )
+
+
+def checked_labels(
+    what: str, labels: np.ndarray, num_classes: int = checks.LABEL_LIMIT
+) -> np.ndarray:
+    """Returns labels [N], after a check that they are classes.
+
+    Raises:
+      TypeError: They are no integers.
+      ValueError: One is not in [0, num_classes).
+    """
     labels = checks.integers(labels, what)
     row = checks.first_outside(labels, num_classes)
     if row is not None:
@@ -233,7 +256,7 @@ def _deal(labels, holds, rng):
     return owner
 
 
-def _by_owner(owner, num_clients):
+def by_owner(owner: np.ndarray, num_clients: int) -> tuple[np.ndarray, ...]:
     """Returns for each client the ascending indices of what it owns; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
     return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))

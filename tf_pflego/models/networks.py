@@ -1,4 +1,9 @@
-"""The bodies of the PFLEGO paper's three networks: Tables 4 (kernels) and 5 (feature sizes)."""
+"""The bodies of the networks of the papers.
+
+Sources: PFLEGO, Tables 4 (kernels) and 5 (feature sizes), for `mlp`, `cifar_cnn` and
+`omniglot_cnn`; McMahan et al., "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", section 3, for `cnn_fedavg`.
+"""
 
 import tensorflow as tf
 
@@ -39,6 +44,56 @@ def omniglot_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     return _sequential("omniglot_cnn", example_shape, [*layers, tf.keras.layers.Flatten()])
 
 
+def cnn_fedavg(
+    example_shape: tuple[int, ...], seed: int, padding: str = "same"
+) -> "tf.keras.Model":
+    """FedAvg's: convolutions 32 and 64 5x5 ReLU, each with max pooling 2/2, dense 512 ReLU."""
+    return _sequential(
+        f"cnn_fedavg_{padding}",
+        example_shape,
+        [
+            _convolution(32, 5, seed, 0, padding),
+            tf.keras.layers.MaxPooling2D(),
+            _convolution(64, 5, seed, 1, padding),
+            tf.keras.layers.MaxPooling2D(),
+            tf.keras.layers.Flatten(),
+            _dense(512, seed, 2),
+        ],
+    )
+
+
+def cnn_pgfed(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
+    """`cnn_fedavg` without padding, as the program of PGFed's authors has it."""
+    return cnn_fedavg(example_shape, seed, padding="valid")
+
+
+NETWORKS = {
+    network.__name__: network for network in (mlp, cifar_cnn, omniglot_cnn, cnn_fedavg, cnn_pgfed)
+}
+
+
+def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
+    """Returns the body `name`, one of the keys of `NETWORKS`.
+
+    Raises:
+      ValueError: There is no such network, or examples of this shape do not fit it.
+    """
+    if name not in NETWORKS:
+        raise ValueError(f"`network` must be one of {', '.join(NETWORKS)}; got {name!r}.")
+    if name != "mlp" and len(example_shape) != 3:
+        raise ValueError(
+            f"`network` {name} needs images [height, width, channels]; got examples of shape "
+            f"{tuple(example_shape)}. Choose --network=mlp."
+        )
+    try:
+        return NETWORKS[name](example_shape, seed)
+    except ValueError as error:  # A layer leaves nothing of images that are too small.
+        raise ValueError(
+            f"`network` {name} needs larger images than {tuple(example_shape)}; Keras says: "
+            f"{str(error).splitlines()[0][:120]}. Choose --network=mlp."
+        ) from error
+
+
 def _sequential(name, example_shape, layers):
     return tf.keras.Sequential([tf.keras.Input(tuple(example_shape)), *layers], name=name)
 
@@ -53,11 +108,11 @@ def _dense(units, seed, layer):
     )
 
 
-def _convolution(filters, size, seed, layer):
+def _convolution(filters, size, seed, layer, padding="same"):
     return tf.keras.layers.Conv2D(
         filters,
         size,
-        padding="same",
+        padding=padding,
         activation="relu",
         kernel_initializer=_initializer(seed, layer),
     )

@@ -228,8 +228,9 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
     """Returns what a run ends with.
 
     Returns:
-      The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`),
-      the bytes of all rounds, and the median of the rounds' seconds.
+      The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`)
+      and its largest value in any evaluated round (`/best`), the bytes of all rounds, and the
+      median of the rounds' seconds.
     """
     summary = {
         "round": records[-1]["round"],
@@ -244,6 +245,8 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
         summary[name] = values[-1]
         if "test_accuracy/" in name:
             summary[f"{name}/last10"] = float(np.mean(values))
+            every = [record[name] for record in records if name in record]
+            summary[f"{name}/best"] = float(np.max(every))
     return summary
 
 
