@@ -5,6 +5,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+import experiments_pgfed
 import paper
 import tables
 
@@ -189,6 +190,7 @@ _CELLS = {
     "learning_rates": _learning_rates,
     "without_momentum": _without_momentum,
     "head_solvers": _head_solvers,
+    "pgfed_tuning": experiments_pgfed.tuning,
 }
 TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
@@ -200,4 +202,5 @@ TITLES = {
     "learning_rates": "PFLEGO paper, Figure 9, and its twin on Fashion-MNIST",
     "without_momentum": "FedRep without the momentum that the PFLEGO paper's appendix names",
     "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta that needs no tuning",
+    "pgfed_tuning": "Hyper-parameters of the twin of the PGFed paper's Table 1",
 }

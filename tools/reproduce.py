@@ -1,4 +1,4 @@
-"""Runs the experiments of the PFLEGO paper and sets the results beside the paper's.
+"""Runs the experiments of the papers and sets the results beside theirs.
 
   python tools/reproduce.py list                    names the experiments
   python tools/reproduce.py list table1             names the cells of one
