@@ -85,19 +85,25 @@ def dirichlet(
 
 def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
     """Returns [n], the client that each example is dealt to."""
+    if num_clients * min_examples > len(labels):
+        raise ValueError(
+            f"`min_examples` must be at most {len(labels) // num_clients}, for {len(labels)} "
+            f"examples and {num_clients} clients; got {min_examples}. Lower --min_examples or "
+            "--num_clients."
+        )
     of_classes = np.bincount(labels, minlength=num_classes)
     smallest = 0
-    for _ in range(MAX_DRAWS if num_clients * min_examples <= len(labels) else 0):
+    for _ in range(MAX_DRAWS):
         counts = _draw_counts(of_classes, num_clients, alpha, rng)
         smallest = max(smallest, counts.sum(axis=0).min())
         if smallest >= min_examples:
             break
     else:
         raise ValueError(
-            f"`min_examples` must be what a draw can give to each of {num_clients} clients; got "
-            f"{min_examples}, and of {len(labels)} examples the smallest client had at most "
-            f"{smallest} in {MAX_DRAWS} draws with alpha {alpha}. Lower --min_examples or "
-            "--num_clients, or raise --dirichlet_alpha."
+            f"`min_examples` must be what some draw gives to each of {num_clients} clients; got "
+            f"{min_examples}, and in {MAX_DRAWS} draws with alpha {alpha} the smallest client had "
+            f"at most {smallest} examples. Lower --min_examples or --num_clients, or raise "
+            "--dirichlet_alpha."
         )
     owner = np.empty(len(labels), np.int64)
     shuffled = rng.permutation(len(labels))

@@ -1,0 +1,47 @@
+"""The networks of the papers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_pflego import models
+from tf_pflego.models import networks
+
+IMAGE = (28, 28, 1)
+
+
+def test_fedavgs_network_has_the_weights_that_its_paper_counts():
+    """1,663,370 weights for MNIST, with the classifier of ten classes (section 3)."""
+    model = models.SplitModel(networks.build("cnn_fedavg", IMAGE, seed=0), num_classes=10)
+    weights = model.initial_weights()
+    assert sum(np.size(w) for w in tf.nest.flatten(weights)) == 1_663_370
+
+
+def test_without_padding_it_has_the_features_of_pgfeds_program():
+    """1024 numbers before the dense layer for 28x28 images, 1600 for 32x32."""
+    for shape, numbers in ((IMAGE, 1024), ((32, 32, 3), 1600)):
+        assert networks.build("cnn_pgfed", shape, seed=0).layers[-1].input_shape == (None, numbers)
+
+
+@pytest.mark.parametrize("name", networks.NETWORKS)
+def test_the_seed_determines_the_weights(name):
+    same, again, other = (
+        networks.build(name, (32, 32, 3), seed).get_weights() for seed in (1, 1, 2)
+    )
+    for a, b in zip(same, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    kernels = [k for k, w in enumerate(same) if w.ndim > 1]
+    assert all((same[k] != other[k]).any() for k in kernels)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("resnet", IMAGE, "`network` must be one of mlp, .*; got 'resnet'"),
+        ("cnn_fedavg", (64,), r"cnn_fedavg needs images \[height, .*; got examples of shape \(64,"),
+        ("cnn_pgfed", (8, 8, 1), r"cnn_pgfed needs larger images than \(8, 8, 1\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, shape, message):
+    with pytest.raises(ValueError, match=message):
+        networks.build(name, shape, seed=0)
