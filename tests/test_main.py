@@ -67,7 +67,7 @@ def test_a_run_writes_its_directory(finished_run):
     output, result = finished_run
     assert result.returncode == 0, result.stderr
     assert sorted(p.name for p in output.iterdir()) == [
-        "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "summary.json"
+        "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz", "summary.json"
     ]  # fmt: skip
     config = json.loads((output / "config.json").read_text())
     assert (config["algorithm"], config["local_steps"], config["num_clients"]) == ("pflego", 5, 10)

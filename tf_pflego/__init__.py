@@ -21,6 +21,7 @@ _HOME = {
     "build_simulation": "tf_pflego.experiment",
     "dirichlet": "tf_pflego.data",
     "federate": "tf_pflego.data",
+    "fine_tune_new_clients": "tf_pflego.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
     "load_dataset": "tf_pflego.data:load",
     "merged": "tf_pflego.data",

@@ -69,6 +69,15 @@ class RunConfig:
         "pass through the network in blocks",
         above=0,
     )
+    new_clients: int = setting(
+        0,
+        "how many clients, the last ones, take no part and train on their own after the last round",
+        at_least=0,
+    )
+    new_client_epochs: int = setting(
+        20, "epochs of the new clients, by plain SGD on mini-batches of 128", at_least=0
+    )
+    new_client_learning_rate: float = setting(0.01, "learning rate of the new clients", above=0)
     label_space: str = setting(
         "local",
         "whether labels number a client's own classes (local) or the dataset's (global)",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import tf_pflego
-from tf_pflego import algorithms, config, data, models
+from tf_pflego import algorithms, config, data, models, new_clients
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
 from tf_pflego.training import Simulation
@@ -87,20 +87,29 @@ def _groups(run_config, dataset, num_clients):
 _PARTITIONS = {"round_robin": _round_robin, "dirichlet": _dirichlet, "groups": _groups}
 
 
-def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> Simulation:
+def build_simulation(
+    run_config: config.RunConfig, clients: data.ClientData | None = None, **hyper_parameters: Any
+) -> Simulation:
     """Returns the simulation that a configuration describes.
 
     Close it after use, or use it in a `with` statement.
 
     Args:
       run_config: The configuration of the run.
+      clients: All its clients, if they are loaded already.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
       ValueError: The configuration cannot be run; the message says what was expected.
       ImportError: The engine needs a package that cannot be imported.
     """
-    clients = load_clients(run_config)
+    clients = load_clients(run_config) if clients is None else clients
+    if run_config.new_clients >= clients.num_clients:
+        raise ValueError(
+            f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
+            f"{run_config.new_clients}. Lower --new_clients."
+        )
+    clients = _who_take_part(run_config, clients)
     participation = run_config.participation_of(clients.num_clients)
     network = run_config.network
     if network == "auto":
@@ -113,6 +122,30 @@ def build_simulation(run_config: config.RunConfig, **hyper_parameters: Any) -> S
     )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
+
+
+def _who_take_part(run_config, clients):
+    """Returns the clients that may be drawn: all but the new ones."""
+    if not run_config.new_clients:
+        return clients
+    return clients.part(0, clients.num_clients - run_config.new_clients)
+
+
+def _train_new_clients(run_config, simulation, clients):
+    """Returns the evaluations of the new clients, and what the summary says of them."""
+    if not run_config.new_clients:
+        return [], {}
+    new = clients.part(simulation.data.num_clients, clients.num_clients)
+    found = new_clients.fine_tune(
+        simulation,
+        new,
+        run_config.new_client_epochs,
+        run_config.new_client_learning_rate,
+        engine=run_config.engine,
+    )
+    before, after = (one.metrics()["test_accuracy/client_mean"] for one in (found[0], found[-1]))
+    name = "new_clients/test_accuracy/client_mean"
+    return found, {f"{name}/before": before, f"{name}/after": after}
 
 
 def run(
@@ -133,7 +166,8 @@ def run(
     directory = (
         RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None
     )
-    with build_simulation(run_config, **hyper_parameters) as simulation:
+    clients = load_clients(run_config)
+    with build_simulation(run_config, clients, **hyper_parameters) as simulation:
         if directory is not None:
             versions = {
                 "tf_pflego": tf_pflego.__version__,
@@ -143,7 +177,7 @@ def run(
             hyper_parameters = dict(sorted(hyper_parameters.items()))
             directory.start(
                 dataclasses.asdict(run_config) | hyper_parameters | {"versions": versions},
-                simulation.data.partition,
+                clients.partition,
             )
         progress = Progress(run_config.num_rounds)
         listeners: list[Callable[[dict], None]] = [progress.add_round]
@@ -158,6 +192,9 @@ def run(
             )
         finally:
             progress.close()
+        of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
+        summary |= summary_of_new
         if directory is not None:
-            directory.finish(summary, simulation.evaluate_all(), simulation.data)
+            evaluations, state = simulation.evaluate_all(), simulation.server_state
+            directory.finish(summary, evaluations, simulation.data, state, of_new)
     return summary

@@ -1,3 +1,5 @@
+from typing import Any, NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,6 +11,20 @@ B = {"x": tf.constant([5.0, -1.0]), "y": [tf.constant([[2.0]])]}
 
 def flat(nest):
     return np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(nest)]).tolist()
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_named_leaves():
+    assert nests.named(Pair([1, 2], {"a": (3,), "b": ()})) == {
+        "first/0": 1,
+        "first/1": 2,
+        "second/a/0": 3,
+    }
+    assert nests.named(()) == {}
 
 
 def test_arithmetic():

@@ -7,6 +7,22 @@ import tensorflow as tf
 Structure = Any  # A nest of tensors: NamedTuples, tuples, lists and dicts.
 
 
+def named(nest: Structure, path: str = "") -> dict[str, Any]:
+    """Returns the leaves by their places in the nest, such as `weights/theta/0`."""
+    if hasattr(nest, "_asdict"):
+        parts = nest._asdict().items()
+    elif isinstance(nest, dict):
+        parts = nest.items()
+    elif isinstance(nest, list | tuple):
+        parts = enumerate(nest)
+    else:
+        return {path: nest}
+    leaves = {}
+    for name, part in parts:
+        leaves |= named(part, f"{path}/{name}" if path else str(name))
+    return leaves
+
+
 def zeros_like(nest: Structure) -> Structure:
     """Returns a nest of zeros."""
     return tf.nest.map_structure(tf.zeros_like, nest)

@@ -116,6 +116,21 @@ class ClientData:
         """The dtype in which a model sees examples: float32, or int32 for integers but uint8."""
         return tf.int32 if self.train.examples.dtype == np.int32 else tf.float32
 
+    def part(self, start: int, stop: int) -> "ClientData":
+        """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0."""
+        splits = []
+        for split in (self.train, self.test):
+            rows = slice(split.offsets[start], split.offsets[stop])
+            offsets = split.offsets[start : stop + 1] - split.offsets[start]
+            splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
+        return ClientData(
+            *splits,
+            self.num_classes[start:stop],
+            self.label_space,
+            dataset=self.dataset,
+            classes=self.classes[start:stop],
+        )
+
     @functools.cached_property
     def client_weights(self) -> np.ndarray:
         """[I] float32, alpha_i = N_i / sum_j N_j over all clients."""

@@ -68,6 +68,10 @@ def result_table(summary: dict[str, Any], title: str) -> str:
             if name in summary:
                 values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
                 rows.append((f"test accuracy, {label}, mean per {mean}", *values))
+    name = "new_clients/test_accuracy/client_mean"
+    if f"{name}/after" in summary:
+        values = f"{summary[f'{name}/before']:.4f}, {summary[f'{name}/after']:.4f}"
+        rows.append(("test accuracy, new clients, before and after training", values, ""))
     rows.append(("training loss, all clients", f"{summary['train_loss']:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     rows.append(

@@ -6,13 +6,26 @@ import os
 import pathlib
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from tf_pflego.core import nests
+from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partition import Partition
 from tf_pflego.training.evaluation import Evaluation
 
-_FILES = ("summary.json", "clients.csv", "metrics.jsonl", "partition.npz", "config.json")
+_FILES = (
+    "summary.json",
+    "new_clients.csv",
+    "server.npz",
+    "clients.csv",
+    "metrics.jsonl",
+    "partition.npz",
+    "config.json",
+)
 
 
 class RunDirectoryError(ValueError):
@@ -69,14 +82,22 @@ class RunDirectory:
         self._metrics.flush()
 
     def finish(
-        self, summary: dict[str, Any], evaluations: dict[str, Evaluation], data: ClientData
+        self,
+        summary: dict[str, Any],
+        evaluations: dict[str, Evaluation],
+        data: ClientData,
+        server_state: Structure,
+        new_clients: Sequence[Evaluation] = (),
     ) -> None:
-        """Writes clients.csv, with one row per client, and summary.json, which marks a whole run.
+        """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
         Args:
           summary: What `training.summarize` returns.
           evaluations: What `Simulation.evaluate_all` returns.
           data: The clients' data.
+          server_state: The server's state.
+          new_clients: The evaluations of clients that never took part, after 0, 1, .. epochs of
+            their own training. Their ids follow those of `data`.
         """
         self._metrics.close()
         first = next(iter(evaluations.values()))
@@ -93,11 +114,24 @@ class RunDirectory:
             accuracy = evaluation.test_hits / evaluation.test_examples
             columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
             columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
-        with open(self.path / "clients.csv", "w", newline="", encoding="utf-8") as file:
+        self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
+        arrays = {name: np.asarray(leaf) for name, leaf in nests.named(server_state).items()}
+        np.savez(self.path / "server.npz", **arrays)
+        if new_clients:
+            columns = ("epoch", "client", "train_examples", "test_examples", "test_accuracy")
+            rows = [
+                (epoch, data.num_clients + k, train, test, f"{hits / test:.6g}")
+                for epoch, found in enumerate(new_clients)
+                for k, (train, hits, test) in enumerate(zip(*found[1:], strict=True))
+            ]
+            self._write_csv("new_clients.csv", columns, rows)
+        self._write_json("summary.json", summary)
+
+    def _write_csv(self, name, columns, rows):
+        with open(self.path / name, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
-        self._write_json("summary.json", summary)
+            writer.writerows(rows)
 
     def _write_json(self, name, content):
         partial = self.path / f".{name}.partial"

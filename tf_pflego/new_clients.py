@@ -1,0 +1,76 @@
+"""Clients that never took part: they start from what a run serves them and train on their own.
+
+Source: PGFed, section 5.4 and Figure 4.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego import algorithms
+from tf_pflego.algorithms.local import ClientState
+from tf_pflego.core import seeds
+from tf_pflego.core.algorithm import Weights
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.clients import ClientData
+from tf_pflego.training import Evaluation, Simulation
+
+
+def fine_tune(
+    simulation: Simulation,
+    clients: ClientData,
+    epochs: int,
+    learning_rate: float,
+    batch_size: int = 128,
+    engine: str = "in_process",
+) -> list[Evaluation]:
+    """Lets new clients train a model of their own, from what they would be served now.
+
+    They train by plain SGD on mini-batches of the whole network, which is `local` from these
+    weights. The simulation does not change.
+
+    Args:
+      simulation: The run, of which none of the clients is part.
+      clients: The new clients, with examples and classes as the simulation's.
+      epochs: How many passes over its examples each of them makes.
+      learning_rate: The rate of their steps.
+      batch_size: Examples per mini-batch; 0 for all examples of a client.
+      engine: Where they run: tff or in_process.
+
+    Returns:
+      Their evaluations before the first epoch and after each.
+
+    Raises:
+      ValueError: The algorithm serves something else than a network of body and head.
+    """
+    algorithm = simulation.algorithm
+    served = next(iter(algorithm.served.values()))
+    ids = range(clients.num_clients)
+    start = []
+    client_seeds = seeds.client_seeds(simulation.seed, "new_client", ids)
+    for seed, num_classes in zip(client_seeds, clients.num_classes, strict=True):
+        state = algorithm.init_client(
+            simulation.server_state, tf.constant(seed), tf.constant(num_classes)
+        )
+        start.append(served.weights(simulation.server_state, state))
+    if not isinstance(start[0], Weights):
+        raise ValueError(
+            f"`algorithm` must serve a network of body and head, for new clients to train it; "
+            f"{algorithm.name} serves {type(start[0]).__name__}. Choose another method."
+        )
+    local = algorithms.build(
+        "local",
+        algorithm.model,
+        local_epochs=1,
+        batch_size=batch_size,
+        client_learning_rate=learning_rate,
+        momentum=0.0,
+    )
+    everybody = Participation(clients.num_clients, clients.num_clients)
+    with Simulation(local, clients, everybody, engine, simulation.seed) as training:
+        stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
+        training.set_client_states(ids, ClientState(stacked))
+        found = [training.evaluate()]
+        for _ in range(epochs):
+            training.run_round()
+            found.append(training.evaluate())
+    return found
