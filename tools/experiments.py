@@ -1,4 +1,4 @@
-"""The experiments of the PFLEGO paper and a few more: names, flags and expected results of runs."""
+"""The experiments of the papers and a few more: names, flags and expected results of runs."""
 
 import dataclasses
 import pathlib
@@ -191,6 +191,10 @@ _CELLS = {
     "without_momentum": _without_momentum,
     "head_solvers": _head_solvers,
     "pgfed_tuning": experiments_pgfed.tuning,
+    "pgfed_table1": experiments_pgfed.table1,
+    "pgfed_tables5_and_6": experiments_pgfed.tables5_and_6,
+    "pgfed_new_clients": experiments_pgfed.new_clients,
+    "pgfed_cohorts": experiments_pgfed.cohorts,
 }
 TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
@@ -202,5 +206,9 @@ TITLES = {
     "learning_rates": "PFLEGO paper, Figure 9, and its twin on Fashion-MNIST",
     "without_momentum": "FedRep without the momentum that the PFLEGO paper's appendix names",
     "head_solvers": "Beyond the PFLEGO paper: other head solvers, and beta that needs no tuning",
-    "pgfed_tuning": "Hyper-parameters of the twin of the PGFed paper's Table 1",
+    "pgfed_tuning": "PGFed paper: hyper-parameters of the twins on Fashion-MNIST",
+    "pgfed_table1": "PGFed paper, Tables 1 to 4, Figures 3 and 5, and their twin on Fashion-MNIST",
+    "pgfed_tables5_and_6": "PGFed paper, Tables 5 and 6",
+    "pgfed_new_clients": "PGFed paper, Figure 4, and its twin on Fashion-MNIST",
+    "pgfed_cohorts": "PGFed: more participants in a round, and PGFedMo's momentum",
 }

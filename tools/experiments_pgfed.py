@@ -25,6 +25,14 @@ _GRIDS = {
 }
 
 
+# What `pgfed_tuning` found best (a test holds it against results/pgfed_tuning.csv).
+TUNED: dict[str, dict] = {}
+_FEDERATIONS = (
+    ("fashion_mnist", 25),
+    *itertools.product(("cifar10", "cifar100"), paper.NUM_CLIENTS),
+)
+
+
 def _base(algorithm):
     """Returns the flags that all runs of a method share."""
     own = {"algorithm": algorithm, **paper.COMMON}
@@ -50,3 +58,62 @@ def tuning() -> Iterator[tuple]:
             flags |= {"num_rounds": 60}
             words = "_".join(f"{value:g}" for value in values)
             yield f"fashion_mnist_dirichlet_{algorithm}_{words}", flags
+
+
+def table1() -> Iterator[tuple]:
+    """Tables 1 to 4 and Figures 3 and 5: every method on every federation."""
+    for dataset, num_clients in _FEDERATIONS:
+        for algorithm in METHODS:
+            accuracy = paper.ACCURACY.get(dataset, {}).get(algorithm)
+            column = paper.NUM_CLIENTS.index(num_clients)
+            yield (
+                f"{dataset}_{num_clients}_{algorithm}",
+                _of_table1(algorithm, dataset, num_clients),
+                accuracy[column] if accuracy else None,
+            )
+
+
+def tables5_and_6() -> Iterator[tuple]:
+    """OrganAMNIST, and Office-Home with its four domains."""
+    for column, (num_clients, drawn, alpha) in enumerate(paper.ORGANAMNIST):
+        for algorithm, accuracy in paper.ORGANAMNIST_ACCURACY.items():
+            flags = _tuned(algorithm) | {"dataset": "organamnist", "network": "cnn_pgfed"}
+            flags |= {"num_clients": num_clients, "clients_per_round": drawn}
+            flags |= {"dirichlet_alpha": alpha}
+            yield f"organamnist_{num_clients}_{algorithm}", flags, accuracy[column]
+    for algorithm, accuracy in paper.OFFICE_HOME_ACCURACY.items():
+        flags = _tuned(algorithm) | {"dataset": "office_home", "network": "cnn_pgfed"}
+        flags |= {"num_clients": 20, "clients_per_round": 5}
+        yield f"office_home_20_{algorithm}", flags, accuracy[-1]
+
+
+def new_clients() -> Iterator[tuple]:
+    """Figure 4: 80 clients train for 150 rounds, then 20 others fine-tune for 20 epochs."""
+    whole = {"num_clients": 100, "clients_per_round": 20, "new_clients": 20, "num_rounds": 150}
+    for dataset in ("fashion_mnist", "cifar10", "cifar100"):
+        for algorithm in ("local", "fedavg", "per_fedavg", "pgfed", "pgfedmo"):
+            flags = _of_table1(algorithm, dataset, 100) | whole
+            yield f"{dataset}_new_clients_{algorithm}", flags
+
+
+def cohorts() -> Iterator[tuple]:
+    """The number of participants, and PGFedMo's momentum, varied."""
+    for drawn in (2, 5, 12, 25):
+        for algorithm in ("fedavg", "pgfed"):
+            flags = _of_table1(algorithm, "fashion_mnist", 25) | {"clients_per_round": drawn}
+            yield f"fashion_mnist_25_{algorithm}_r{drawn}", flags
+    for momentum in (0.0, 0.2, 0.5, 0.8):
+        flags = _of_table1("pgfedmo", "fashion_mnist", 25) | {"risk_momentum": momentum}
+        yield f"fashion_mnist_25_pgfedmo_b{momentum}", flags
+
+
+def _tuned(algorithm):
+    return _base(algorithm) | TUNED.get(algorithm, {})
+
+
+def _of_table1(algorithm, dataset, num_clients):
+    """Returns the flags of a cell; the twin on Fashion-MNIST has a smaller network and is shorter."""
+    flags = _tuned(algorithm) | {"dataset": dataset, "num_clients": num_clients}
+    if dataset == "fashion_mnist":
+        return flags | {"network": "mlp", "clients_per_round": 5, "num_rounds": 150}
+    return flags | {"network": "cnn_pgfed", "clients_per_round": num_clients // 4}

@@ -75,7 +75,7 @@ OFFICE_HOME_ACCURACY = {
 }
 
 # Table 2: rounds until 70 % on CIFAR-10 with 25, 50 and 100 clients.
-TARGET = 70.0
+TARGETS = {"cifar10": 70.0, "cifar100": 30.0, "fashion_mnist": 93.0}  # Only CIFAR-10's is theirs.
 ROUNDS_TO_TARGET = {
     "apfl": (31, 28, 24),
     "fedper": (8, 6, 8),

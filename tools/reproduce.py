@@ -6,6 +6,7 @@
                                                     runs cells and adds them to results/
   python tools/reproduce.py table1 --names=fashion_mnist_high_pflego --rounds=2
                                                     a trial: its results go to runs/2_rounds
+  python tools/reproduce.py show table1             prints its tables
   python tools/reproduce.py redraw table1           writes tables and figures again, without a run
   python tools/reproduce.py flags table1 fashion_mnist_high_pflego
                                                     prints the flag file of a cell
@@ -41,7 +42,10 @@ import subprocess
 import sys
 
 import figures
+import figures_pgfed
+import numpy as np
 import tables
+import tables_pgfed
 from experiments import ROOT, TITLES, Cell, cells, examples
 
 RESULTS = ROOT / "results"
@@ -51,6 +55,7 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
 _PLACES = ("data_dir", "download", "output_dir", "overwrite")
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.
 _SETTINGS = (
+    "num_clients",
     "local_steps",
     "clients_per_round",
     "client_learning_rate",
@@ -62,12 +67,13 @@ _SETTINGS = (
 _RESULTS = (
     tables.PARTICIPANTS,
     tables.SERVED,
+    tables.BEST,
     "train_loss",
     tables.SECONDS,
     "bytes_down",
     "bytes_up",
 )
-_OF_CLIENT = ("client", "test_examples", "test_accuracy")
+_OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
 _LAST_LOG_LINES = 3
 
 
@@ -176,6 +182,8 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
     added = {
         tables.curves_path: [key | json.loads(record) for record in records],
         tables.clients_path: [key | client for client in clients],
+        tables.risk_weights_path: [key | entry for entry in _risk_weights(raw)],
+        tables.new_clients_path: [key | row for row in tables.read(raw / "new_clients.csv")],
         # This file is the last, since a run counts as finished when its row is there.
         tables.runs_path: [row_of(cell, raw)],
     }
@@ -188,7 +196,8 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
             rows = [row for row in rows if (row["run"], row["seed"]) != (cell.name, str(seed))]
             # Sorting keeps the order of the rounds, or clients, of a run.
             rows = sorted(rows + own, key=lambda row: (places[row["run"]], int(row["seed"])))
-            tables.write(path, rows)
+            if rows:
+                tables.write(path, rows)
 
 
 def is_in_results(cell: Cell, flags: dict[str, str], results: pathlib.Path) -> bool:
@@ -261,9 +270,29 @@ def redraw(experiment: str, results: pathlib.Path) -> None:
         rows = [row | {"paper": paper[row["run"]]} for row in rows if row["run"] in paper]
         tables.write(tables.runs_path(results, experiment), rows)
     page = results / f"{experiment}.md"
-    tables.replace(page, tables.page_of(TITLES[experiment], rows).encode("utf-8"))
-    for path in (page, *figures.draw(experiment, results, rows)):
+    tables.replace(page, page_of(experiment, results).encode("utf-8"))
+    _, draw = _FORMS.get(experiment, _FORM)
+    for path in (page, *draw(experiment, results, rows)):
         print(f"written: {path}")
+
+
+def page_of(experiment: str, results: pathlib.Path) -> str:
+    """Returns the Markdown page with the tables of an experiment, from its CSV files."""
+    page, _ = _FORMS.get(experiment, _FORM)
+    return page(TITLES[experiment], tables.read_runs(results, experiment), experiment, results)
+
+
+def _plain_page(title, rows, experiment, results):
+    return tables.page_of(title, rows)
+
+
+# How an experiment's results are shown: its page and its figures.
+_FORM = _plain_page, figures.draw
+_FORMS = {
+    "pgfed_table1": (tables_pgfed.page_of, figures_pgfed.draw),
+    "pgfed_cohorts": (tables_pgfed.page_of_sweep, figures_pgfed.draw),
+    "pgfed_new_clients": (tables_pgfed.page_of_new_clients, figures_pgfed.draw_new_clients),
+}
 
 
 def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
@@ -272,6 +301,17 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
     Raises:
       ValueError: One of them has no runs.
     """
+    known = refuse_unknown(experiments, results)
+    for name in experiments or known:
+        redraw(name, results)
+
+
+def refuse_unknown(experiments: list[str], results: pathlib.Path) -> list[str]:
+    """Returns the experiments that have runs.
+
+    Raises:
+      ValueError: One of the given ones has none.
+    """
     known = [name for name in TITLES if tables.runs_path(results, name).exists()]
     for name in experiments:
         if name not in known:
@@ -279,8 +319,7 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
                 f"the experiments must be among those with runs in {results}, which are "
                 f"{', '.join(known) or 'none'}; got {name!r}. Correct the name, or run it first."
             )
-    for name in experiments or known:
-        redraw(name, results)
+    return known
 
 
 def flag_file(experiment: str, name: str) -> str:
@@ -326,6 +365,9 @@ def main(argv: list[str]) -> int:
             )
         if options.command == "list":
             print("\n".join(_list_of(options.experiment)))
+        elif options.command == "show":
+            refuse_unknown([options.experiment], ROOT / options.results)
+            print(page_of(options.experiment, ROOT / options.results), end="")
         elif options.command == "redraw":
             redraw_all(options.experiments, ROOT / options.results)
         elif options.command == "flags":
@@ -353,10 +395,13 @@ def _parser():
         dest="command",
         metavar="COMMAND",
         required=True,
-        help="the name of an experiment, which is then run, or one of the first five commands",
+        help="the name of an experiment, which is then run, or one of the first six commands",
     )
     listed = commands.add_parser("list", help="name the experiments, or the cells of one")
     listed.add_argument("experiment", nargs="?", choices=TITLES, metavar="EXPERIMENT")
+    shown = commands.add_parser("show", help="print the tables of an experiment")
+    shown.add_argument("experiment", metavar="EXPERIMENT")
+    shown.add_argument("--results", default=RESULTS, help="where results are (default results)")
     redrawn = commands.add_parser("redraw", help="write tables and figures again, without a run")
     redrawn.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default all")
     redrawn.add_argument("--results", default=RESULTS, help="where results are (default results)")
@@ -394,6 +439,14 @@ def _list_of(experiment):
 def _lines(flags):
     """Returns flags as a flag file has them, one per line."""
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _risk_weights(raw):
+    """Yields the entries of the matrix A of a finished run, if it has one."""
+    with np.load(raw / "server.npz") as server:
+        if "risk_weights" in server:
+            for (client, other), weight in np.ndenumerate(server["risk_weights"]):
+                yield {"client": client, "other": other, "weight": f"{weight:.6g}"}
 
 
 def _read_json(path):

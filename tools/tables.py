@@ -5,6 +5,10 @@ An experiment has three CSV files, which any program opens:
   EXPERIMENT.csv             one row per run: its settings, its result, and the flags that made it
   EXPERIMENT.curves.csv.gz   one row per run and round: participants, seconds, bytes, metrics
   EXPERIMENT.clients.csv.gz  one row per run and client: the test accuracy when the run ended
+
+and two more if its runs have them: EXPERIMENT.risk_weights.csv.gz, one row per run and entry of
+PGFed's matrix A when the run ended, and EXPERIMENT.new_clients.csv.gz, one row per run, epoch and
+client that took no part.
 """
 
 import contextlib
@@ -23,6 +27,7 @@ import numpy as np
 PERCENT = 100
 PARTICIPANTS = "participant_test_accuracy/example_mean/last10"
 SERVED = "test_accuracy/client_mean/last10"
+BEST = "test_accuracy/client_mean/best"
 SECONDS = "seconds_per_round/median"
 
 # The columns of a table of runs that are read as numbers.
@@ -32,6 +37,7 @@ _NUMBERS = {
     "paper": float,
     PARTICIPANTS: float,
     SERVED: float,
+    BEST: float,
     SECONDS: float,
 }
 _EXPLANATION = """\
@@ -63,6 +69,16 @@ def clients_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
     return results / f"{experiment}.clients.csv.gz"
 
 
+def risk_weights_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
+    """Returns the path of the matrices A of an experiment's runs of PGFed and its variants."""
+    return results / f"{experiment}.risk_weights.csv.gz"
+
+
+def new_clients_path(results: pathlib.Path, experiment: str) -> pathlib.Path:
+    """Returns the path of the new clients of an experiment's runs."""
+    return results / f"{experiment}.new_clients.csv.gz"
+
+
 def read(path: pathlib.Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
     if not path.exists():
@@ -84,8 +100,36 @@ def read_runs(results: pathlib.Path, experiment: str) -> list[dict]:
 
 def read_curves(results: pathlib.Path, experiment: str) -> dict[tuple[str, int], dict]:
     """Returns the columns of each run and seed as arrays over rounds, NaN for an empty field."""
+    return _columns(curves_path(results, experiment))
+
+
+def read_clients(results: pathlib.Path, experiment: str) -> dict[tuple[str, int], dict]:
+    """Returns the columns of each run and seed as arrays over clients, NaN for an empty field."""
+    return _columns(clients_path(results, experiment))
+
+
+def read_risk_weights(results: pathlib.Path, experiment: str) -> dict[tuple[str, int], np.ndarray]:
+    """Returns the matrix A, [I, I], of each run and seed that has one."""
+    found = {}
+    for key, run in _columns(risk_weights_path(results, experiment)).items():
+        num_clients = round(run["client"].max()) + 1
+        found[key] = run["weight"].reshape(num_clients, num_clients)
+    return found
+
+
+def read_new_clients(results: pathlib.Path, experiment: str) -> dict[tuple[str, int], np.ndarray]:
+    """Returns the mean accuracy of each run's new clients, [epochs + 1], before and after each."""
+    found = {}
+    for key, run in _columns(new_clients_path(results, experiment)).items():
+        epochs = np.unique(run["epoch"])
+        found[key] = np.array([run["test_accuracy"][run["epoch"] == k].mean() for k in epochs])
+    return found
+
+
+def _columns(path):
+    """Returns {(run, seed): {column: array}} of a CSV file, NaN for an empty field."""
     runs = {}
-    for row in read(curves_path(results, experiment)):
+    for row in read(path):
         run = runs.setdefault((row.pop("run"), int(row.pop("seed"))), {})
         for column, text in row.items():
             run.setdefault(column, []).append(float(text or "nan"))
