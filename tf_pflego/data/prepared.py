@@ -1,0 +1,107 @@
+"""Datasets as TFDS keeps them in its directory: prepared whole or not at all, then read."""
+
+import contextlib
+import io
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+
+class DatasetError(ValueError):
+    """A dataset is not there, cannot be had, or cannot be read."""
+
+
+def builder(name: str, data_dir: str | None, may_prepare: bool) -> tfds.core.DatasetBuilder:
+    """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
+
+    Args:
+      name: TFDS name, with its configuration if it has any.
+      data_dir: TFDS data directory; None for TFDS' own default.
+      may_prepare: Whether a dataset that is not there may be prepared.
+
+    Raises:
+      DatasetError: Unknown name, not there and not to be prepared, or a preparation that failed; a
+        failed preparation leaves nothing behind.
+    """
+    try:
+        found = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DatasetError(f"TFDS does not know {name!r}: {error}") from error
+    if os.path.isdir(found.data_dir):
+        return found
+    root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    if not may_prepare:
+        raise DatasetError(
+            f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, "
+            "or let it be fetched with --download."
+        )
+    try:
+        return _prepare(found, name, root)
+    except Exception as error:
+        # TFDS, requests and the file system each have their own; the user needs one line.
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise DatasetError(
+            f"`dataset` {name} could not be prepared in {root} ({reason}). Check the network and "
+            "that the directory can be written, or point --data_dir to a TFDS directory that has "
+            "it."
+        ) from error
+
+
+def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
+    """Returns the features of all examples of a split as arrays [N, ...].
+
+    Args:
+      builder: What `builder` of this module returned.
+      split: A split, or several as `train+test`.
+
+    Raises:
+      DatasetError: There is no such split, or it cannot be read.
+    """
+    if split not in builder.info.splits:
+        raise DatasetError(
+            f"`dataset` {builder.info.name} has no split {split!r} in {builder.data_dir}; it has "
+            f"{', '.join(builder.info.splits)}."
+        )
+    try:
+        return tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
+    except (OSError, tf.errors.OpError) as error:
+        raise DatasetError(
+            f"`dataset` {builder.info.name}, split {split}, could not be read from "
+            f"{builder.data_dir} ({str(error).splitlines()[0][:200]}). Remove that directory and "
+            "prepare it again."
+        ) from error
+
+
+def _prepare(found, name, root):
+    """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
+    made = not root.exists()
+    root.mkdir(parents=True, exist_ok=True)
+    final = pathlib.Path(found.data_dir)
+    staging = tempfile.mkdtemp(prefix=".tf_pflego_", dir=root)
+    try:
+        staged = tfds.builder(name, data_dir=staging)
+        with _quiet() if name == "digits" else contextlib.nullcontext():
+            staged.download_and_prepare(download_dir=os.path.join(staging, "downloads"))
+        final.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may have been faster, with the same files.
+        with contextlib.suppress(OSError) if final.exists() else contextlib.nullcontext():
+            os.rename(staged.data_dir, final)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                root.rmdir()  # Only if it is still empty.
+    return tfds.builder(name, data_dir=str(root))
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Keeps TFDS' progress bars, of a second's work, off the terminal."""
+    tfds.disable_progress_bar()
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
