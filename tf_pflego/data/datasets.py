@@ -69,7 +69,7 @@ def load(
     """
     if name not in NAMES:
         raise DatasetError(f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}.")
-    builder = prepared.builder(name, data_dir, download or name == "digits")
+    builder = prepared.builder(name, data_dir, download, own=name == "digits")
     if name == "omniglot":
         train, test = Examples(*omniglot.read(builder, omniglot_splits)), None
     else:

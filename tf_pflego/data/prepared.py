@@ -16,40 +16,24 @@ class DatasetError(ValueError):
     """A dataset is not there, cannot be had, or cannot be read."""
 
 
-def builder(name: str, data_dir: str | None, may_prepare: bool) -> tfds.core.DatasetBuilder:
+def builder(
+    name: str, data_dir: str | None, download: bool, own: bool = False
+) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
 
     Args:
       name: TFDS name, with its configuration if it has any.
       data_dir: TFDS data directory; None for TFDS' own default.
-      may_prepare: Whether a dataset that is not there may be prepared.
+      download: Whether a dataset that is not there may be downloaded.
+      own: Whether the builder is one of ours: it is prepared without a network, whatever
+        `download` is.
 
     Raises:
       DatasetError: Unknown name, not there and not to be prepared, or a preparation that failed; a
         failed preparation leaves nothing behind.
     """
-    try:
-        found = tfds.builder(name, data_dir=data_dir)
-    except tfds.core.DatasetNotFoundError as error:
-        raise DatasetError(f"TFDS does not know {name!r}: {error}") from error
-    if os.path.isdir(found.data_dir):
-        return found
-    root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
-    if not may_prepare:
-        raise DatasetError(
-            f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, "
-            "or let it be fetched with --download."
-        )
-    try:
-        return _prepare(found, name, root)
-    except Exception as error:
-        # TFDS, requests and the file system each have their own; the user needs one line.
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise DatasetError(
-            f"`dataset` {name} could not be prepared in {root} ({reason}). Check the network and "
-            "that the directory can be written, or point --data_dir to a TFDS directory that has "
-            "it."
-        ) from error
+    with _offline() if own else contextlib.nullcontext():
+        return _found_or_prepared(name, data_dir, download, own)
 
 
 def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
@@ -74,6 +58,31 @@ def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
             f"`dataset` {builder.info.name}, split {split}, could not be read from "
             f"{builder.data_dir} ({str(error).splitlines()[0][:200]}). Remove that directory and "
             "prepare it again."
+        ) from error
+
+
+def _found_or_prepared(name, data_dir, download, own):
+    try:
+        found = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DatasetError(f"TFDS does not know {name!r}: {error}") from error
+    if os.path.isdir(found.data_dir):
+        return found
+    root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    if not (download or own):
+        raise DatasetError(
+            f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, "
+            "or let it be fetched with --download."
+        )
+    try:
+        return _prepare(found, name, root)
+    except Exception as error:
+        # TFDS, requests and the file system each have their own; the user needs one line.
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise DatasetError(
+            f"`dataset` {name} could not be prepared in {root} ({reason}). Check "
+            f"{'' if own else 'the network and '}that the directory can be written, or point "
+            "--data_dir to a TFDS directory that has it."
         ) from error
 
 
@@ -105,3 +114,18 @@ def _quiet():
     tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):
         yield
+
+
+@contextlib.contextmanager
+def _offline():
+    """Keeps TFDS from asking its bucket on the network about a dataset that only we have.
+
+    Where there is no network, each question can take seconds. TFDS has no public switch for it.
+    """
+    bucket = tfds.core.utils.gcs_utils
+    before = getattr(bucket, "_is_gcs_disabled", False)
+    bucket._is_gcs_disabled = True
+    try:
+        yield
+    finally:
+        bucket._is_gcs_disabled = before
