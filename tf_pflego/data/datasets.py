@@ -8,11 +8,23 @@ import numpy as np
 from tf_pflego.data import (
     digits,  # noqa: F401  registers the builder `digits` with TFDS
     omniglot,
+    organamnist,
     prepared,
 )
 from tf_pflego.data.prepared import DatasetError
 
-NAMES = ("digits", "mnist", "fashion_mnist", "emnist/byclass", "cifar10", "cifar100", "omniglot")
+NAMES = (
+    "digits",
+    "mnist",
+    "fashion_mnist",
+    "emnist/byclass",
+    "cifar10",
+    "cifar100",
+    "omniglot",
+    "organamnist",
+)
+# The builders of our own, with what they read in TFDS' manual directory.
+_OWN = {"digits": None, "organamnist": organamnist.FILE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +35,8 @@ class Examples:
       examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
         uint8. `ClientData` says which dtypes there are and how they are read.
       labels: [N] integers, global classes.
-      groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's alphabets).
+      groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's
+        alphabets).
     """
 
     examples: np.ndarray
@@ -56,24 +69,32 @@ def load(
 ) -> Dataset:
     """Loads a dataset with TFDS.
 
+    The splits `train` and `test` become the training and test examples, except for
+
+    - `omniglot`: training examples are the splits asked for, groups the alphabets, `test` None;
+    - `organamnist`: training examples are the splits `train` and `validation`.
+
     Args:
       name: One of `NAMES`.
       data_dir: TFDS data directory; None for TFDS' own default.
-      download: Whether a dataset that is not there may be downloaded. `digits` needs no download.
+      download: Whether a dataset that is not there may be downloaded. `digits` needs no download,
+        nor does `organamnist`, which is made from `<data_dir>/downloads/manual/organamnist.npz`.
       omniglot_splits: The splits of Omniglot to merge; an alphabet that an earlier one holds is
         not taken again.
 
     Raises:
-      DatasetError: Unknown name or split, not there and not to be downloaded, or a download that
-        failed; a failed download leaves nothing behind.
+      DatasetError: Unknown name or split, not there and not to be downloaded, a published file that
+        is missing or damaged, or a download that failed. What failed leaves nothing behind.
     """
     if name not in NAMES:
         raise DatasetError(f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}.")
-    builder = prepared.builder(name, data_dir, download, own=name == "digits")
+    builder = prepared.builder(name, data_dir, download, name in _OWN, _OWN.get(name))
+    test = None
     if name == "omniglot":
-        train, test = Examples(*omniglot.read(builder, omniglot_splits)), None
+        train = Examples(*omniglot.read(builder, omniglot_splits))
     else:
-        train, test = (_examples(builder, split) for split in ("train", "test"))
+        train = _examples(builder, "train+validation" if name == "organamnist" else "train")
+        test = _examples(builder, "test")
     return Dataset(name, train, test, builder.info.features["label"].num_classes)
 
 

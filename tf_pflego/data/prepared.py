@@ -17,7 +17,11 @@ class DatasetError(ValueError):
 
 
 def builder(
-    name: str, data_dir: str | None, download: bool, own: bool = False
+    name: str,
+    data_dir: str | None,
+    download: bool,
+    own: bool = False,
+    manual: str | None = None,
 ) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
 
@@ -27,13 +31,15 @@ def builder(
       download: Whether a dataset that is not there may be downloaded.
       own: Whether the builder is one of ours: it is prepared without a network, whatever
         `download` is.
+      manual: The file or directory that it is made from, by its name in TFDS' manual directory
+        `<data_dir>/downloads/manual`; None if it is made from none.
 
     Raises:
-      DatasetError: Unknown name, not there and not to be prepared, or a preparation that failed; a
-        failed preparation leaves nothing behind.
+      DatasetError: Unknown name, not there and not to be prepared, no `manual`, or a preparation
+        that failed; a failed preparation leaves nothing behind.
     """
     with _offline() if own else contextlib.nullcontext():
-        return _found_or_prepared(name, data_dir, download, own)
+        return _found_or_prepared(name, data_dir, download, own, manual)
 
 
 def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
@@ -46,11 +52,12 @@ def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
     Raises:
       DatasetError: There is no such split, or it cannot be read.
     """
-    if split not in builder.info.splits:
-        raise DatasetError(
-            f"`dataset` {builder.info.name} has no split {split!r} in {builder.data_dir}; it has "
-            f"{', '.join(builder.info.splits)}."
-        )
+    for part in split.split("+"):
+        if part not in builder.info.splits:
+            raise DatasetError(
+                f"`dataset` {builder.info.name} has no split {part!r} in {builder.data_dir}; it "
+                f"has {', '.join(builder.info.splits)}."
+            )
     try:
         return tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
     except (OSError, tf.errors.OpError) as error:
@@ -61,7 +68,7 @@ def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
         ) from error
 
 
-def _found_or_prepared(name, data_dir, download, own):
+def _found_or_prepared(name, data_dir, download, own, manual):
     try:
         found = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
@@ -74,8 +81,16 @@ def _found_or_prepared(name, data_dir, download, own):
             f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, "
             "or let it be fetched with --download."
         )
+    manual_dir = root / "downloads" / "manual"
+    if manual and not (manual_dir / manual).exists():
+        raise DatasetError(
+            f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is made, "
+            f"is not there either. {found.MANUAL_DOWNLOAD_INSTRUCTIONS}"
+        )
     try:
-        return _prepare(found, name, root)
+        return _prepare(found, name, root, manual_dir)
+    except DatasetError:
+        raise  # A builder of ours has said what is wrong with the file that it reads.
     except Exception as error:
         # TFDS, requests and the file system each have their own; the user needs one line.
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
@@ -86,7 +101,7 @@ def _found_or_prepared(name, data_dir, download, own):
         ) from error
 
 
-def _prepare(found, name, root):
+def _prepare(found, name, root, manual_dir):
     """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
     made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
@@ -95,7 +110,11 @@ def _prepare(found, name, root):
     try:
         staged = tfds.builder(name, data_dir=staging)
         with _quiet() if name == "digits" else contextlib.nullcontext():
-            staged.download_and_prepare(download_dir=os.path.join(staging, "downloads"))
+            staged.download_and_prepare(
+                download_dir=os.path.join(staging, "downloads"),
+                # What the user has put there is read where it is.
+                download_config=tfds.download.DownloadConfig(manual_dir=manual_dir),
+            )
         final.parent.mkdir(parents=True, exist_ok=True)
         # Another process may have been faster, with the same files.
         with contextlib.suppress(OSError) if final.exists() else contextlib.nullcontext():
