@@ -7,6 +7,7 @@ import numpy as np
 
 from tf_pflego.data import (
     digits,  # noqa: F401  registers the builder `digits` with TFDS
+    office_home,
     omniglot,
     organamnist,
     prepared,
@@ -22,9 +23,10 @@ NAMES = (
     "cifar100",
     "omniglot",
     "organamnist",
+    "office_home",
 )
 # The builders of our own, with what they read in TFDS' manual directory.
-_OWN = {"digits": None, "organamnist": organamnist.FILE}
+_OWN = {"digits": None, "organamnist": organamnist.FILE, "office_home": office_home.FOLDER}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Examples:
         uint8. `ClientData` says which dtypes there are and how they are read.
       labels: [N] integers, global classes.
       groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's
-        alphabets).
+        alphabets, Office-Home's domains).
     """
 
     examples: np.ndarray
@@ -72,13 +74,16 @@ def load(
     The splits `train` and `test` become the training and test examples, except for
 
     - `omniglot`: training examples are the splits asked for, groups the alphabets, `test` None;
-    - `organamnist`: training examples are the splits `train` and `validation`.
+    - `organamnist`: training examples are the splits `train` and `validation`;
+    - `office_home`: training examples are all there are, groups the domains, numbered 0 to 3 (Art,
+      Clipart, Product, Real World), `test` None.
 
     Args:
       name: One of `NAMES`.
       data_dir: TFDS data directory; None for TFDS' own default.
       download: Whether a dataset that is not there may be downloaded. `digits` needs no download,
-        nor does `organamnist`, which is made from `<data_dir>/downloads/manual/organamnist.npz`.
+        nor do `organamnist` and `office_home`, which are made from the files that their authors
+        publish: `organamnist.npz` and the folder `office_home` in `<data_dir>/downloads/manual`.
       omniglot_splits: The splits of Omniglot to merge; an alphabet that an earlier one holds is
         not taken again.
 
@@ -92,12 +97,15 @@ def load(
     test = None
     if name == "omniglot":
         train = Examples(*omniglot.read(builder, omniglot_splits))
+    elif name == "office_home":
+        train = _examples(builder, "train", groups="domain")
     else:
         train = _examples(builder, "train+validation" if name == "organamnist" else "train")
         test = _examples(builder, "test")
     return Dataset(name, train, test, builder.info.features["label"].num_classes)
 
 
-def _examples(builder, split):
+def _examples(builder, split, groups=None):
     features = prepared.read(builder, split)
-    return Examples(features["image"], features["label"].astype(np.int32))
+    groups = None if groups is None else features[groups].astype(np.int32)
+    return Examples(features["image"], features["label"].astype(np.int32), groups)
