@@ -112,7 +112,7 @@ def _tuned(algorithm):
 
 
 def _of_table1(algorithm, dataset, num_clients):
-    """Returns the flags of a cell; the twin on Fashion-MNIST has a smaller network and is shorter."""
+    """Returns the flags of a cell; the twin on Fashion-MNIST is smaller and shorter."""
     flags = _tuned(algorithm) | {"dataset": dataset, "num_clients": num_clients}
     if dataset == "fashion_mnist":
         return flags | {"network": "mlp", "clients_per_round": 5, "num_rounds": 150}

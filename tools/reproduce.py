@@ -290,6 +290,7 @@ def _plain_page(title, rows, experiment, results):
 _FORM = _plain_page, figures.draw
 _FORMS = {
     "pgfed_table1": (tables_pgfed.page_of, figures_pgfed.draw),
+    "pgfed_tables5_and_6": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_cohorts": (tables_pgfed.page_of_sweep, figures_pgfed.draw),
     "pgfed_new_clients": (tables_pgfed.page_of_new_clients, figures_pgfed.draw_new_clients),
 }
@@ -433,7 +434,7 @@ def _add_options(parser):
 def _list_of(experiment):
     if experiment:
         return [cell.name for cell in cells(experiment)]
-    return [f"{name:<16}{len(cells(name)):>4} cells   {title}" for name, title in TITLES.items()]
+    return [f"{name:<20}{len(cells(name)):>4} cells   {title}" for name, title in TITLES.items()]
 
 
 def _lines(flags):

@@ -77,10 +77,13 @@ def page_of(title: str, rows: list[dict], experiment: str, results: pathlib.Path
     lines = [f"# {title}", "", _EXPLANATION]
     for federation, methods in federations(rows).items():
         lines += [f"## {federation.title}", "", "Accuracy (Table 1):", ""]
-        lines += [*_accuracies(federation, methods), ""]
-        target = paper.TARGETS[federation.dataset]
-        lines += [f"Until {target:g} percent (Table 2):", ""]
-        lines += [*_until(target, methods, curves), ""]
+        lines += [*_accuracies(methods), ""]
+        target = paper.TARGETS.get(federation.dataset)
+        if target is not None:
+            lines += [f"Until {target:g} percent (Table 2):", ""]
+            lines += [*_until(target, methods, curves), ""]
+        if federation.dataset == "office_home":
+            lines += ["By domain, at the end (Table 6):", "", *_domains(methods, clients), ""]
         lines += ["Gain over Local (Tables 3 and 4):", ""]
         lines += [*_gains(federation, methods, clients), ""]
         own = [change for change in changes if change["federation"] == federation]
@@ -126,12 +129,9 @@ def regressions(rows: list[dict], experiment: str, results: pathlib.Path) -> lis
     return found
 
 
-def _accuracies(federation, methods):
-    known = paper.ACCURACY.get(federation.dataset)
-    column = None
-    if known and federation.num_clients in paper.NUM_CLIENTS:
-        column = paper.NUM_CLIENTS.index(federation.num_clients)
-    beside = ["paper"] if column is not None else []
+def _accuracies(methods):
+    of_paper = {method: runs[0]["paper"] for method, runs in methods.items()}
+    beside = ["paper"] if any(of_paper.values()) else []
     heads = ["method", "seeds", "best", "last ten", "flattered", *beside, "bytes"]
     yield f"| {' | '.join([*heads, 'seconds a round'])} |"
     yield "|---" * (len(heads) + 1) + "|"
@@ -140,11 +140,24 @@ def _accuracies(federation, methods):
         flattered = [tables.PERCENT * (run[tables.BEST] - run[tables.SERVED]) for run in runs]
         cells = [f"`{method}`", str(len(runs)), tables.accuracy(runs, tables.BEST)]
         cells += [tables.accuracy(runs, tables.SERVED), f"{statistics.mean(flattered):+.2f}"]
-        if column is not None:
-            paper_value = known.get(method)
-            cells.append(f"{paper_value[column]:.2f}" if paper_value else "")
+        if beside:
+            cells.append(f"{of_paper[method]:.2f}" if of_paper[method] else "")
         cells.append(f"{_bytes(runs) / _bytes(base):.2f}" if base else "")
         yield f"| {' | '.join([*cells, tables.seconds(runs)])} |"
+
+
+def _domains(methods, clients):
+    """Yields the accuracies of the four domains' clients at the end of the runs (Table 6)."""
+    yield f"| method | {' | '.join(f'{domain} | paper' for domain in paper.DOMAINS)} |"
+    yield "|---" * (1 + 2 * len(paper.DOMAINS)) + "|"
+    for method, runs in methods.items():
+        accuracies = [clients[run["run"], run["seed"]]["test_accuracy"] for run in runs]
+        by_domain = np.mean(accuracies, axis=0).reshape(len(paper.DOMAINS), -1).mean(axis=1)
+        known = paper.OFFICE_HOME_ACCURACY.get(method, ())
+        cells = [f"`{method}`"]
+        for k, value in enumerate(by_domain):
+            cells += [f"{tables.PERCENT * value:.2f}", f"{known[k]:.2f}" if known else ""]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _until(target, methods, curves):

@@ -44,8 +44,22 @@ def test_dataset_that_cannot_be_prepared_leaves_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "tfds").exists()
 
 
+def test_builders_of_our_own_ask_nothing_of_the_network(tmp_path, monkeypatch):
+    def asked(path):
+        raise AssertionError(f"TFDS asked for {path}")
+
+    monkeypatch.setattr(tfds.core.utils.gcs_utils, "exists", asked)
+    data.load("digits", data_dir=str(tmp_path))
+    for name in ("organamnist", "office_home"):
+        with pytest.raises(data.DatasetError, match="is not there either"):
+            data.load(name, data_dir=str(tmp_path))
+    with pytest.raises(AssertionError, match=r"asked for gs://.*/mnist"):
+        data.load("mnist", data_dir=str(tmp_path))
+
+
 def test_directory_that_cannot_be_written_is_one_line():
-    with pytest.raises(data.DatasetError, match="digits could not be prepared in /proc/tfds"):
+    expected = r"digits could not be prepared in /proc/tfds .*\. Check that the directory"
+    with pytest.raises(data.DatasetError, match=expected):
         data.load("digits", data_dir="/proc/tfds")
 
 

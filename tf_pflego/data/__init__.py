@@ -1,10 +1,11 @@
 """Datasets, who holds which of their examples, and the clients' arrays."""
 
 from tf_pflego.data.clients import ClientData, ClientSplit, federate
-from tf_pflego.data.datasets import Dataset, DatasetError, Examples, load, merged
+from tf_pflego.data.datasets import Dataset, Examples, load, merged
 from tf_pflego.data.dirichlet import dirichlet
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
+from tf_pflego.data.prepared import DatasetError
 
 __all__ = [
     "ClientData",

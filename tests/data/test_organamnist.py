@@ -1,0 +1,132 @@
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from tf_pflego import data
+
+COUNTS = {"train": 5, "val": 3, "test": 4}
+
+
+def published_arrays():
+    """Returns arrays in the published format, with few images: the classes 0 to 10 and 0 again."""
+    rng = np.random.default_rng(0)
+    arrays, first = {}, 0
+    for split, count in COUNTS.items():
+        arrays[f"{split}_images"] = rng.integers(0, 256, (count, 28, 28), np.uint8)
+        labels = np.arange(first, first + count) % 11
+        arrays[f"{split}_labels"] = labels.astype(np.uint8)[:, None]
+        first += count
+    return arrays
+
+
+def write(data_dir, arrays):
+    """Writes organamnist.npz where it is expected, and returns its path."""
+    path = data_dir / "downloads" / "manual" / "organamnist.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def rows(examples):
+    """Returns examples as sorted rows of pixels and label: TFDS shuffles what it prepares."""
+    labels = examples.labels[:, None]
+    return sorted(map(tuple, np.hstack([examples.examples.reshape(len(labels), -1), labels])))
+
+
+def files(directory):
+    return sorted(path.relative_to(directory) for path in directory.rglob("*"))
+
+
+def test_organamnist_is_the_published_file_with_validation_in_training(tmp_path):
+    arrays = published_arrays()
+    write(tmp_path, arrays)
+    dataset = data.load("organamnist", data_dir=str(tmp_path))
+    assert dataset.train.examples.shape == (8, 28, 28, 1)
+    assert dataset.test.examples.shape == (4, 28, 28, 1)
+    assert dataset.train.examples.dtype == np.uint8
+    assert dataset.train.labels.dtype == np.int32
+    assert (dataset.num_classes, dataset.train.groups) == (11, None)
+    for examples, splits in (dataset.train, ("train", "val")), (dataset.test, ("test",)):
+        images, labels = (
+            np.concatenate([arrays[f"{split}_{which}"] for split in splits])
+            for which in ("images", "labels")
+        )
+        assert rows(examples) == rows(data.Examples(images, labels[:, 0]))
+    partition = data.round_robin(dataset.train.labels, dataset.test.labels, 1, 11, 11, seed=0)
+    assert data.federate(dataset, partition).example_shape == (28, 28, 1)
+
+
+def test_organamnist_is_prepared_once_and_nothing_else_is_left(tmp_path):
+    path = write(tmp_path, published_arrays())
+    first = data.load("organamnist", data_dir=str(tmp_path))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["downloads", "organamnist"]
+    assert files(tmp_path / "downloads") == files(path.parent.parent)
+    path.unlink()  # A second preparation would need it.
+    second = data.load("organamnist", data_dir=str(tmp_path))
+    np.testing.assert_array_equal(first.train.examples, second.train.examples)
+
+
+def test_organamnist_without_its_file_says_which_file_is_expected_where(tmp_path):
+    expected = r"none/downloads/manual/organamnist.npz, from which .* https://medmnist.com"
+    with pytest.raises(data.DatasetError, match=expected):
+        data.load("organamnist", data_dir=str(tmp_path / "none"), download=True)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("val_labels", None, "must hold the array val_labels; got test_images, .*train_labels"),
+        (
+            "train_images",
+            np.zeros((5, 64, 64), np.uint8),
+            r"train_images in .* must be uint8 of shape \[N, 28, 28\].*; got uint8 \[5, 64, 64\]",
+        ),
+        ("test_images", np.zeros((4, 28, 28)), r"test_images .*; got float64 \[4, 28, 28\]"),
+        ("val_images", np.zeros((0, 28, 28), np.uint8), r"val_images .*; got uint8 \[0, 28, 28\]"),
+        ("test_images", np.uint8(3), r"test_images .*; got uint8 \[\]"),
+        (
+            "train_labels",
+            np.zeros((4, 1), np.uint8),
+            r"train_labels in .* integers of shape \[5, 1\], one .*; got uint8 \[4, 1\]",
+        ),
+        ("train_labels", np.zeros(5, np.uint8), r"train_labels .*; got uint8 \[5\]"),
+        ("val_labels", np.zeros((3, 1)), r"val_labels .*; got float64 \[3, 1\]"),
+        (
+            "test_labels",
+            np.array([[0], [10], [11], [12]]),
+            r"test_labels in .* must be in \[0, 11\); got 11 for image 2",
+        ),
+        ("val_labels", np.array([[0], [-1], [1]]), r"must be in \[0, 11\); got -1 for image 1"),
+        ("train_labels", np.array([[None]] * 5), "must be a whole .npz file; got a damaged one"),
+    ],
+)
+def test_wrong_array_is_refused_and_leaves_nothing(tmp_path, name, value, message):
+    arrays = published_arrays() | {name: value}
+    if value is None:
+        del arrays[name]
+    write(tmp_path, arrays)
+    before = files(tmp_path)
+    with pytest.raises(data.DatasetError, match=message) as caught:
+        data.load("organamnist", data_dir=str(tmp_path))
+    assert str(tmp_path / "downloads" / "manual" / "organamnist.npz") in str(caught.value)
+    assert files(tmp_path) == before
+
+
+def test_damaged_file_is_refused_and_leaves_nothing(tmp_path):
+    path = write(tmp_path, published_arrays())
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        middle = archive.getinfo("val_images.npy").header_offset + 1000
+    flipped = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+    single = io.BytesIO()
+    np.save(single, np.zeros((5, 28, 28), np.uint8))
+    truncated, page = whole[: len(whole) // 2], b"<html>Not found</html>"
+    before = files(tmp_path)
+    for content in (truncated, page, b"", flipped, single.getvalue()):
+        path.write_bytes(content)
+        with pytest.raises(data.DatasetError, match=r"manual/organamnist.npz must be .*; got a"):
+            data.load("organamnist", data_dir=str(tmp_path))
+        assert files(tmp_path) == before
