@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_pflego import data
+from tf_pflego import data, experiment
+from tf_pflego.config import RunConfig
 
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 # In ascending order of Unicode, which is not the order without regard to case.
@@ -165,3 +166,29 @@ def test_unreadable_picture_is_refused_by_name(data_dir):
     for content in (whole[: len(whole) // 2], b"<html>Not found</html>", b""):
         path.write_bytes(content)
         refused(data_dir, r"Real World/pen/00002.jpg must be a JPEG image; got .*Unpack")
+
+
+def test_a_run_gives_each_domain_clients_of_its_own(data_dir):
+    """They are numbered domain by domain, and train the dataset's own network."""
+    config = RunConfig(
+        algorithm="fedavg",
+        dataset="office_home",
+        data_dir=str(data_dir),
+        engine="in_process",
+        num_clients=4,
+        clients_per_round=2,
+        min_examples=4,
+        label_space="global",
+    )
+    clients = experiment.load_clients(config)
+    dataset = load(data_dir)
+    for client in range(4):
+        parts = clients.partition
+        own = np.concatenate([parts.train_indices[client], parts.test_indices[client]])
+        assert set(dataset.train.groups[own]) == {client}
+        assert len(own) == len(CLASSES) * (3 if client == 3 else 2)
+    with experiment.build_simulation(config, clients, batch_size=4, local_epochs=1) as simulation:
+        record = simulation.run_round(evaluate=True)
+        kernel = simulation.server_state.weights.theta[0]
+    assert record["participants"] == 2
+    assert kernel.shape == (5, 5, 3, 32)
