@@ -104,7 +104,12 @@ def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
 def test_a_flag_file_says_what_the_table_of_runs_says():
     (cell,) = [c for c in experiments.cells("table1") if c.name == "fashion_mnist_high_pflego"]
     runs = [
-        {"run": cell.name, tables.SECONDS: seconds, tables.PARTICIPANTS: accuracy}
+        {
+            "run": cell.name,
+            tables.SECONDS: seconds,
+            tables.PARTICIPANTS: accuracy,
+            tables.SERVED: accuracy - 0.1,
+        }
         for seconds, accuracy in ((0.25, 0.96), (0.75, 0.98))
     ]
     other = {"run": "fashion_mnist_no_pflego", tables.SECONDS: 9.0, tables.PARTICIPANTS: 0.5}
@@ -115,6 +120,7 @@ def test_a_flag_file_says_what_the_table_of_runs_says():
         "# Measured with 2 seeds (results/table1.csv):",
         "#   0.500 seconds per round",
         "#   97.00 ± 1.41 percent test accuracy of the participants, mean of the last ten rounds",
+        "#   87.00 ± 1.41 percent of all clients as served",
         "#   96.34 percent in the paper",
         "# Written by tools/reproduce.py.",
     ]
@@ -127,7 +133,7 @@ def test_committed_tables_are_those_of_the_committed_runs(experiment, tmp_path):
     """They agree byte for byte, and no raw run is needed."""
     shutil.copy(RESULTS / f"{experiment}.csv", tmp_path)
     rows = tables.read_runs(tmp_path, experiment)
-    page = tables.page_of(experiments.TITLES[experiment], rows)
+    page = reproduce.page_of(experiment, RESULTS)
     assert (RESULTS / f"{experiment}.md").read_text(encoding="utf-8") == page
     tables.write(tmp_path / "again.csv", rows)
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / f"{experiment}.csv").read_bytes()

@@ -44,6 +44,7 @@ class Cell:
                 f"#   {tables.seconds(own)} seconds per round",
                 f"#   {tables.accuracy(own, tables.PARTICIPANTS)} percent test accuracy of the "
                 "participants, mean of the last ten rounds",
+                f"#   {tables.accuracy(own, tables.SERVED)} percent of all clients as served",
             ]
         else:
             lines.append(f"# Not measured yet: results/{self.experiment}.csv has no run of it.")
@@ -60,14 +61,25 @@ def cells(experiment: str) -> list[Cell]:
 
 
 def examples() -> dict[pathlib.Path, Cell]:
-    """Returns a cell for each algorithm, by the flag file in which a person finds it."""
-    start = "fashion_mnist_high_"
-    return {
-        CONFIGS / "fashion_mnist" / f"{cell.name.removeprefix(start)}_high.flags": cell
-        for experiment in ("table1", "more_methods")
+    """Returns a cell for each algorithm, by the flag file in which a person finds it.
+
+    The methods of the PFLEGO paper are there with its partition, the others with the PGFed paper's.
+    """
+    sources = (
+        ("pgfed_table1", "fashion_mnist_25_", "dirichlet"),
+        ("more_methods", "fashion_mnist_high_", "high"),
+        ("table1", "fashion_mnist_high_", "high"),
+    )
+    found = {
+        cell.flags["algorithm"]: (
+            CONFIGS / "fashion_mnist" / f"{cell.flags['algorithm']}_{kind}.flags",
+            cell,
+        )
+        for experiment, start, kind in sources
         for cell in cells(experiment)
         if cell.name.startswith(start)
     }
+    return dict(found.values())
 
 
 # Below, an experiment yields for each cell its name, its flags, and the paper's accuracy, if any.
@@ -91,12 +103,6 @@ def _more_methods() -> Iterator[tuple]:
         yield f"fashion_mnist_{personalization}_fedrecon", pflego | {"algorithm": "fedrecon"}
         fedprox = _of_table1("fedprox", "fashion_mnist", personalization)
         yield f"fashion_mnist_{personalization}_feddane", fedprox | {"algorithm": "feddane"}
-        for algorithm in paper.METHODS_OF_PGFED:
-            flags = {"algorithm": algorithm, "dataset": "fashion_mnist"}
-            flags |= {"personalization": personalization, **_COMMON}
-            del flags["local_steps"]  # They train on mini-batches.
-            rates = {"client_learning_rate": 0.01, "local_epochs": 5, "batch_size": 128}
-            yield f"fashion_mnist_{personalization}_{algorithm}", flags | rates
 
 
 def _table2() -> Iterator[tuple]:

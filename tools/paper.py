@@ -118,19 +118,3 @@ def hyper_parameters(algorithm: str, dataset: str, personalization: str) -> dict
     if algorithm in ("fedprox", "ditto"):
         flags["proximal_weight"] = mu
     return flags
-
-
-# The methods and baselines of the PGFed paper that the PFLEGO paper does not have.
-METHODS_OF_PGFED = (
-    "pgfed",
-    "pgfedmo",
-    "pgfed_ce",
-    "local",
-    "feddyn",
-    "pfedme",
-    "fedfomo",
-    "apfl",
-    "lg_fedavg",
-    "per_fedavg",
-    "fedrod",
-)
