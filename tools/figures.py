@@ -72,14 +72,14 @@ def _figure_of(runs):
             axis.grid(alpha=0.3)
     for axis in axes[0]:
         axis.set_yscale("log")
-        _write_numbers(axis.yaxis)
+        write_numbers(axis.yaxis)
     for column, label in zip(axes.T, _AXES, strict=True):
         column[-1].set_xlabel(label)
         for axis in column:
             # A round of one method can take tens of times as long as a round of another.
             if label == "seconds":
                 axis.set_xscale("log")
-                _write_numbers(axis.xaxis)
+                write_numbers(axis.xaxis)
             else:
                 axis.set_xlim(left=0)
     _write_legend(figure, axes[0, 0].get_lines(), labels)
@@ -126,7 +126,7 @@ def _write_legend(figure, curves, labels):
     figure.legend(curves, labels, loc="outside upper center", ncols=columns)
 
 
-def _write_numbers(axis):
+def write_numbers(axis: "matplotlib.axis.Axis") -> None:
     """Writes plain numbers on a logarithmic axis, also between the powers of ten."""
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
