@@ -27,7 +27,7 @@ def client_of(seed=3, size=SIZE):
     )
 
 
-def seen(epochs, batch_size, client=None, stream=0):
+def seen(epochs, batch_size, client=None, stream=0, drop_last_batch=False):
     """The labels of each batch, in order; each row is filled with -1."""
     client = client or client_of()
     slots = 8
@@ -38,7 +38,8 @@ def seen(epochs, batch_size, client=None, stream=0):
         return k + 1, tf.tensor_scatter_nd_update(rows, [[k]], row[None])
 
     start = tf.constant(0), tf.fill([20, slots], -2)
-    run = tf.function(lambda: over_batches(step, start, client, epochs, batch_size, stream))
+    settings = epochs, batch_size, stream, drop_last_batch
+    run = tf.function(lambda: over_batches(step, start, client, *settings))
     count, rows = run()
     return [[label for label in row if label >= 0] for row in rows.numpy()[: int(count)].tolist()]
 
@@ -61,6 +62,17 @@ def test_a_full_batch_is_the_client_itself():
     assert seen(2, FULL_BATCH) == [list(range(SIZE))] * 2
     assert [sorted(batch) for batch in seen(2, SIZE)] == [list(range(SIZE))] * 2
     assert [len(batch) for batch in seen(1, 100)] == [SIZE]
+
+
+def test_a_last_batch_that_is_not_full_is_dropped_unless_it_is_the_only_one():
+    batches = seen(epochs=3, batch_size=3, drop_last_batch=True)
+    assert batches == [batch for batch in seen(epochs=3, batch_size=3) if len(batch) == 3]
+    left_out = [set(range(SIZE)) - {*batches[k], *batches[k + 1]} for k in (0, 2, 4)]
+    assert len(set.union(*left_out)) > 1  # Another example in another epoch.
+    full = client_of(size=6)
+    assert seen(2, 3, full, drop_last_batch=True) == seen(2, 3, full)
+    for size in (SIZE, SIZE + 1, 100):
+        assert [len(batch) for batch in seen(1, size, drop_last_batch=True)] == [SIZE]
 
 
 def test_no_epoch_returns_the_start():
