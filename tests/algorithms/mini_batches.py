@@ -18,9 +18,9 @@ LOCAL = {"client_learning_rate": 0.1, "momentum": 0.9, "local_epochs": 2, "batch
 DROPPED = {"batch_size": 4, "drop_last_batch": True}
 
 
-def simulation_of(name, model, clients, **config):
+def simulation_of(name, model, clients, participation=None, **config):
     algorithm = algorithms.build(name, model, **LOCAL | config)
-    participation = Participation(3, 2, "range", (1, 3))
+    participation = participation or Participation(3, 2, "range", (1, 3))
     return Simulation(algorithm, clients, participation, "in_process", SEED)
 
 

@@ -365,36 +365,6 @@ def test_fedfomo(tiny_model, tiny_clients, most):
     assert (affinities != np.eye(3)).any()
 
 
-def final(name, model, clients, field="weights", **config):
-    """The server's weights after three rounds."""
-    simulation = simulation_of(name, model, clients, **config)
-    for _ in range(ROUNDS):
-        simulation.run_round()
-    return flat(getattr(simulation.server_state, field)), simulation
-
-
-def test_identities(tiny_model, tiny_clients):
-    """PGFedMo without memory is PGFed; APFL with mixing 0 serves what PGFed has with mu 0."""
-    fedavg, _ = final("pgfed", tiny_model, tiny_clients, risk_weight=0.0)
-    assert_close(
-        final("pgfedmo", tiny_model, tiny_clients, risk_momentum=0.0)[0],
-        final("pgfed", tiny_model, tiny_clients)[0],
-    )
-    shared, simulation = final("apfl", tiny_model, tiny_clients, mixing=0.0)
-    assert_close(shared, fedavg)
-    served = simulation.algorithm.served["personalized"]
-    state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([0]))
-    assert_close(flat(served.weights(simulation.server_state, state)), fedavg)
-
-
-def test_per_fedavg_without_an_inner_step_is_fedavg(tiny_model, tiny_clients):
-    """With one example per batch, which is both halves of it."""
-    one = {"batch_size": 1}
-    expected, _ = final("pgfed", tiny_model, tiny_clients, risk_weight=0.0, **one)
-    found, _ = final("per_fedavg", tiny_model, tiny_clients, inner_learning_rate=0.0, **one)
-    assert_close(found, expected)
-
-
 def test_fine_tuning_takes_one_batch_of_the_clients_own_seed(tiny_model, tiny_clients):
     simulation = simulation_of("per_fedavg", tiny_model, tiny_clients)
     w = flat(simulation.server_state.weights)
