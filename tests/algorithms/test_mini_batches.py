@@ -215,6 +215,7 @@ def test_feddyn(tiny_model, tiny_clients):
 
 
 def test_pfedme(tiny_model, tiny_clients):
+    """The momentum of the personal model's steps lives on from batch to batch."""
     config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
     asked = config | {"server_mixing": 0.7, "weight_decay": 0.01}
     simulation = simulation_of("pfedme", tiny_model, tiny_clients, **asked)
@@ -222,12 +223,11 @@ def test_pfedme(tiny_model, tiny_clients):
     for number, participants in rounds_of(simulation):
         models = []
         for client in participants:
-            own_w = theta = w
+            own_w, theta, optimizer = w, w, batches.Momentum(0.05, 0.9)
             for x, y in draw(tiny_clients, client, number):
                 for _ in range(3):
-                    g = batches.gradient(theta, x, y)
-                    g = combine(combine(g, 2.0, combine(theta, -1, own_w)), 0.01, theta)
-                    theta = combine(theta, -0.05, g)
+                    g = combine(near(own_w, 2.0)(theta, x, y), 0.01, theta)
+                    theta = optimizer.step(theta, g)
                 own_w = combine(own_w, -2.0 * 0.1, combine(own_w, -1, theta))
             models.append(own_w)
             personal[client] = theta
