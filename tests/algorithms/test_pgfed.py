@@ -28,7 +28,7 @@ PGFED = [
 
 @pytest.mark.parametrize(("name", "config"), PGFED, ids=["plain", "mu = 0", "momentum", "CE"])
 def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
-    """Weights, A, grad_j and g1_j; without mu the global model is FedAvg's."""
+    """Weights, A, mu grad_j and g1_j."""
     mu, a_rate, b = config.get("risk_weight", 0.3), 0.05, config.get("risk_momentum", 0.0)
     asked = {"risk_weight": 0.3, "risk_learning_rate": a_rate} | config
     simulation = simulation_of(name, tiny_model, tiny_clients, **asked)
@@ -66,10 +66,10 @@ def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
         state = simulation.server_state
         assert_close(flat(state.weights), theta)
         np.testing.assert_allclose(state.risk_weights, a, atol=ORACLE_TOLERANCE)
-        assert state.last_ids.numpy().tolist() == participants
+        assert state.last.ids.numpy().tolist() == participants
         for slot, client in enumerate(participants):
-            assert_close([leaf[slot] for leaf in flat(state.gradients)], uploads[client][0])
-            assert_close([state.offsets[client]], [uploads[client][1]])
+            known, (g, offset) = [leaf[slot] for leaf in flat(state.last.kept)], uploads[client]
+            assert_close(known, [*(mu * leaf for leaf in g), offset])
             assert_close(own(simulation)[client], trained[client])
             if name == "pgfedmo":
                 assert_close(own(simulation, "risk_gradient")[client], kept[client])

@@ -5,6 +5,9 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.local_training import (
     FULL_BATCH,
+    first_order,
+    halves,
+    hold_out,
     over_batches,
     shuffled,
     take,
@@ -87,6 +90,39 @@ def test_a_batch_has_the_examples_of_its_labels():
     assert int(batch.num_examples) == 2
 
 
+@pytest.mark.parametrize(("size", "held_out"), [(7, 2), (8, 2), (3, 1), (2, 1)])
+def test_a_part_of_the_examples_is_held_out(size, held_out):
+    parts = [hold_out(client_of(size=size), 0.3, tf.constant([0, 1])) for _ in range(2)]
+    training, validation = parts[0]
+    assert int(validation.num_examples) == len(validation.labels) == held_out
+    assert int(training.num_examples) == size - held_out
+    assert sorted([*training.labels.numpy(), *validation.labels.numpy()]) == list(range(size))
+    np.testing.assert_array_equal(validation.labels, parts[1][1].labels)
+
+
+def test_the_part_that_is_held_out_follows_the_seed_alone():
+    labels = [
+        hold_out(client_of(seed=seed, size=50), 0.2, tf.constant([0, k]))[1].labels.numpy()
+        for seed, k in ((3, 0), (4, 0), (3, 1))
+    ]
+    np.testing.assert_array_equal(labels[0], labels[1])
+    assert (labels[0] != labels[2]).any()
+
+
+def test_an_only_example_is_in_both_parts():
+    training, validation = hold_out(client_of(size=1), 0.2, tf.constant([0, 1]))
+    assert training.labels.numpy().tolist() == validation.labels.numpy().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("size", "first", "second"),
+    [(4, [0, 1], [2, 3]), (5, [0, 1, 2], [2, 3, 4]), (1, [0], [0])],
+)
+def test_halves_share_the_middle_example(size, first, second):
+    found = [half.labels.numpy().tolist() for half in halves(client_of(size=size))]
+    assert found == [first, second]
+
+
 @pytest.mark.parametrize("count", [1, 2, 50])
 def test_shuffled_is_a_permutation(count):
     orders = [shuffled(tf.constant(count), tf.constant([0, k])).numpy() for k in (0, 0, 1)]
@@ -101,3 +137,11 @@ def test_value_and_gradient():
         lambda w: w["a"] ** 2 + 3 * w["b"], {"a": tf.constant(2.0), "b": tf.constant(5.0)}
     )
     assert (float(value), float(gradient["a"]), float(gradient["b"])) == (19, 4, 3)
+
+
+def test_first_order_is_the_tangent():
+    """Of a^2 + 3 b at (2, 5): 4 (a - 2) + 3 (b - 5) + 19."""
+    at = {"a": tf.constant(2.0), "b": tf.constant(5.0)}
+    tangent = first_order(lambda w: w["a"] ** 2 + 3 * w["b"], at)
+    assert (float(tangent.gradient["a"]), float(tangent.gradient["b"])) == (4, 3)
+    assert float(tangent.offset) == 19 - 4 * 2 - 3 * 5

@@ -30,9 +30,7 @@ is the default.
 import dataclasses
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from tf_pflego.algorithms.averaging import SharedState, broadcast
+from tf_pflego.algorithms.averaging import SharedState, broadcast, plain_mean
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
@@ -92,8 +90,7 @@ def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
         return ClientResult(theta, ClientState(theta), summed=w)
 
     def server_update(server, uploads, round_):
-        count = tf.cast(tf.size(uploads.client_ids), tf.float32)
-        mean = nests.scale(1 / count, uploads.summed)
+        mean = plain_mean(uploads)
         return SharedState(nests.mix(config.server_mixing, mean, server.weights))
 
     def init_client(server, seed, num_classes):

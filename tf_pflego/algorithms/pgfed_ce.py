@@ -19,7 +19,8 @@ Differences from the paper: those of `pgfed`.
 
 import dataclasses
 
-from tf_pflego.algorithms.pgfed import PGFedConfig, pgfed
+from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed, offsets_of_all
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
@@ -31,4 +32,13 @@ class PGFedCeConfig(PGFedConfig):
 
 def build_pgfed_ce(model: SplitModel, config: PGFedCeConfig) -> Algorithm:
     """Returns PGFed-CE for `model`."""
-    return pgfed("pgfed_ce", model, config, slope_at_server=True)
+    pgfed = build_pgfed(model, config)
+    (of_pgfed,) = pgfed.exchanges
+
+    def broadcast(server, round_):
+        gradients, offsets = server.last.kept
+        slopes = nests.inner_products(gradients, server.weights)
+        return server.weights, (), *offsets_of_all(server, offsets + slopes)
+
+    exchanges = (dataclasses.replace(of_pgfed, broadcast=broadcast),)
+    return dataclasses.replace(pgfed, name="pgfed_ce", exchanges=exchanges)
