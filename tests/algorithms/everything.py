@@ -7,12 +7,13 @@ leaf that no client reads; mini-batches; and two models that are served, one of 
 first.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.last_cohort import LastCohort, columns, nobody
 from tf_pflego.core.local_training import gradient, minimize, shuffled, take
 
 BATCH = 2
@@ -23,8 +24,7 @@ class ServerState(NamedTuple):
     weights: Weights
     direction: Weights  # the gradient that the first cohort gives
     affinity: tf.Tensor  # [I, I]
-    last: Any  # each leaf [c, ...]: what the last round's participants uploaded
-    last_ids: tf.Tensor  # [c] int64
+    last: LastCohort  # what the last round's participants uploaded
 
 
 class ClientState(NamedTuple):
@@ -39,11 +39,8 @@ def build_everything(model):
 
     def init_server(federation):
         weights = model.initial_weights()
-        nobody = tf.nest.map_structure(lambda w: tf.zeros([0, *w.shape]), weights)
         affinity = tf.ones([federation.num_clients] * 2) / federation.max_clients_per_round
-        return ServerState(
-            weights, nests.zeros_like(weights), affinity, nobody, tf.zeros([0], tf.int64)
-        )
+        return ServerState(weights, nests.zeros_like(weights), affinity, nobody(weights))
 
     def init_client(server, seed, num_classes):
         def start(w):
@@ -62,9 +59,9 @@ def build_everything(model):
 
     def mixtures(server, ids, round_):
         """A mixture of the last participants' uploads for each participant, and some noise."""
-        weights = tf.gather(tf.gather(server.affinity, ids), server.last_ids, axis=1)
+        weights = columns(server.last, tf.gather(server.affinity, ids))
         noise = tf.random.stateless_uniform([tf.shape(ids)[0]], round_.seed)
-        return nests.weighted_sums(weights, server.last), noise
+        return nests.weighted_sums(weights, server.last.kept), noise
 
     def train(message, state, client, round_):
         weights, direction = message
@@ -90,7 +87,7 @@ def build_everything(model):
         ids = uploads.client_ids
         rows = tf.gather(server.affinity, ids) * (1 - 0.1 * uploads.summed)
         affinity = tf.tensor_scatter_nd_update(server.affinity, ids[:, None], rows)
-        return ServerState(moved, server.direction, affinity, uploads.individual, ids)
+        return ServerState(moved, server.direction, affinity, LastCohort(ids, uploads.individual))
 
     def fine_tune(weights, client):
         half = take(client, shuffled(client.num_examples, client.seed)[: client.num_examples // 2])

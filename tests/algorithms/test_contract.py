@@ -216,16 +216,18 @@ def test_configurations_name_what_they_refuse():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_short(name):
-    """So many lines of code, without docstrings: it has no batching or padding of its own."""
+    """What batches, pads or adds up weights is in `core`, where other methods find it too."""
     path = pathlib.Path(algorithms.__file__).parent / f"{name}.py"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= {"pflego": 140}.get(name, 120)
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node
         ):
             node.body[0].value.value = ""
-    lines = [line for line in ast.unparse(tree).splitlines() if line.strip().strip('"')]
-    assert len(lines) <= {"local": 40, "lg_fedavg": 40}.get(name, 110)
+    code = [line for line in ast.unparse(tree).splitlines() if line.strip().strip('"')]
+    assert len(code) <= {"local": 40, "lg_fedavg": 40}.get(name, 80)
 
 
 def test_num_bytes():

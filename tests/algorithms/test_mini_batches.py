@@ -1,83 +1,156 @@
-"""Methods that train on mini-batches, against float64 oracles that draw the same batches."""
+"""Methods that train on mini-batches, against float64 oracles that draw the same batches.
+
+PGFed and its variants are in `test_pgfed`.
+"""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.oracles import averaging, batches, network
-from tf_pflego import algorithms
+from tests.algorithms.mini_batches import (
+    DROPPED,
+    ORACLE_TOLERANCE,
+    ROUNDS,
+    SEED,
+    assert_close,
+    combine,
+    deal,
+    dot,
+    draw,
+    flat,
+    near,
+    own,
+    plain_mean,
+    rounds_of,
+    sgd,
+    simulation_of,
+    train,
+    weighted_mean,
+)
+from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
-from tf_pflego.core.participation import Participation
-from tf_pflego.training import Simulation
-
-# float32 against float64 over three rounds of up to eight steps on weights of order 1.
-ORACLE_TOLERANCE = 1e-5
-ROUNDS, SEED = 3, 11
-LOCAL = {"client_learning_rate": 0.1, "momentum": 0.9, "local_epochs": 2, "batch_size": 2}
 
 
-def simulation_of(name, model, clients, **config):
-    algorithm = algorithms.build(name, model, **LOCAL | config)
-    participation = Participation(3, 2, "range", (1, 3))
-    return Simulation(algorithm, clients, participation, "in_process", SEED)
+@pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
+def test_fedavg(tiny_model, tiny_clients, config):
+    simulation = simulation_of("fedavg", tiny_model, tiny_clients, **config)
+    w = flat(simulation.server_state.weights)
+    for number, participants in rounds_of(simulation):
+        models = [train(w, draw(tiny_clients, i, number, **config)) for i in participants]
+        w = weighted_mean(models, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), w)
 
 
-def rounds_of(simulation):
-    """Yields each round's number and participants; the caller runs it."""
-    for number in range(1, ROUNDS + 1):
-        yield number, simulation.participation.draw(SEED, number).tolist()
+def test_fedprox(tiny_model, tiny_clients):
+    """The distance is that to the server's weights, also after the first batch."""
+    simulation = simulation_of("fedprox", tiny_model, tiny_clients, proximal_weight=0.5)
+    w = flat(simulation.server_state.weights)
+    for number, participants in rounds_of(simulation):
+        models = [train(w, draw(tiny_clients, i, number), near(w, 0.5)) for i in participants]
+        w = weighted_mean(models, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), w)
 
 
-def flat(weights):
-    """[*theta, head] in float64."""
-    return [np.asarray(w, np.float64) for w in tf.nest.flatten(weights)]
+def test_ditto(tiny_model, tiny_clients):
+    """The personal model draws batches of its own, and is held near what the server sent."""
+    simulation = simulation_of("ditto", tiny_model, tiny_clients, proximal_weight=0.5)
+    w, personal = flat(simulation.server_state.weights), own(simulation)
+    for number, participants in rounds_of(simulation):
+        models = []
+        for client in participants:
+            drawn = draw(tiny_clients, client, number, stream=1)
+            personal[client] = train(personal[client], drawn, near(w, 0.5))
+            models.append(train(w, draw(tiny_clients, client, number)))
+        w = weighted_mean(models, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), w)
+        for found, wanted in zip(own(simulation), personal, strict=True):
+            assert_close(found, wanted)
 
 
-def own(simulation, field="weights"):
-    """That part of each client's state, as flat lists."""
-    states = getattr(simulation.client_states(range(3)), field)
-    return [flat(tf.nest.map_structure(lambda leaf, k=k: leaf[k], states)) for k in range(3)]
+def present_rows(heads, clients):
+    """Each client's K_i rows; the rows of absent classes must be 0."""
+    for (head,), k in zip(heads, clients.num_classes, strict=True):
+        assert not head[k:].any()
+    return [[head[:k]] for (head,), k in zip(heads, clients.num_classes, strict=True)]
 
 
-def assert_close(actual, expected):
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
+def test_fedper(tiny_model, tiny_clients):
+    simulation = simulation_of("fedper", tiny_model, tiny_clients)
+    theta = flat(simulation.server_state.weights)
+    heads = present_rows(own(simulation, "head"), tiny_clients)
+    for number, participants in rounds_of(simulation):
+        bodies = []
+        for client in participants:
+            drawn = draw(tiny_clients, client, number)
+            *body, head = train([*theta, *heads[client]], drawn)
+            heads[client] = [head]
+            bodies.append(body)
+        theta = weighted_mean(bodies, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), theta)
+        found = present_rows(own(simulation, "head"), tiny_clients)
+        for a, b in zip(found, heads, strict=True):
+            assert_close(a, b)
 
 
-def draw(clients, client, number):
-    epochs, batch_size = LOCAL["local_epochs"], LOCAL["batch_size"]
-    return batches.of_client(clients, client, SEED, number, epochs, batch_size)
+@pytest.mark.parametrize("head_epochs", [0, 3])
+def test_fedrep(tiny_model, tiny_clients, head_epochs):
+    """The head trains first, over the server's body; then the body does, under the new head."""
+    simulation = simulation_of("fedrep", tiny_model, tiny_clients, head_epochs=head_epochs)
+    theta = flat(simulation.server_state.weights)
+    heads = present_rows(own(simulation, "head"), tiny_clients)
+    for number, participants in rounds_of(simulation):
+        bodies = []
+        for client in participants:
+
+            def of_head(head, x, y, theta=theta):
+                return batches.gradient([*theta, *head], x, y)[-1:]
+
+            of_clients_head = {"stream": 1, "local_epochs": head_epochs}
+            drawn = draw(tiny_clients, client, number, **of_clients_head)
+            heads[client] = train(heads[client], drawn, of_head)
+
+            def of_body(body, x, y, head=heads[client]):
+                return batches.gradient([*body, *head], x, y)[:-1]
+
+            bodies.append(train(theta, draw(tiny_clients, client, number), of_body))
+        theta = weighted_mean(bodies, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), theta)
+        found = present_rows(own(simulation, "head"), tiny_clients)
+        for a, b in zip(found, heads, strict=True):
+            assert_close(a, b)
 
 
-def sgd(momentum=LOCAL["momentum"]):
-    return batches.Momentum(LOCAL["client_learning_rate"], momentum)
+@pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
+def test_fedbabu_and_its_fine_tuning(tiny_model, tiny_clients, config):
+    """Fine-tuning has no momentum, moves the head too, and draws batches of its own."""
+    simulation = simulation_of("fedbabu", tiny_model, tiny_clients, fine_tuning_steps=3, **config)
+    served = simulation.algorithm.served["generic"]
+    *theta, head = flat(served.weights(simulation.server_state, ()))
 
+    def of_body(body, x, y):
+        return batches.gradient([*body, head], x, y)[:-1]
 
-def combine(first, scale, second):
-    """first + scale * second."""
-    return [a + scale * b for a, b in zip(first, second, strict=True)]
-
-
-def dot(first, second):
-    return sum(np.sum(a * b) for a, b in zip(first, second, strict=True))
-
-
-def train(weights, clients, client, number, extra=lambda weights: 0):
-    """The weights after local training on the loss, and on what `extra` adds to its gradient."""
-    optimizer = sgd()
-    for x, y in draw(clients, client, number):
-        gradient, added = batches.gradient(weights, x, y), extra(weights)
-        weights = optimizer.step(weights, combine(gradient, 1, added) if added else gradient)
-    return weights
-
-
-def plain_mean(models):
-    return [np.mean(parts, axis=0) for parts in zip(*models, strict=True)]
-
-
-def weighted_mean(models, clients, participants):
-    return averaging.mean(models, averaging.sizes_of(clients, participants))
+    for number, participants in rounds_of(simulation):
+        bodies = [
+            train(theta, draw(tiny_clients, i, number, **config), of_body) for i in participants
+        ]
+        theta = weighted_mean(bodies, tiny_clients, participants)
+        simulation.run_round()
+        assert_close(flat(simulation.server_state.weights), theta)
+    result = simulation.evaluate()
+    for client in range(3):
+        x, y = network.of_client(tiny_clients.train, client)
+        (seed,) = seeds.client_seeds(SEED, "evaluation", [client], ROUNDS)
+        drawn = deal(x, y, seed, **config | {"local_epochs": 3})
+        *body, tuned = train([*theta, head], drawn, momentum=0.0)
+        expected = network.loss(body, tuned, x, y)
+        np.testing.assert_allclose(result.train_loss[client], expected, atol=ORACLE_TOLERANCE)
 
 
 def test_local(tiny_model, tiny_clients):
@@ -88,7 +161,7 @@ def test_local(tiny_model, tiny_clients):
     absent = own(simulation)[0][-1][2:]
     for number, participants in rounds_of(simulation):
         for client in participants:
-            expected[client] = train(expected[client], tiny_clients, client, number)
+            expected[client] = train(expected[client], draw(tiny_clients, client, number))
         simulation.run_round()
     for found, wanted, k in zip(own(simulation), expected, classes, strict=True):
         assert_close([*found[:-1], found[-1][:k]], wanted)
@@ -124,12 +197,11 @@ def test_feddyn(tiny_model, tiny_clients):
     for number, participants in rounds_of(simulation):
         models = []
         for client in participants:
-            correction = own_h[client]
 
-            def extra(v, w=w, correction=correction):
-                return combine([a * leaf for leaf in combine(v, -1, w)], -1, correction)
+            def corrected(v, x, y, w=w, h_i=own_h[client]):
+                return combine(near(w, a)(v, x, y), -1, h_i)
 
-            trained = train(w, tiny_clients, client, number, extra)
+            trained = train(w, draw(tiny_clients, client, number), corrected)
             moved = combine(trained, -1, w)
             own_h[client] = combine(own_h[client], -a, moved)
             h = combine(h, -a / 3, moved)
@@ -143,6 +215,7 @@ def test_feddyn(tiny_model, tiny_clients):
 
 
 def test_pfedme(tiny_model, tiny_clients):
+    """The momentum of the personal model's steps lives on from batch to batch."""
     config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
     asked = config | {"server_mixing": 0.7, "weight_decay": 0.01}
     simulation = simulation_of("pfedme", tiny_model, tiny_clients, **asked)
@@ -150,12 +223,11 @@ def test_pfedme(tiny_model, tiny_clients):
     for number, participants in rounds_of(simulation):
         models = []
         for client in participants:
-            own_w = theta = w
+            own_w, theta, optimizer = w, w, batches.Momentum(0.05, 0.9)
             for x, y in draw(tiny_clients, client, number):
                 for _ in range(3):
-                    g = batches.gradient(theta, x, y)
-                    g = combine(combine(g, 2.0, combine(theta, -1, own_w)), 0.01, theta)
-                    theta = combine(theta, -0.05, g)
+                    g = combine(near(own_w, 2.0)(theta, x, y), 0.01, theta)
+                    theta = optimizer.step(theta, g)
                 own_w = combine(own_w, -2.0 * 0.1, combine(own_w, -1, theta))
             models.append(own_w)
             personal[client] = theta
@@ -281,11 +353,8 @@ def test_fedfomo(tiny_model, tiny_clients, most):
                     share = gain / sum(gains.values())
                     affinities[client, j] += share
                     weights = combine(weights, share, combine(last[j], -1, before))
-            optimizer = sgd()
-            drawn = (client, SEED, number, LOCAL["local_epochs"], LOCAL["batch_size"])
-            for batch in batches.of_examples(x[rest], y[rest], *drawn):
-                weights = optimizer.step(weights, batches.gradient(weights, *batch))
-            models[client] = uploads[client] = weights
+            drawn = deal(x[rest], y[rest], batches.round_seed(SEED, client, number))
+            models[client] = uploads[client] = train(weights, drawn)
         last = uploads
         simulation.run_round()
         np.testing.assert_allclose(
@@ -294,94 +363,6 @@ def test_fedfomo(tiny_model, tiny_clients, most):
         for found, wanted in zip(own(simulation), models, strict=True):
             assert_close(found, wanted)
     assert (affinities != np.eye(3)).any()
-
-
-PGFED = [
-    ("pgfed", {}),
-    ("pgfed", {"risk_weight": 0.0}),
-    ("pgfedmo", {"risk_momentum": 0.6}),
-    ("pgfed_ce", {}),
-]
-
-
-@pytest.mark.parametrize(("name", "config"), PGFED, ids=["plain", "mu = 0", "momentum", "CE"])
-def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
-    """Weights, A, grad_j and g1_j; without mu the global model is FedAvg's."""
-    mu, a_rate, b = config.get("risk_weight", 0.3), 0.05, config.get("risk_momentum", 0.0)
-    asked = {"risk_weight": 0.3, "risk_learning_rate": a_rate} | config
-    simulation = simulation_of(name, tiny_model, tiny_clients, **asked)
-    theta = flat(simulation.server_state.weights)
-    zeros = [np.zeros_like(w) for w in theta]
-    a, last = np.full([3, 3], 1 / simulation.federation.mean_clients_per_round), {}
-    kept, trained = [zeros] * 3, {}
-    for number, participants in rounds_of(simulation):
-        uploads = {}
-        for client in participants:
-            mixed, mean = zeros, zeros
-            for j, (g, _) in last.items():
-                mixed = combine(mixed, mu * a[client, j], g)
-                mean = combine(mean, mu / len(last), g)
-            kept[client] = combine([b * w for w in kept[client]], 1 - b, mixed)
-            weights, row, optimizer = theta, a[client].copy(), sgd()
-            for x, y in draw(tiny_clients, client, number):
-                slopes = {j: dot(mean, weights) for j in last}
-                if name == "pgfed_ce":
-                    slopes = {j: mu * dot(g, theta) for j, (g, _) in last.items()}
-                gradient = batches.gradient(weights, x, y)
-                weights = optimizer.step(weights, combine(gradient, 1, kept[client]))
-                for j, (_, offset) in last.items():
-                    row[j] = max(0, row[j] - a_rate * (offset + slopes[j]))
-            x, y = network.of_client(tiny_clients.train, client)
-            gradient, risk = (
-                batches.gradient(weights, x, y),
-                network.loss(weights[:-1], weights[-1], x, y),
-            )
-            uploads[client] = gradient, mu * (risk - dot(gradient, weights))
-            a[client], trained[client] = row, weights
-        models = [trained[client] for client in participants]
-        theta, last = weighted_mean(models, tiny_clients, participants), uploads
-        simulation.run_round()
-        state = simulation.server_state
-        assert_close(flat(state.weights), theta)
-        np.testing.assert_allclose(state.risk_weights, a, atol=ORACLE_TOLERANCE)
-        assert state.last_ids.numpy().tolist() == participants
-        for slot, client in enumerate(participants):
-            assert_close([leaf[slot] for leaf in flat(state.gradients)], uploads[client][0])
-            assert_close([state.offsets[client]], [uploads[client][1]])
-            assert_close(own(simulation)[client], trained[client])
-            if name == "pgfedmo":
-                assert_close(own(simulation, "risk_gradient")[client], kept[client])
-    assert (a != a[0, 0]).any() == (mu > 0)
-
-
-def final(name, model, clients, field="weights", **config):
-    """The server's weights after three rounds."""
-    simulation = simulation_of(name, model, clients, **config)
-    for _ in range(ROUNDS):
-        simulation.run_round()
-    return flat(getattr(simulation.server_state, field)), simulation
-
-
-def test_identities(tiny_model, tiny_clients):
-    """PGFedMo without memory is PGFed; APFL with mixing 0 serves what PGFed has with mu 0."""
-    fedavg, _ = final("pgfed", tiny_model, tiny_clients, risk_weight=0.0)
-    assert_close(
-        final("pgfedmo", tiny_model, tiny_clients, risk_momentum=0.0)[0],
-        final("pgfed", tiny_model, tiny_clients)[0],
-    )
-    shared, simulation = final("apfl", tiny_model, tiny_clients, mixing=0.0)
-    assert_close(shared, fedavg)
-    served = simulation.algorithm.served["personalized"]
-    state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([0]))
-    assert_close(flat(served.weights(simulation.server_state, state)), fedavg)
-
-
-def test_per_fedavg_without_an_inner_step_is_fedavg(tiny_model, tiny_clients):
-    """With one example per batch, which is both halves of it."""
-    one = {"batch_size": 1}
-    expected, _ = final("pgfed", tiny_model, tiny_clients, risk_weight=0.0, **one)
-    found, _ = final("per_fedavg", tiny_model, tiny_clients, inner_learning_rate=0.0, **one)
-    assert_close(found, expected)
 
 
 def test_fine_tuning_takes_one_batch_of_the_clients_own_seed(tiny_model, tiny_clients):

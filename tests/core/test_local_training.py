@@ -5,6 +5,9 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.local_training import (
     FULL_BATCH,
+    first_order,
+    halves,
+    hold_out,
     over_batches,
     shuffled,
     take,
@@ -27,7 +30,7 @@ def client_of(seed=3, size=SIZE):
     )
 
 
-def seen(epochs, batch_size, client=None, stream=0):
+def seen(epochs, batch_size, client=None, stream=0, drop_last_batch=False):
     """The labels of each batch, in order; each row is filled with -1."""
     client = client or client_of()
     slots = 8
@@ -38,7 +41,8 @@ def seen(epochs, batch_size, client=None, stream=0):
         return k + 1, tf.tensor_scatter_nd_update(rows, [[k]], row[None])
 
     start = tf.constant(0), tf.fill([20, slots], -2)
-    run = tf.function(lambda: over_batches(step, start, client, epochs, batch_size, stream))
+    settings = epochs, batch_size, stream, drop_last_batch
+    run = tf.function(lambda: over_batches(step, start, client, *settings))
     count, rows = run()
     return [[label for label in row if label >= 0] for row in rows.numpy()[: int(count)].tolist()]
 
@@ -63,6 +67,17 @@ def test_a_full_batch_is_the_client_itself():
     assert [len(batch) for batch in seen(1, 100)] == [SIZE]
 
 
+def test_a_last_batch_that_is_not_full_is_dropped_unless_it_is_the_only_one():
+    batches = seen(epochs=3, batch_size=3, drop_last_batch=True)
+    assert batches == [batch for batch in seen(epochs=3, batch_size=3) if len(batch) == 3]
+    left_out = [set(range(SIZE)) - {*batches[k], *batches[k + 1]} for k in (0, 2, 4)]
+    assert len(set.union(*left_out)) > 1  # Another example in another epoch.
+    full = client_of(size=6)
+    assert seen(2, 3, full, drop_last_batch=True) == seen(2, 3, full)
+    for size in (SIZE, SIZE + 1, 100):
+        assert [len(batch) for batch in seen(1, size, drop_last_batch=True)] == [SIZE]
+
+
 def test_no_epoch_returns_the_start():
     start = tf.constant([1.0, 2.0])
     assert over_batches(None, start, client_of(), 0) is start
@@ -73,6 +88,39 @@ def test_a_batch_has_the_examples_of_its_labels():
     np.testing.assert_array_equal(batch.examples[:, 0], [4, 2])
     np.testing.assert_array_equal(batch.labels, [4, 2])
     assert int(batch.num_examples) == 2
+
+
+@pytest.mark.parametrize(("size", "held_out"), [(7, 2), (8, 2), (3, 1), (2, 1)])
+def test_a_part_of_the_examples_is_held_out(size, held_out):
+    parts = [hold_out(client_of(size=size), 0.3, tf.constant([0, 1])) for _ in range(2)]
+    training, validation = parts[0]
+    assert int(validation.num_examples) == len(validation.labels) == held_out
+    assert int(training.num_examples) == size - held_out
+    assert sorted([*training.labels.numpy(), *validation.labels.numpy()]) == list(range(size))
+    np.testing.assert_array_equal(validation.labels, parts[1][1].labels)
+
+
+def test_the_part_that_is_held_out_follows_the_seed_alone():
+    labels = [
+        hold_out(client_of(seed=seed, size=50), 0.2, tf.constant([0, k]))[1].labels.numpy()
+        for seed, k in ((3, 0), (4, 0), (3, 1))
+    ]
+    np.testing.assert_array_equal(labels[0], labels[1])
+    assert (labels[0] != labels[2]).any()
+
+
+def test_an_only_example_is_in_both_parts():
+    training, validation = hold_out(client_of(size=1), 0.2, tf.constant([0, 1]))
+    assert training.labels.numpy().tolist() == validation.labels.numpy().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("size", "first", "second"),
+    [(4, [0, 1], [2, 3]), (5, [0, 1, 2], [2, 3, 4]), (1, [0], [0])],
+)
+def test_halves_share_the_middle_example(size, first, second):
+    found = [half.labels.numpy().tolist() for half in halves(client_of(size=size))]
+    assert found == [first, second]
 
 
 @pytest.mark.parametrize("count", [1, 2, 50])
@@ -89,3 +137,11 @@ def test_value_and_gradient():
         lambda w: w["a"] ** 2 + 3 * w["b"], {"a": tf.constant(2.0), "b": tf.constant(5.0)}
     )
     assert (float(value), float(gradient["a"]), float(gradient["b"])) == (19, 4, 3)
+
+
+def test_first_order_is_the_tangent():
+    """Of a^2 + 3 b at (2, 5): 4 (a - 2) + 3 (b - 5) + 19."""
+    at = {"a": tf.constant(2.0), "b": tf.constant(5.0)}
+    tangent = first_order(lambda w: w["a"] ** 2 + 3 * w["b"], at)
+    assert (float(tangent.gradient["a"]), float(tangent.gradient["b"])) == (4, 3)
+    assert float(tangent.offset) == 19 - 4 * 2 - 3 * 5

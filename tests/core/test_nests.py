@@ -44,6 +44,15 @@ def test_weighted_sums_of_a_cohort():
     stacked = {"x": tf.constant([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])}
     sums = nests.weighted_sums(tf.constant([[1.0, 1.0, 1.0], [0.0, -1.0, 0.5]]), stacked)
     np.testing.assert_allclose(sums["x"], [[3, 3], [1, 0]])
+    one = nests.weighted_sums(tf.constant([0.0, -1.0, 0.5]), stacked)
+    np.testing.assert_allclose(one["x"], [1, 0])
+
+
+def test_mean_of_a_cohort():
+    stacked = tf.nest.map_structure(lambda a, b: tf.stack([a, b]), A, B)
+    assert flat(nests.mean(stacked)) == [3, 0.5, 2.5]
+    nobody = tf.nest.map_structure(lambda leaf: leaf[:0], stacked)
+    assert flat(nests.mean(nobody)) == [0, 0, 0]
 
 
 def test_inner_products_of_a_cohort():

@@ -28,3 +28,11 @@ def test_glorot_classifier_has_its_bounds_and_no_bias():
     head = head_lib.glorot(0, 10, 200).numpy()
     assert not head[:, -1].any()
     np.testing.assert_allclose(np.abs(head).max(), (6 / 210) ** 0.5, rtol=0.01)
+
+
+def test_adding_to_the_bias_adds_to_the_logits():
+    head = head_lib.glorot(0, 3, 4)
+    features = tf.constant(np.random.default_rng(0).normal(size=(5, 4)), tf.float32)
+    added = tf.constant([0.0, -2.0, 5.0])
+    found = head_lib.logits(head_lib.add_to_bias(head, added), features)
+    np.testing.assert_allclose(found, head_lib.logits(head, features) + added, atol=1e-6)

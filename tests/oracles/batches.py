@@ -8,19 +8,23 @@ from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
 
 
-def of_client(data, client, seed, round_number, epochs, batch_size):
-    """Yields (examples, labels) of each batch of a client's round, for the run's `seed`."""
-    x, y = network.of_client(data.train, client)
-    yield from of_examples(x, y, client, seed, round_number, epochs, batch_size)
+def round_seed(seed, client, round_number):
+    """The client's seed in a round of a run with `seed`."""
+    return seeds.client_seeds(seed, "client", [client], round_number, 0)[0]
 
 
-def of_examples(x, y, client, seed, round_number, epochs, batch_size):
-    """The same for a client that trains on these examples."""
-    (client_seed,) = seeds.client_seeds(seed, "client", [client], round_number, 0)
+def deal(x, y, client_seed, epochs, batch_size, stream=0, drop_last=False):
+    """Yields (examples, labels) of each batch of a client that trains on these examples.
+
+    With `drop_last`, an epoch leaves out its last batch if that is not full and not its only one.
+    """
     fold_in = tf.random.experimental.stateless_fold_in
+    stop = len(y)
+    if drop_last and batch_size < len(y):
+        stop -= len(y) % batch_size
     for epoch in range(epochs):
-        order = shuffled(tf.constant(len(y)), fold_in(fold_in(client_seed, 0), epoch)).numpy()
-        for start in range(0, len(y), batch_size):
+        order = shuffled(tf.constant(len(y)), fold_in(fold_in(client_seed, stream), epoch)).numpy()
+        for start in range(0, stop, batch_size):
             rows = order[start : start + batch_size]
             yield x[rows], y[rows]
 

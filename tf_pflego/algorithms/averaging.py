@@ -53,6 +53,12 @@ def mean(total: Weighted) -> Any:
     return tf.nest.map_structure(lambda w: w / total.client_weight, total.weights)
 
 
+def plain_mean(uploads: Uploads) -> Any:
+    """Returns the mean of the participants' weights from their sum; each counts the same."""
+    count = tf.cast(tf.size(uploads.client_ids), tf.float32)
+    return nests.scale(1 / count, uploads.summed)
+
+
 def broadcast(server: SharedState, round_: Round) -> Any:
     """Sends the shared weights."""
     return server.weights

@@ -34,7 +34,7 @@ import dataclasses
 import tensorflow as tf
 
 from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
-from tf_pflego.core import optimizers, settings
+from tf_pflego.core import settings
 from tf_pflego.core.algorithm import (
     Algorithm,
     ClientResult,
@@ -43,7 +43,7 @@ from tf_pflego.core.algorithm import (
     Weights,
     no_client_state,
 )
-from tf_pflego.core.local_training import StepsOrMiniBatches, minimize
+from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.split import SplitModel
 
@@ -77,9 +77,8 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
         return ClientResult(with_head(theta), summed=weighted(theta, client))
 
     def fine_tune(weights, client):
-        optimizer = optimizers.sgd(config.client_learning_rate)
-        steps, batch_size = config.fine_tuning_steps, config.batch_size
-        return minimize(model.loss, weights, client, optimizer, steps, batch_size)
+        plain = dataclasses.replace(config, momentum=0.0)
+        return plain.minimize(model.loss, weights, client, config.fine_tuning_steps)
 
     served = Served(
         lambda server, client: with_head(server.weights),

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_pflego.algorithms.averaging import plain_mean
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches
@@ -80,10 +81,10 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
 
     def server_update(server, uploads, round_):
         count = tf.cast(tf.size(uploads.client_ids), tf.float32)
-        moved = nests.subtract(uploads.summed, nests.scale(count, server.weights))
-        share = a / tf.cast(round_.num_clients, tf.float32)
+        mean = plain_mean(uploads)
+        moved = nests.subtract(mean, server.weights)
+        share = a * count / tf.cast(round_.num_clients, tf.float32)
         drift = nests.subtract(server.drift, nests.scale(share, moved))
-        mean = nests.scale(1 / count, uploads.summed)
         return ServerState(nests.subtract(mean, nests.scale(1 / a, drift)), drift)
 
     return Algorithm(

@@ -18,8 +18,7 @@ The server keeps P and the last round's models; client i keeps w_i, which serves
   w_i      ClientState.weights       body and classifier
   P        ServerState.affinities    [I, I], 1 on the diagonal at first
   M        models_received
-  L_i      the loss on the validation part: `validation_share` of the client's training examples,
-           the same in every round
+  L_i      the loss on the same `validation_share` of the client's training examples in all rounds
 
 Differences from the paper: the models with the largest affinities are sent, with no random ones
 among them, as PGFed's authors do.
@@ -32,7 +31,8 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import MiniBatches, shuffled, take
+from tf_pflego.core.last_cohort import LastCohort, columns, nobody, with_largest
+from tf_pflego.core.local_training import MiniBatches, hold_out
 from tf_pflego.models.split import SplitModel
 
 
@@ -61,8 +61,7 @@ class ServerState(NamedTuple):
     """What the server keeps."""
 
     affinities: tf.Tensor  # [I, I], P
-    last_ids: tf.Tensor  # [c] int64, the last round's participants
-    models: Weights  # each leaf [c, ...], theirs
+    last: LastCohort  # the models of the last round's participants
 
 
 class ClientState(NamedTuple):
@@ -72,89 +71,48 @@ class ClientState(NamedTuple):
     seed: tf.Tensor  # [2] int32, of its validation part
 
 
-class Received(NamedTuple):
-    """What a client is sent."""
-
-    ids: tf.Tensor  # [M] int64, whose models
-    present: tf.Tensor  # [M], 1 for a model, 0 where there are fewer
-    models: Weights  # each leaf [M, ...]
-
-
 def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
     """Returns FedFomo for `model`."""
     model = model.with_shared_classifier()
 
     def init_server(federation):
-        nobody = tf.nest.map_structure(lambda w: tf.zeros([0, *w.shape]), model.initial_weights())
-        return ServerState(tf.eye(federation.num_clients), tf.zeros([0], tf.int64), nobody)
-
-    def init_client(server, seed, num_classes):
-        return ClientState(model.initial_weights(), seed)
+        return ServerState(tf.eye(federation.num_clients), nobody(model.initial_weights()))
 
     def client_messages(server, ids, round_):
-        num_clients = server.affinities.shape[0]
-        slots = tf.scatter_nd(
-            server.last_ids[:, None], tf.range(1, tf.size(server.last_ids) + 1), [num_clients]
-        )
-        others = tf.cast(slots > 0, tf.float32) * (1 - tf.one_hot(ids, num_clients))
-        # Affinities are not negative: absent clients, and the client itself, come last.
-        ranked = tf.where(others > 0, tf.gather(server.affinities, ids) + 1, 0.0)
-        _, chosen = tf.math.top_k(ranked, min(config.models_received, num_clients))
-        present = tf.gather(others, chosen, batch_dims=1)
-        own_slots = tf.maximum(tf.gather(slots, chosen) - 1, 0)
-        models = tf.nest.map_structure(lambda leaf: _gather(leaf, own_slots), server.models)
-        return Received(tf.cast(chosen, tf.int64), present, models)
+        scores = columns(server.last, tf.gather(server.affinities, ids))
+        most = min(config.models_received, server.affinities.shape[0])
+        return with_largest(server.last, scores, ids, most)
 
     def client_update(message, state, client, round_):
-        received, order = client.message, shuffled(client.num_examples, state.seed)
-        share = tf.cast(client.num_examples, tf.float32) * config.validation_share
-        held_out = tf.maximum(tf.cast(share, tf.int32), 1)
-        validation = take(client, order[:held_out])
-        own_loss = model.loss(state.weights, validation)
+        received, own = client.message, state.weights
+        training, validation = hold_out(client, config.validation_share, state.seed)
+        own_loss = model.loss(own, validation)
 
         def gain(inputs):
             other, present = inputs
-            distance = tf.sqrt(nests.squared_distance(other, state.weights))
+            distance = tf.sqrt(nests.squared_distance(other, own))
             better = own_loss - model.loss(other, validation)
             return present * tf.nn.relu(tf.math.divide_no_nan(better, distance))
 
-        gains = tf.map_fn(gain, (received.models, received.present), fn_output_signature=tf.float32)
+        gains = tf.map_fn(gain, (received.kept, received.present), fn_output_signature=tf.float32)
         weights = tf.math.divide_no_nan(gains, tf.reduce_sum(gains))
-        mixed = tf.nest.map_structure(
-            lambda own, others: own + tf.tensordot(weights, others - own, axes=1),
-            state.weights,
-            received.models,
-        )
-        training = tf.cond(held_out < client.num_examples, lambda: order[held_out:], lambda: order)
-        rest = take(client, training)
-        trained = config.minimize(model.loss, mixed, rest)
-        return ClientResult(
-            trained,
-            ClientState(trained, state.seed),
-            individual=(trained, received.ids, weights),
-        )
+        moves = nests.weighted_sums(weights, nests.subtract(received.kept, own))
+        trained = config.minimize(model.loss, nests.add(own, moves), training)
+        state = ClientState(trained, state.seed)
+        return ClientResult(trained, state, individual=(trained, received.ids, weights))
 
     def server_update(server, uploads, round_):
         models, ids, weights = uploads.individual
-        rows = tf.broadcast_to(uploads.client_ids[:, None], tf.shape(ids))
-        affinities = tf.tensor_scatter_nd_add(
-            server.affinities, tf.stack([rows, ids], axis=-1), weights
-        )
-        return ServerState(affinities, uploads.client_ids, models)
+        places = tf.stack([tf.broadcast_to(uploads.client_ids[:, None], tf.shape(ids)), ids], -1)
+        affinities = tf.tensor_scatter_nd_add(server.affinities, places, weights)
+        return ServerState(affinities, LastCohort(uploads.client_ids, models))
 
+    exchange = Exchange(lambda server, round_: (), client_update, server_update, client_messages)
     return Algorithm(
         name="fedfomo",
         model=model,
         init_server=init_server,
-        init_client=init_client,
-        exchanges=(
-            Exchange(lambda server, round_: (), client_update, server_update, client_messages),
-        ),
+        init_client=lambda server, seed, num_classes: ClientState(model.initial_weights(), seed),
+        exchanges=(exchange,),
         served={"personalized": Served(lambda server, client: client.weights, model.predict)},
     )
-
-
-def _gather(leaf, slots):
-    """Returns rows of a leaf [c, ...], and zeros where there is no row at all."""
-    padded = tf.concat([leaf, tf.zeros([1, *leaf.shape[1:]])], axis=0)
-    return tf.gather(padded, tf.minimum(slots, tf.shape(leaf)[0]))

@@ -32,7 +32,7 @@ from tf_pflego.algorithms.averaging import HeadState, SharedState, broadcast, ta
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
-from tf_pflego.models.head import ABSENT_LOGIT
+from tf_pflego.models.head import ABSENT_LOGIT, add_to_bias
 from tf_pflego.models.split import SplitModel
 
 
@@ -53,9 +53,6 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
         counts = tf.reduce_sum(tf.one_hot(client.labels, model.num_classes), axis=0)
         shares = counts / tf.cast(client.num_examples, tf.float32)
         return tf.where(counts > 0, tf.math.log(tf.maximum(shares, 1e-30)), ABSENT_LOGIT)
-
-    def add_to_bias(head, logits):
-        return tf.concat([head[:, :-1], head[:, -1:] + logits[:, None]], axis=1)
 
     def client_update(start, state, client, round_):
         shares = log_shares(client)

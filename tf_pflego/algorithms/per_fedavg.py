@@ -29,8 +29,6 @@ example serves as both. Each product of the Hessian is taken on the second half.
 
 import dataclasses
 
-import tensorflow as tf
-
 from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import (
@@ -40,7 +38,7 @@ from tf_pflego.core.algorithm import (
     Served,
     no_client_state,
 )
-from tf_pflego.core.local_training import MiniBatches, first_batch, gradient, take
+from tf_pflego.core.local_training import MiniBatches, first_batch, gradient, halves
 from tf_pflego.models.split import SplitModel
 
 _DIFFERENCE = 1e-3
@@ -80,10 +78,7 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
     def client_update(start, state, client, round_):
         def step(carry, batch):
             weights, of_weights = carry
-            count = batch.num_examples
-            first = take(batch, tf.range((count + 1) // 2))
-            second = take(batch, tf.range(count // 2, count))
-            return optimizer.apply(meta_gradient(weights, first, second), of_weights, weights)
+            return optimizer.apply(meta_gradient(weights, *halves(batch)), of_weights, weights)
 
         carry = start, optimizer.init(start)
         weights, _ = config.over_batches(step, carry, client)

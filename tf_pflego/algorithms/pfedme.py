@@ -5,8 +5,8 @@ learnt: one network w for all, and a network theta_i per client near it.
 
 A round:
   1. The server sends w to the participants; client i sets w_i = theta_i = w.
-  2. For each mini-batch it takes K steps of rate eta_p on theta_i -> f_i(theta_i) +
-     (lambda / 2) ||theta_i - w_i||^2, and then w_i <- w_i - lambda eta (w_i - theta_i).
+  2. For each mini-batch it takes K steps of rate eta_p, with momentum m, on theta_i -> f_i(theta_i)
+     + (lambda / 2) ||theta_i - w_i||^2, and then w_i <- w_i - lambda eta (w_i - theta_i).
   3. It uploads w_i, and keeps theta_i.
   4. The server sets w <- (1 - b) w + b mean_i w_i, a plain mean.
 
@@ -18,20 +18,20 @@ The server keeps w; client i keeps theta_i, which serves it.
   K         personal_steps
   eta_p     personal_learning_rate
   eta       client_learning_rate
+  m         momentum
   lambda    envelope_weight
   b         server_mixing
 
 Differences from the paper: the inner problem is solved by K steps from where the last batch left
-theta_i, with a weight decay, as the authors' and PGFed's programs do.
+theta_i, with a weight decay, as the authors' and PGFed's programs do. They have no momentum, which
+is the default.
 """
 
 import dataclasses
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from tf_pflego.algorithms.averaging import SharedState, broadcast
-from tf_pflego.core import nests, settings
+from tf_pflego.algorithms.averaging import SharedState, broadcast, plain_mean
+from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
@@ -68,35 +68,29 @@ class ClientState(NamedTuple):
 def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
     """Returns pFedMe for `model`."""
     model = model.with_shared_classifier()
-    envelope = config.envelope_weight
+    envelope, decay = config.envelope_weight, config.weight_decay
+    optimizer = optimizers.sgd(config.personal_learning_rate, config.momentum)
 
     def client_update(start, state, client, round_):
-        def personal_step(theta, w, batch):
-            g = gradient(lambda weights: model.loss(weights, batch), theta)
-            return tf.nest.map_structure(
-                lambda t, g, w: (
-                    t
-                    - config.personal_learning_rate
-                    * (g + envelope * (t - w) + config.weight_decay * t)
-                ),
-                theta,
-                g,
-                w,
-            )
-
         def step(carry, batch):
-            w, theta = carry
-            for _ in range(config.personal_steps):
-                theta = personal_step(theta, w, batch)
-            return nests.mix(1 - envelope * config.client_learning_rate, w, theta), theta
+            w, theta, of_theta = carry
 
-        carry = config.over_batches(step, (start, start), client)
-        w, theta = carry
+            def objective(theta):
+                near = envelope / 2 * nests.squared_distance(theta, w)
+                return (
+                    model.loss(theta, batch) + near + decay / 2 * nests.inner_product(theta, theta)
+                )
+
+            for _ in range(config.personal_steps):
+                theta, of_theta = optimizer.apply(gradient(objective, theta), of_theta, theta)
+            w = nests.mix(1 - envelope * config.client_learning_rate, w, theta)
+            return w, theta, of_theta
+
+        w, theta, _ = config.over_batches(step, (start, start, optimizer.init(start)), client)
         return ClientResult(theta, ClientState(theta), summed=w)
 
     def server_update(server, uploads, round_):
-        count = tf.cast(tf.size(uploads.client_ids), tf.float32)
-        mean = nests.scale(1 / count, uploads.summed)
+        mean = plain_mean(uploads)
         return SharedState(nests.mix(config.server_mixing, mean, server.weights))
 
     def init_client(server, seed, num_classes):

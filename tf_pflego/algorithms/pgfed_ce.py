@@ -5,6 +5,13 @@ Learning", appendix D. It is PGFed, except that the server computes mu <grad_j, 
 for each participant j of the last round, which stands in the place of <g-, theta_i> while client i
 trains. g- is not sent: two models go down, and not three.
 
+Both are approximations of mu <grad_j, theta_i>, and in general they differ. PGFed follows theta_i
+from batch to batch, but has the mean of the gradients for each j. PGFed-CE has the gradient of j,
+but theta for theta_i. They agree if the last round had one participant and each client takes one
+step in a round. With one step, but several participants, a row of A moves by the same sum (unless
+elements stop at 0), which the two distribute differently. Otherwise A differs from the second round
+on, and with it theta from the third.
+
 Everything else is in `pgfed`.
 
 Differences from the paper: those of `pgfed`.
@@ -12,7 +19,8 @@ Differences from the paper: those of `pgfed`.
 
 import dataclasses
 
-from tf_pflego.algorithms.pgfed import PGFedConfig, pgfed
+from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed, offsets_of_all
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
@@ -24,4 +32,13 @@ class PGFedCeConfig(PGFedConfig):
 
 def build_pgfed_ce(model: SplitModel, config: PGFedCeConfig) -> Algorithm:
     """Returns PGFed-CE for `model`."""
-    return pgfed("pgfed_ce", model, config, slope_at_server=True)
+    pgfed = build_pgfed(model, config)
+    (of_pgfed,) = pgfed.exchanges
+
+    def broadcast(server, round_):
+        gradients, offsets = server.last.kept
+        slopes = nests.inner_products(gradients, server.weights)
+        return server.weights, (), *offsets_of_all(server, offsets + slopes)
+
+    exchanges = (dataclasses.replace(of_pgfed, broadcast=broadcast),)
+    return dataclasses.replace(pgfed, name="pgfed_ce", exchanges=exchanges)

@@ -12,10 +12,11 @@ Differences from the paper: those of `pgfed`.
 """
 
 import dataclasses
+from typing import NamedTuple
 
-from tf_pflego.algorithms.pgfed import PGFedConfig, pgfed
-from tf_pflego.core import settings
-from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, Weights
 from tf_pflego.models.split import SplitModel
 
 
@@ -35,6 +36,27 @@ class PGFedMoConfig(PGFedConfig):
             )
 
 
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    weights: Weights  # theta_i
+    risk_gradient: Weights  # g~_i
+
+
 def build_pgfedmo(model: SplitModel, config: PGFedMoConfig) -> Algorithm:
     """Returns PGFedMo for `model`."""
-    return pgfed("pgfedmo", model, config, kept_share=config.risk_momentum)
+    pgfed = build_pgfed(model, config)
+    (of_pgfed,) = pgfed.exchanges
+
+    def client_update(message, state, client, round_):
+        others, a = client.message
+        mixed = nests.mix(config.risk_momentum, state.risk_gradient, others)
+        client = client._replace(message=(mixed, a))
+        result = of_pgfed.client_update(message, state, client, round_)
+        return result._replace(state=ClientState(result.state.weights, mixed))
+
+    def init_client(server, seed, num_classes):
+        return ClientState(server.weights, nests.zeros_like(server.weights))
+
+    exchanges = (dataclasses.replace(of_pgfed, client_update=client_update),)
+    return dataclasses.replace(pgfed, name="pgfedmo", init_client=init_client, exchanges=exchanges)

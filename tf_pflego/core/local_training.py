@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.core import optimizers, settings
+from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.optimizers import Optimizer
@@ -81,6 +81,19 @@ def value_and_gradient(
 def gradient(function: Callable[[Structure], tf.Tensor], at: Structure) -> Structure:
     """Returns the gradient of a scalar function, in the structure of `at`."""
     return value_and_gradient(function, at)[1]
+
+
+class FirstOrder(NamedTuple):
+    """A scalar function near a point: it is about offset + <gradient, w> at w."""
+
+    gradient: Structure  # at the point
+    offset: tf.Tensor  # []
+
+
+def first_order(function: Callable[[Structure], tf.Tensor], at: Structure) -> FirstOrder:
+    """Returns a scalar function's expansion to first order at a point."""
+    value, slope = value_and_gradient(function, at)
+    return FirstOrder(slope, value - nests.inner_product(slope, at))
 
 
 def minimize(
@@ -170,6 +183,31 @@ def first_batch(client: Client, batch_size: int) -> Client:
     if batch_size == FULL_BATCH:
         return client
     return take(client, shuffled(client.num_examples, client.seed)[:batch_size])
+
+
+def hold_out(client: Client, share: float, seed: tf.Tensor) -> tuple[Client, Client]:
+    """Returns the client with two parts of its examples: to train on, and held out for validation.
+
+    Args:
+      client: The client.
+      share: How much of the examples is held out, in (0, 1): so much of their number, rounded
+        down, but at least one example. A client's only example is in both parts.
+      seed: [2] int32, which determines the parts.
+    """
+    order = shuffled(client.num_examples, seed)
+    count = tf.cast(share * tf.cast(client.num_examples, tf.float32), tf.int32)
+    count = tf.maximum(count, 1)
+    first = tf.where(count < client.num_examples, count, 0)
+    return take(client, order[first:]), take(client, order[:count])
+
+
+def halves(client: Client) -> tuple[Client, Client]:
+    """Returns the client with the first and with the second half of its examples.
+
+    If their number is odd, the one in the middle is in both halves.
+    """
+    count = client.num_examples
+    return take(client, tf.range((count + 1) // 2)), take(client, tf.range(count // 2, count))
 
 
 def take(client: Client, rows: tf.Tensor) -> Client:

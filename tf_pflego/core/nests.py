@@ -70,14 +70,24 @@ def inner_products(stacked: Structure, nest: Structure) -> tf.Tensor:
     return tf.add_n(tf.nest.flatten(products))
 
 
+def mean(stacked: Structure) -> Structure:
+    """Returns the plain mean over a cohort, each leaf [c, ...]; 0 over nobody."""
+
+    def of_leaf(leaf):
+        count = tf.cast(tf.shape(leaf)[0], leaf.dtype)
+        return tf.math.divide_no_nan(tf.reduce_sum(leaf, axis=0), count)
+
+    return tf.nest.map_structure(of_leaf, stacked)
+
+
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
     """Returns weighted sums over a cohort, one for each row of weights.
 
     Args:
-      weights: [c, d].
+      weights: [c, d], or [d] for one sum.
       stacked: One value per member of the cohort; each leaf is [d, ...].
 
     Returns:
-      Each leaf [c, ...].
+      Each leaf [c, ...], or [...] for one sum.
     """
     return tf.nest.map_structure(lambda leaf: tf.tensordot(weights, leaf, axes=1), stacked)

@@ -27,6 +27,11 @@ def logits(head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor | None =
     return tf.linalg.matmul(features, head[:, :-1], transpose_b=True) + bias
 
 
+def add_to_bias(head: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Returns the head [K, M + 1] with `logits` [K] added to all logits that it gives."""
+    return tf.concat([head[:, :-1], head[:, -1:] + logits[:, None]], axis=1)
+
+
 def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: int) -> tf.Tensor:
     """Returns a head [rows, M + 1] from Uniform[0, 1) for the client's classes, 0 for the others.
 

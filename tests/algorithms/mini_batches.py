@@ -1,0 +1,95 @@
+"""What the tests of rounds on mini-batches share: one small federation, and its float64 oracle."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.oracles import averaging, batches, network
+from tf_pflego import algorithms
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation
+
+# float32 against float64 over three rounds of up to eight steps on weights of order 1.
+ORACLE_TOLERANCE = 1e-5
+# With this seed the three rounds have two, three and one participants, and the one is the client
+# that was absent in the first round: every client trains twice.
+ROUNDS, SEED = 3, 32
+LOCAL = {"client_learning_rate": 0.1, "momentum": 0.9, "local_epochs": 2, "batch_size": 2}
+# With this a client of 3 examples has one batch of them all, and others leave examples out.
+DROPPED = {"batch_size": 4, "drop_last_batch": True}
+
+
+def simulation_of(name, model, clients, participation=None, **config):
+    algorithm = algorithms.build(name, model, **LOCAL | config)
+    participation = participation or Participation(3, 2, "range", (1, 3))
+    return Simulation(algorithm, clients, participation, "in_process", SEED)
+
+
+def rounds_of(simulation):
+    """Yields each round's number and participants; the caller runs it."""
+    for number in range(1, ROUNDS + 1):
+        yield number, simulation.participation.draw(SEED, number).tolist()
+
+
+def flat(weights):
+    """[*theta, head] in float64."""
+    return [np.asarray(w, np.float64) for w in tf.nest.flatten(weights)]
+
+
+def own(simulation, field="weights"):
+    """That part of each client's state, as flat lists."""
+    states = getattr(simulation.client_states(range(3)), field)
+    return [flat(tf.nest.map_structure(lambda leaf, k=k: leaf[k], states)) for k in range(3)]
+
+
+def assert_close(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
+
+
+def draw(clients, client, number, stream=0, **config):
+    """The batches of a client in a round; `config` is what differs from LOCAL."""
+    x, y = network.of_client(clients.train, client)
+    return deal(x, y, batches.round_seed(SEED, client, number), stream, **config)
+
+
+def deal(x, y, client_seed, stream=0, **config):
+    """The same for a client that trains on these examples and has this seed."""
+    epochs, batch_size, drop_last = (
+        (LOCAL | {"drop_last_batch": False} | config)[key]
+        for key in ("local_epochs", "batch_size", "drop_last_batch")
+    )
+    return batches.deal(x, y, client_seed, epochs, batch_size, stream, drop_last)
+
+
+def sgd(momentum=LOCAL["momentum"]):
+    return batches.Momentum(LOCAL["client_learning_rate"], momentum)
+
+
+def train(weights, drawn, gradient=batches.gradient, momentum=LOCAL["momentum"]):
+    """The weights after one step along gradient(weights, x, y) for each batch."""
+    optimizer = sgd(momentum)
+    for x, y in drawn:
+        weights = optimizer.step(weights, gradient(weights, x, y))
+    return weights
+
+
+def combine(first, scale, second):
+    """first + scale * second."""
+    return [a + scale * b for a, b in zip(first, second, strict=True)]
+
+
+def dot(first, second):
+    return sum(np.sum(a * b) for a, b in zip(first, second, strict=True))
+
+
+def near(center, weight):
+    """The gradient of the loss + weight / 2 ||weights - center||^2."""
+    return lambda w, x, y: combine(batches.gradient(w, x, y), weight, combine(w, -1, center))
+
+
+def plain_mean(models):
+    return [np.mean(parts, axis=0) for parts in zip(*models, strict=True)]
+
+
+def weighted_mean(models, clients, participants):
+    return averaging.mean(models, averaging.sizes_of(clients, participants))
