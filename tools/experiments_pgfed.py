@@ -9,9 +9,16 @@ METHODS = (*paper.ACCURACY["cifar10"], "pgfed_ce", "fedprox", "ditto", "pflego",
 _FULL_BATCH = ("pflego", "fedrecon")
 _TWIN = {"dataset": "fashion_mnist", "num_clients": 25, "clients_per_round": 5}
 
-# Rates from the grid of the paper, and what else a method needs. PFLEGO and FedRecon have none in
-# the PGFed paper; theirs are from the grids of PFLEGO's.
+# Rates from the grid of the paper, and what else a method needs. PFLEGO has none in the PGFed
+# paper; its rates are from the grid of its own.
 _RATES = {"client_learning_rate": (0.1, 0.01)}
+_AS = {
+    "pgfedmo": "pgfed",
+    "pgfed_ce": "pgfed",
+    "fedprox": "fedavg",
+    "ditto": "fedavg",
+    "fedrecon": "pflego",
+}
 _GRIDS = {
     "feddyn": _RATES | {"dynamic_weight": (0.1, 0.01)},
     "pfedme": {"client_learning_rate": (0.05, 0.01), "personal_learning_rate": (0.1, 0.01)},
@@ -19,9 +26,7 @@ _GRIDS = {
     "per_fedavg": _RATES | {"inner_learning_rate": (0.1, 0.01)},
     "fedbabu": _RATES | {"fine_tuning_steps": (1,)},
     "pgfed": _RATES | {"risk_weight": (0.1, 0.05, 0.01)},
-    "pgfedmo": _RATES | {"risk_weight": (0.1, 0.05, 0.01)},
     "pflego": {"client_learning_rate": (0.1, 0.01), "server_learning_rate": (0.003, 0.001)},
-    "fedrecon": {"client_learning_rate": (0.1, 0.01), "server_learning_rate": (0.003, 0.001)},
 }
 
 
@@ -47,10 +52,11 @@ def _base(algorithm):
 def tuning() -> Iterator[tuple]:
     """Every method with each setting of its grid, on the clients of another seed.
 
-    PGFed-CE is left out, since it approximates PGFed and takes its settings.
+    Methods in `_AS` are left out, since they differ from another by a term or an approximation, and
+    take its settings.
     """
     for algorithm in METHODS:
-        if algorithm == "pgfed_ce":
+        if algorithm in _AS:
             continue
         grid = _GRIDS.get(algorithm, _RATES)
         for values in itertools.product(*grid.values()):
@@ -108,7 +114,7 @@ def cohorts() -> Iterator[tuple]:
 
 
 def _tuned(algorithm):
-    return _base(algorithm) | TUNED.get(algorithm, {})
+    return _base(algorithm) | TUNED.get(_AS.get(algorithm, algorithm), {})
 
 
 def _of_table1(algorithm, dataset, num_clients):
