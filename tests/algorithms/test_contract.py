@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -182,20 +183,44 @@ def test_states_that_are_only_written_are_not_brought_to_the_client(tiny_model, 
 
 def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
     theta = 4 * sum(w.size for w in tiny_model.initial_theta)
-    model, row = theta + 4 * 3 * 6, 4 * 3
+    model = theta + 4 * 3 * 6
     expected = {
         "pflego": (theta, theta),
         "fedper": (theta, theta + 4),
         "fedavg": (model, model + 4),
         "local": (0, 0),
         "lg_fedavg": (model - theta, model - theta + 4),
-        # Down: three models, g1 and presence of all clients, and a_i. Up: two models and alpha, a_i
-        # and g1_i.
-        "pgfed": (3 * model + 3 * row, 2 * model + row + 8),
     }
     for name, (down, up) in expected.items():
         record = simulation_of(build(name, tiny_model), tiny_clients).run_round()
         assert (record["bytes_down"], record["bytes_up"]) == (2 * down, 2 * up), name
+
+
+@pytest.mark.parametrize(
+    ("name", "models", "times_fedavg"),
+    [("pgfed", (3, 2), 2.5), ("pgfedmo", (3, 2), 2.5), ("pgfed_ce", (2, 2), 2.0)],
+)
+def test_the_models_that_pgfed_moves(tiny_model, tiny_clients, name, models, times_fedavg):
+    """As its paper and README.md say, beside 3 I scalars down and I + 2 up.
+
+    Down: g1 and who took part, of all I clients, and a_i. Up: a_i, g1_i and alpha_i, the last of
+    which FedAvg uploads too.
+    """
+    readme = pathlib.Path(__file__).parents[2] / "README.md"
+    row = re.search(rf"^\| `{name}` .*\| (\d) / (\d) \|$", readme.read_text("utf-8"), re.MULTILINE)
+    assert tuple(map(int, row.groups())) == models
+    moved = {}
+    for algorithm in (name, "fedavg"):
+        simulation = simulation_of(build(algorithm, tiny_model), tiny_clients)
+        for _ in range(2):  # The second round is the first in which there are others' gradients.
+            record = simulation.run_round()
+        assert record["participants"] == 2
+        moved[algorithm] = [record[key] // (2 * 4) for key in ("bytes_down", "bytes_up")]
+    size = sum(w.size for w in tiny_model.initial_theta) + 3 * 6
+    assert moved["fedavg"] == [size, size + 1]
+    (down, up), count = moved[name], tiny_clients.num_clients
+    assert (down - 3 * count, up - (count + 2)) == (models[0] * size, models[1] * size)
+    assert sum(moved[name]) - (4 * count + 2) == times_fedavg * (sum(moved["fedavg"]) - 1)
 
 
 def test_configurations_name_what_they_refuse():

@@ -6,9 +6,10 @@ FedAvg, and a whole network v_i for each client.
 
 A round:
   1. The server sends theta_t to the participants.
-  2. Client i takes tau full-batch gradient steps of rate beta on l_i(theta) from theta_t.
-  3. It takes tau such steps on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, and keeps the
-     result as its new v_i.
+  2. Client i takes tau full-batch gradient steps of rate beta, or E epochs of steps on mini-batches
+     of B examples, on l_i(theta) from theta_t, with momentum m.
+  3. It takes as many on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, on mini-batches of their
+     own, and keeps the result as its new v_i.
   4. It uploads the result of step 2, weighted by N_i.
   5. The server takes the N_i-weighted mean over the participants.
 
@@ -18,11 +19,13 @@ The server keeps theta; client i keeps v_i.
   theta    SharedState.weights     body and classifier
   v_i      ClientState.weights     the same; it starts as theta_0
   mu       proximal_weight
-  tau      local_steps
+  tau      local_steps             where batch_size is 0
+  B, E     batch_size, local_epochs
   beta     client_learning_rate    the same for theta and v_i
   alpha_i  client.client_weight    []
 
-Differences from the paper: steps are full-batch, and v_i takes as many of them as theta.
+Differences from the paper: steps are full-batch unless a batch size is given, and v_i takes as many
+of them as theta.
 """
 
 import dataclasses

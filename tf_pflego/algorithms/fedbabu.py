@@ -7,12 +7,12 @@ for all clients.
 A round:
   1. The server sends theta to the participants.
   2. Client i takes tau full-batch gradient steps with momentum m and rate beta on its copy theta_i,
-     while the head W stays fixed.
+     or E epochs of such steps on mini-batches of B examples, while the head W stays fixed.
   3. It uploads theta_i, weighted by N_i.
   4. The server takes the N_i-weighted mean over the participants.
 
-Before a client is tested or served, it may fine-tune theta and W by f full-batch steps of rate beta
-on its own data. The fine-tuned weights are not kept.
+Before a client is tested or served, it may fine-tune theta and W on its own data by f full-batch
+steps, or f epochs, of rate beta without momentum. The fine-tuned weights are not kept.
 
 The server keeps theta; a client keeps nothing.
 
@@ -22,11 +22,12 @@ The server keeps theta; a client keeps nothing.
                                    and constant during the run
   m        momentum
   f        fine_tuning_steps       0 in the PFLEGO paper
-  tau      local_steps
+  tau      local_steps             where batch_size is 0
+  B, E     batch_size, local_epochs
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: steps are full-batch.
+Differences from the paper: steps are full-batch unless a batch size is given.
 """
 
 import dataclasses

@@ -6,8 +6,8 @@ for all clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
-  2. Client i sets theta_i = theta and takes tau full-batch gradient steps of rate beta on
-     (theta_i, W_i) jointly.
+  2. Client i sets theta_i = theta and takes tau full-batch gradient steps of rate beta, or E epochs
+     of steps on mini-batches of B examples, on (theta_i, W_i) jointly, with momentum m.
   3. It uploads theta_i, weighted by N_i, and keeps W_i.
   4. The server sets theta to the N_i-weighted mean over the participants.
 
@@ -16,7 +16,8 @@ The server keeps theta; client i keeps W_i.
   paper    here                    shape
   theta    theta                   list of the body's weights
   W_i      HeadState.head          [K, M + 1], the last column is the bias
-  tau      local_steps
+  tau      local_steps             where batch_size is 0
+  B, E     batch_size, local_epochs
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 

@@ -5,8 +5,8 @@ PFLEGO paper compares with. What is learnt: one body and one classifier.
 
 A round:
   1. The server sends the whole network theta_t to the participants.
-  2. Client i takes tau full-batch gradient steps of rate beta, from theta_t, on
-     l_i(theta) + (mu / 2) ||theta - theta_t||^2.
+  2. Client i takes tau full-batch gradient steps of rate beta, or E epochs of steps on mini-batches
+     of B examples, from theta_t on l_i(theta) + (mu / 2) ||theta - theta_t||^2, with momentum m.
   3. It uploads the result, weighted by N_i.
   4. The server takes the N_i-weighted mean over the participants.
 
@@ -15,7 +15,8 @@ The server keeps the network; a client keeps nothing.
   paper    here                    shape
   theta    Weights                 body and classifier
   mu       proximal_weight
-  tau      local_steps
+  tau      local_steps             where batch_size is 0
+  B, E     batch_size, local_epochs
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 

@@ -12,13 +12,16 @@ A round:
   4. It uploads theta_i, weighted by N_i, and keeps W_i.
   5. The server sets theta to the N_i-weighted mean over the participants.
 
+On mini-batches of B examples, step 2 takes H epochs and step 3 takes E.
+
 The server keeps theta; client i keeps W_i.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
   W_i      HeadState.head          [K, M + 1], the last column is the bias
-  tau      local_steps
-  e        body_steps
+  tau      local_steps             where batch_size is 0
+  e        body_steps              where batch_size is 0
+  B, H, E  batch_size, head_epochs, local_epochs
   beta     client_learning_rate
   m        momentum                0.999 in the PFLEGO paper's comparison
   alpha_i  client.client_weight    []
