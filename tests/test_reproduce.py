@@ -11,6 +11,7 @@ import sys
 import time
 
 import experiments
+import experiments_pgfed
 import figures
 import numpy as np
 import paper
@@ -174,6 +175,31 @@ def test_a_committed_run_is_finished_until_its_cells_flags_change(experiment):
         for name in wanted:
             fewer = {other: value for other, value in wanted.items() if other != name}
             assert not reproduce.is_made_with(row, fewer)
+
+
+def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best():
+    best = {}
+    for row in tables.read_runs(RESULTS, "pgfed_tuning"):
+        if (
+            row["algorithm"] not in best
+            or row[tables.SERVED] > best[row["algorithm"]][tables.SERVED]
+        ):
+            best[row["algorithm"]] = row
+    assert set(best) == set(experiments_pgfed.TUNED)
+    cells = {cell.name: cell for cell in experiments.cells("pgfed_tuning")}
+    for algorithm, row in best.items():
+        flags = cells[row["run"]].flags
+        chosen = experiments_pgfed.TUNED[algorithm]
+        assert chosen == {name: flags[name] for name in chosen}
+        (twin,) = [
+            cell
+            for cell in experiments.cells("pgfed_table1")
+            if cell.name == f"fashion_mnist_25_{algorithm}"
+        ]
+        varied = {"num_rounds", "network"}
+        assert {k: v for k, v in twin.flags.items() if k not in varied} == {
+            k: v for k, v in flags.items() if k not in varied
+        }
 
 
 def first_round_within_a_point(curves, cell, of_cell, seed):
