@@ -180,10 +180,8 @@ def test_a_committed_run_is_finished_until_its_cells_flags_change(experiment):
 def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best():
     best = {}
     for row in tables.read_runs(RESULTS, "pgfed_tuning"):
-        if (
-            row["algorithm"] not in best
-            or row[tables.SERVED] > best[row["algorithm"]][tables.SERVED]
-        ):
+        known = best.setdefault(row["algorithm"], row)
+        if row[tables.SERVED] > known[tables.SERVED]:
             best[row["algorithm"]] = row
     assert set(best) == set(experiments_pgfed.TUNED)
     cells = {cell.name: cell for cell in experiments.cells("pgfed_tuning")}

@@ -47,6 +47,11 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
     return paths
 
 
+def draw_nothing(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathlib.Path]:
+    """Draws no figure, for an experiment whose runs are too many for one."""
+    return []
+
+
 def _figure_of(runs):
     """Returns the PNG file of a figure with the curves of these runs, by their names."""
     # The names are words, not paths, so they are compared letter by letter; the common part ends

@@ -289,6 +289,7 @@ def _plain_page(title, rows, experiment, results):
 # How an experiment's results are shown: its page and its figures.
 _FORM = _plain_page, figures.draw
 _FORMS = {
+    "pgfed_tuning": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_table1": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_tables5_and_6": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_cohorts": (tables_pgfed.page_of_sweep, figures_pgfed.draw),
@@ -444,6 +445,8 @@ def _lines(flags):
 
 def _risk_weights(raw):
     """Yields the entries of the matrix A of a finished run, if it has one."""
+    if not (raw / "server.npz").exists():  # A run of a version that did not write it.
+        return
     with np.load(raw / "server.npz") as server:
         if "risk_weights" in server:
             for (client, other), weight in np.ndenumerate(server["risk_weights"]):
