@@ -238,15 +238,18 @@ def test_pfedme(tiny_model, tiny_clients):
             assert_close(own(simulation)[client], theta)
 
 
-@pytest.mark.parametrize("learnt", [False, True])
-def test_apfl(tiny_model, tiny_clients, learnt):
-    config = {"mixing": 0.4, "learn_mixing": learnt}
+@pytest.mark.parametrize(
+    ("mixing", "learnt"), [(0.4, False), (0.4, True), (0.0, True), (1.0, True)]
+)
+def test_apfl(tiny_model, tiny_clients, mixing, learnt):
+    """Shares that start at a bound would leave [0, 1] in some of these steps."""
+    config = {"mixing": mixing, "learn_mixing": learnt}
     simulation = simulation_of("apfl", tiny_model, tiny_clients, **config)
     w, state = flat(simulation.server_state.weights), {}
     for number, participants in rounds_of(simulation):
         models = []
         for client in participants:
-            own_w, (v, a), of_w, of_v = w, state.get(client, (w, 0.4)), sgd(), sgd()
+            own_w, (v, a), of_w, of_v = w, state.get(client, (w, mixing)), sgd(), sgd()
             for x, y in draw(tiny_clients, client, number):
                 g = batches.gradient(
                     [a * p + (1 - a) * q for p, q in zip(v, own_w, strict=True)], x, y
@@ -325,9 +328,16 @@ def test_fedrod(tiny_model, tiny_clients):
 
 @pytest.mark.parametrize("most", [1, 8])
 def test_fedfomo(tiny_model, tiny_clients, most):
-    """Weights, affinities, and that no client is sent its own model."""
+    """Weights, affinities, and that no client is sent its own model.
+
+    At first client 2 likes 1 better than 0, while 1 likes 2 less than 0 does.
+    """
     simulation = simulation_of("fedfomo", tiny_model, tiny_clients, models_received=most)
-    models, affinities, last = own(simulation), np.eye(3), {}
+    affinities = np.array([[1, 0.1, 0.2], [0.3, 1, 0.1], [0.2, 0.5, 1]])
+    simulation.server_state = simulation.server_state._replace(
+        affinities=tf.constant(affinities, tf.float32)
+    )
+    models, last, at_first = own(simulation), {}, affinities.copy()
     for number, participants in rounds_of(simulation):
         uploads = {}
         for client in participants:
@@ -362,7 +372,7 @@ def test_fedfomo(tiny_model, tiny_clients, most):
         )
         for found, wanted in zip(own(simulation), models, strict=True):
             assert_close(found, wanted)
-    assert (affinities != np.eye(3)).any()
+    assert (affinities != at_first).any()
 
 
 def test_fine_tuning_takes_one_batch_of_the_clients_own_seed(tiny_model, tiny_clients):

@@ -21,16 +21,19 @@ from tests.oracles import batches, network
 PGFED = [
     ("pgfed", {}),
     ("pgfed", {"risk_weight": 0.0}),
+    ("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
     ("pgfedmo", {"risk_momentum": 0.6}),
     ("pgfed_ce", {}),
 ]
 
 
-@pytest.mark.parametrize(("name", "config"), PGFED, ids=["plain", "mu = 0", "momentum", "CE"])
+@pytest.mark.parametrize(
+    ("name", "config"), PGFED, ids=["plain", "mu = 0", "bound", "momentum", "CE"]
+)
 def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
     """Weights, A, mu grad_j and g1_j."""
-    mu, a_rate, b = config.get("risk_weight", 0.3), 0.05, config.get("risk_momentum", 0.0)
-    asked = {"risk_weight": 0.3, "risk_learning_rate": a_rate} | config
+    asked = {"risk_weight": 0.3, "risk_learning_rate": 0.05} | config
+    mu, a_rate, b = asked["risk_weight"], asked["risk_learning_rate"], asked.get("risk_momentum", 0)
     simulation = simulation_of(name, tiny_model, tiny_clients, **asked)
     theta = flat(simulation.server_state.weights)
     zeros = [np.zeros_like(w) for w in theta]
@@ -73,4 +76,5 @@ def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
             assert_close(own(simulation)[client], trained[client])
             if name == "pgfedmo":
                 assert_close(own(simulation, "risk_gradient")[client], kept[client])
-    assert (a != a[0, 0]).any() == (mu > 0)
+    assert (a != 1 / simulation.federation.mean_clients_per_round).any() == (mu > 0)
+    assert (a == 0).any() == (a_rate == 0.2)
