@@ -1,7 +1,7 @@
 """Times rounds beside their floor, which is only the products or convolutions of their passes.
 
 make benchmark, or:
-python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,omniglot,synthetic]
+python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,cifar10,...]
 
 Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
 are compared. If the TFDS datasets are not in DIR, random images of the same shapes are used, and
@@ -23,11 +23,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, config, data, engines, models
+from tf_pflego.algorithms.averaging import Weighted
 from tf_pflego.core.algorithm import (
     Algorithm,
     ClientResult,
     Exchange,
+    Round,
     Served,
+    Uploads,
     Weights,
     no_client_state,
 )
@@ -35,25 +38,31 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-NETWORKS = ("fashion_mnist", "omniglot", "synthetic", "large_models")
+NETWORKS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models")
 LOCAL_STEPS = 50
+LOCAL_EPOCHS = 5
+BATCH_SIZE = 128
+# Of the mini-batch methods, for which the PGFed paper gives images per second in its Table 7.
+SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
+# Rounds of mini-batches take long; each client holds one in so many of its examples.
+CIFAR_SHARE = 4
 WARM_UP = 3
 _FLOOR_BYTES = 2**31
 _CONVOLUTION = {"strides": 1, "padding": "SAME"}
 
 
-def in_turn(things, repeats):
-    """Calls each of `things` (name -> function) `repeats` times in turn.
+def in_turn(things, repeats, warm_up=WARM_UP):
+    """Calls each of `things` (name -> function) `repeats` times in turn, after a warm-up.
 
     Returns:
       name -> [seconds].
     """
     seconds = {name: [] for name in things}
-    for turn in range(WARM_UP + repeats):
+    for turn in range(warm_up + repeats):
         for name, call in things.items():
             started = time.perf_counter()
             call()
-            if turn >= WARM_UP:
+            if turn >= warm_up:
                 seconds[name].append(time.perf_counter() - started)
     return seconds
 
@@ -170,11 +179,37 @@ def load(name, data_dir):
         return federation([600] * 100, [100] * 100, 2, (28, 28, 1)), "random"
 
 
-def simulation_of(clients, body, algorithm, engine, per_round, **settings):
-    """Returns a simulation whose cohorts all have the same size, so that they have one floor."""
+def load_cifar10(data_dir):
+    """Returns (five clients of a Dirichlet partition among 25, where their images come from).
+
+    They are of all sizes: among the 25 in the order of size they are the 3rd, the 8th and so on.
+    """
+    try:
+        dataset, source = data.merged(data.load("cifar10", data_dir)), "tfds"
+    except data.DatasetError:
+        images = federation([60_000], [1], 10, (32, 32, 3)).train
+        examples = data.Examples(images.examples, images.labels)
+        dataset, source = data.Dataset("random", examples, None, 10), "random"
+    whole = data.dirichlet(dataset.train.labels, 25, 10, seed=0)
+    by_size = np.argsort([len(rows) for rows in whole.train_indices], kind="stable")
+    chosen = np.sort(by_size[2::5])
+    partition = data.Partition(
+        tuple(whole.classes[client] for client in chosen),
+        tuple(whole.train_indices[client][::CIFAR_SHARE] for client in chosen),
+        tuple(whole.test_indices[client][::CIFAR_SHARE] for client in chosen),
+    )
+    return data.federate(dataset, partition, label_space="global"), source
+
+
+def simulation_of(clients, body, algorithm, engine, per_round, share=1, **settings):
+    """Returns a simulation whose cohorts all have the same size, so that they have one floor.
+
+    `share` is the number of examples for which one of a client's stands: the model is in blocks if
+    it would be for a client that has them all.
+    """
     model = models.SplitModel(body, clients.num_classes.max())
     model = model.within(
-        config.RunConfig.activation_gigabytes, clients.train.sizes.max(), per_round
+        config.RunConfig.activation_gigabytes, share * clients.train.sizes.max(), per_round
     )
     known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[algorithm][0])}
     if "local_steps" in known:
@@ -302,6 +337,97 @@ def measure_steps(name, clients, body, per_round, repeats, report):
     for tau in taus:
         report[f"{name}/pflego/in_process/tau{tau}_seconds"] = spread(seconds[tau])
     report[f"{name}/pflego/in_process/tau100_over_tau1"] = ratio(seconds[100], seconds[1])
+
+
+def measure_mini_batches(clients, body, repeats, report):
+    """Times rounds of FedAvg and PGFed on mini-batches beside the floor of their local steps.
+
+    All clients take part, and each method has its default momentum. The floor is that of every
+    batch, forward and backward; PGFed also passes all examples once more.
+    """
+    count = clients.num_clients
+    batches = [
+        min(BATCH_SIZE, size - first)
+        for size in clients.train.sizes.tolist()
+        for first in range(0, size, BATCH_SIZE)
+    ]
+
+    def simulation(algorithm, engine, local_epochs=LOCAL_EPOCHS):
+        settings = {"batch_size": BATCH_SIZE, "local_epochs": local_epochs}
+        return simulation_of(clients, body, algorithm, engine, count, CIFAR_SHARE, **settings)
+
+    for engine in engines.NAMES:
+        # Every epoch has the same floor.
+        things = {"floor": floor(body, batches)}
+        with simulation("fedavg", engine) as fedavg, simulation("pgfed", engine) as pgfed:
+            things |= {"fedavg": fedavg.run_round, "pgfed": pgfed.run_round}
+            seconds = in_turn(things, repeats, warm_up=2)  # The first round of PGFed is FedAvg's.
+        floor_seconds = np.multiply(seconds["floor"], LOCAL_EPOCHS)
+        compare(report, f"cifar10/fedavg_minibatch/{engine}", seconds["fedavg"], floor_seconds)
+        report[f"cifar10/pgfed/{engine}/seconds"] = spread(seconds["pgfed"])
+        report[f"cifar10/pgfed_over_fedavg/{engine}"] = ratio(seconds["pgfed"], seconds["fedavg"])
+    measure_local_steps(clients.train.sizes.sum(), simulation, repeats, report)
+
+
+def measure_local_steps(num_examples, simulation, repeats, report):
+    """Measures how many images a second the local steps of each method take.
+
+    The time is what two more epochs add to a round, since other work is done once in a round.
+    """
+    runs = {
+        (name, epochs): simulation(name, "in_process", epochs)
+        for name in SPEEDS_OF
+        for epochs in (1, 3)
+    }
+    seconds = in_turn({key: run.run_round for key, run in runs.items()}, repeats, warm_up=2)
+    speeds = {
+        name: 2 * num_examples / (np.median(seconds[name, 3]) - np.median(seconds[name, 1]))
+        for name in SPEEDS_OF
+    }
+    for name, speed in speeds.items():
+        runs[name, 1].close()
+        runs[name, 3].close()
+        report[f"cifar10/{name}/in_process/images_per_second"] = round(float(speed), 1)
+        report[f"cifar10/{name}/in_process/relative_speed"] = round(
+            float(speed / speeds["fedavg"]), 3
+        )
+
+
+def measure_cohorts(body, repeats, report):
+    """Times what PGFed's server does in a round, for two sizes of the cohort."""
+    model, sizes = models.SplitModel(body, 10), (5, 20)
+    steps = {size: server_step(algorithms.build("pgfed", model), size) for size in sizes}
+    seconds = in_turn(steps, repeats)
+    for size in sizes:
+        report[f"cifar10/pgfed/server_seconds_cohort{size}"] = spread(seconds[size])
+    report["cifar10/pgfed/server_cohort20_over_cohort5"] = ratio(seconds[20], seconds[5])
+
+
+def server_step(algorithm, size):
+    """Returns a function that does the server's part of a round in which `size` clients take part.
+
+    It has the uploads of such a round, takes them, and makes the messages of the next.
+    """
+    clients = federation([1] * size, [1] * size, 10, algorithm.model.example_shape)
+    with Simulation(algorithm, clients, Participation(size, size), "in_process") as simulation:
+        simulation.run_round()
+        state = simulation.server_state
+    (exchange,) = algorithm.exchanges
+    number, ids = tf.constant(1), tf.range(size, dtype=tf.int64)
+    round_ = Round(number, tf.stack([number] * 2), tf.constant(1.0), number, tf.constant(1.0))
+    one = exchange.broadcast(state, round_)[0]
+    summed = Weighted(one, tf.constant(1.0))
+    uploads = Uploads(
+        summed, (state.gradients, state.risk_weights, tf.gather(state.offsets, ids)), ids
+    )
+
+    @tf.function
+    def step(state, uploads):
+        state = exchange.server_update(state, uploads, round_)
+        message = exchange.broadcast(state, round_)
+        return state, message, exchange.client_messages(state, ids, round_)
+
+    return lambda: step(state, uploads)[-1]
 
 
 def measure_large_models(report, repeats):
@@ -439,6 +565,11 @@ def main():
         # All clients take part, since their sizes differ so much: then all rounds are alike.
         everybody = clients.num_clients
         measure_network("omniglot", clients, body, everybody, 0, 5, report)
+    if "cifar10" in chosen:
+        clients, report["cifar10/data"] = load_cifar10(options.data_dir)
+        body = models.networks.cnn_fedavg(clients.example_shape, 0)
+        measure_mini_batches(clients, body, 5, report)
+        measure_cohorts(body, options.repeats, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)
     if "large_models" in chosen:

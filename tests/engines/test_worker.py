@@ -8,7 +8,9 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
 
@@ -98,6 +100,23 @@ def test_a_worker_that_dies_ends_the_round_with_a_message(tiny_model, tiny_clien
         assert simulation.round_number == 1
         for a, b in zip(before, simulation.server_state.theta, strict=True):
             assert (a == b.numpy()).all()
+
+
+def test_functions_reach_the_worker_as_they_are():
+    from tf_pflego.engines import worker
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def twice(x):
+        return 2.0 * x
+
+    @tff.tensorflow.computation(np.float32)
+    def computation(x):
+        return twice(x)
+
+    proto = tff.framework.ConcreteComputation.get_proto(worker._compiled(computation))
+    graph_def = tf.compat.v1.GraphDef()
+    proto.tensorflow.graph_def.Unpack(graph_def)
+    assert any(function.attr["_noinline"].b for function in graph_def.library.function)
 
 
 def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):

@@ -181,6 +181,17 @@ BODIES = {
             layers.Flatten(),
         ),
     ),
+    "max pooling": (
+        IMAGE,
+        lambda: sequential(
+            IMAGE,
+            layers.Conv2D(4, 3),
+            layers.MaxPooling2D(),
+            layers.Conv2D(5, 2, padding="same"),
+            layers.MaxPooling2D(3, 2, padding="same"),
+            layers.Flatten(),
+        ),
+    ),
     "frozen backbone": (IMAGE, lambda: on_top_of(frozen(convolutional_backbone()))),
     "frozen, with dropout": (IMAGE, lambda: on_top_of(InInference(backbone_with_dropout()))),
     "normalized as in inference": (
@@ -419,6 +430,26 @@ def test_plain_normalization_computes_what_the_fused_does(data_format, training,
         first = tf.transpose(first, [0, 2, 3, 1])
     for a, b in zip((first, *others), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_ties_in_max_pooling_have_the_gradient_that_tensorflow_gives_them():
+    model = BODIES["max pooling"][1]()
+    body = Body(model)
+    x = tf.ones([3, *IMAGE])  # Every window has equal entries only.
+    assert_same(of_body(body, theta_of(body), x), of_keras(model, x))
+
+
+def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
+    """Elsewhere TensorFlow may take a kernel for it that is ten times slower."""
+    graph_def = Body(BODIES["max pooling"][1]())._graphs.backward
+    assert not [node for node in graph_def.node if node.op == "MaxPoolGrad"]
+    own = [f for f in graph_def.library.function if f.attr["_noinline"].b]
+    for function in own:
+        assert [node.op for node in function.node_def if "MaxPool" in node.op] == [
+            "MaxPool",
+            "MaxPoolGrad",
+        ]
+    assert len(own) == 2  # The two poolings have different windows.
 
 
 def test_ten_participants_train_side_by_side_with_layer_normalization():

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.core.local_training import value_and_gradient
-from tf_pflego.models import SplitModel
+from tf_pflego.core.local_training import gradient, value_and_gradient
+from tf_pflego.models import SplitModel, graphs
 
 TOLERANCE = 1e-5
 
@@ -32,6 +32,50 @@ def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_bl
         results.append(run(theta))
     for a, b in zip(*map(tf.nest.flatten, results), strict=True):
         np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("examples", [1, 6, 7])
+@pytest.mark.parametrize("in_block", [1, 3, 100])
+def test_blocks_give_the_same_loss_and_gradient(tiny_model, examples, in_block):
+    blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
+    rng = np.random.default_rng(0)
+    head = tf.constant(rng.normal(size=(3, 6)), tf.float32)
+    weights = tiny_model.initial_weights()._replace(head=head)
+    client = Client(
+        tf.constant(rng.normal(size=(examples, 4)), tf.float32),
+        tf.constant(rng.integers(0, 2, examples), tf.int32),
+        tf.constant(examples),
+        tf.constant(2),
+        None,
+        None,
+    )
+    results = [
+        tf.function(lambda w, m=model: value_and_gradient(lambda w: 3.0 * m.loss(w, client), w))(
+            weights
+        )
+        for model in (tiny_model, blocks)
+    ]
+    for a, b in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):
+    rng = np.random.default_rng(0)
+    client = Client(
+        tf.constant(rng.normal(size=(6, 4)), tf.float32),
+        tf.zeros([6], tf.int32),
+        tf.constant(6),
+        tf.constant(3),
+        None,
+        None,
+    )
+
+    def products(model):
+        traced = tf.function(lambda w: gradient(lambda w: model.loss(w, client), w))
+        graph_def = traced.get_concrete_function(model.initial_weights()).graph.as_graph_def()
+        return sum(node.op == "MatMul" for node in graphs.nodes_and_called(graph_def))
+
+    assert products(tiny_model.in_blocks()) == products(tiny_model) > 0
 
 
 def test_blocks_are_chosen_where_the_activations_do_not_fit(tiny_model):

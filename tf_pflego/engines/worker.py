@@ -178,9 +178,24 @@ def execution_context(worker: Worker) -> "tff.framework.SyncExecutionContext":
     """Returns a TFF context that executes in `worker`."""
     return tff.framework.SyncExecutionContext(
         executor_fn=ExecutorFactory(worker),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        compiler_fn=_compiled,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
+    )
+
+
+def _compiled(computation):
+    """Returns a computation in the form that the worker runs.
+
+    TFF's own compiler also optimises the TensorFlow graphs. That would inline even functions that
+    are marked as not to be inlined, and must not be: see `models.pooling`.
+    """
+    block, _ = tff.tensorflow.replace_intrinsics_with_bodies(computation.to_building_block())
+    context_stack = tff.framework.get_context_stack()
+    return tff.backends.native.transform_to_native_form(
+        tff.framework.ConcreteComputation(
+            computation_proto=block.proto, context_stack=context_stack
+        )
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tf_pflego.models import graphs, normalization
+from tf_pflego.models import graphs, normalization, pooling
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset(
@@ -296,6 +296,7 @@ def _without_variables(traced, weights) -> _ForwardAndBackward:
     given = {examples, *theta}
     forward = graphs.ancestors(graph_def, [features], given)
     normalization.replace_fused(graph_def)
+    pooling.replace_gradients(graph_def)
     graphs.register_functions(graph_def)
     # Constants such as shapes and axes stand in both graphs, so that both know them; weights don't.
     repeated = {node.name for node in graph_def.node if node.op == "Const"} - set(captured.values())

@@ -1,12 +1,12 @@
 """Traced graphs as data: their variables become constants, and parts of them are called."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.framework import convert_to_constants
+from tensorflow.python.framework import convert_to_constants, op_def_registry
 
 # Without variables, loops and calls have no effects; TensorFlow may prune and reorder them.
 _STATELESS = {
@@ -52,6 +52,54 @@ def freeze(traced: "tf.types.experimental.ConcreteFunction"):
             node.op = "Shape"
             node.attr["T"].type = tf.float32.as_datatype_enum
     return graph_def
+
+
+def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
+    """Turns every node of some operations into a call of a function.
+
+    Args:
+      graph_def: A GraphDef, changed in place, with the functions that it calls. Nodes keep their
+        names, inputs and outputs.
+      builders: For each operation to be replaced, a function from one of its nodes to the
+        FunctionDef that takes its place. Nodes whose attributes and numbers of inputs are the same
+        share one.
+    """
+    functions = {}
+    for node in graph_def.node:
+        if node.op in builders:
+            _replace_by_call(node, builders, functions)
+    for function in graph_def.library.function:
+        renamed = {}
+        for node in function.node_def:
+            if node.op in builders:
+                renamed.update(_replace_by_call(node, builders, functions))
+        for node in function.node_def:
+            node.input[:] = [renamed.get(source, source) for source in node.input]
+        for name, source in function.ret.items():
+            function.ret[name] = renamed.get(source, source)
+    graph_def.library.function.extend(functions.values())
+
+
+def _replace_by_call(node, builders, functions):
+    """Makes a node a call of one of `functions`, which it adds if it is not there.
+
+    Returns:
+      What the names of its outputs become within a function, where they name the operation's
+      outputs.
+    """
+    attributes = sorted((name, value.SerializeToString()) for name, value in node.attr.items())
+    key = (node.op, len(data_inputs(node)), *attributes)
+    if key not in functions:
+        functions[key] = builders[node.op](node)
+    old_outputs = [output.name for output in op_def_registry.get(node.op).output_arg]
+    signature = functions[key].signature
+    node.op = "PartitionedCall"
+    node.attr.clear()
+    node.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
+    node.attr["Tout"].list.type.extend(argument.type for argument in signature.output_arg)
+    node.attr["f"].func.name = signature.name
+    names = enumerate(old_outputs)
+    return {f"{node.name}:{name}:0": f"{node.name}:output:{k}" for k, name in names}
 
 
 def register_functions(graph_def) -> None:

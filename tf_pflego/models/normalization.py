@@ -8,6 +8,8 @@ the participants of a round do in process.
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from tf_pflego.models import graphs
+
 _FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
 
@@ -18,50 +20,15 @@ def replace_fused(graph_def) -> None:
     Args:
       graph_def: A GraphDef, changed in place. Nodes keep their names, inputs and outputs.
     """
-    functions = {}
-    for node in graph_def.node:
-        if node.op in _FORWARD + _BACKWARD:
-            _replace(node, functions)
-    for function in graph_def.library.function:
-        renamed = {}
-        for node in function.node_def:
-            if node.op in _FORWARD + _BACKWARD:
-                renamed.update(_replace(node, functions))
-        for node in function.node_def:
-            node.input[:] = [renamed.get(source, source) for source in node.input]
-        for name, source in function.ret.items():
-            function.ret[name] = renamed.get(source, source)
-    graph_def.library.function.extend(functions.values())
+    graphs.replace_by_calls(
+        graph_def, dict.fromkeys(_FORWARD, _forward) | dict.fromkeys(_BACKWARD, _backward)
+    )
 
 
-def _replace(node, functions):
-    """Makes a fused node a call of one of `functions`, which it adds if it is not there.
-
-    Returns:
-      What the names of its outputs become within a function, where they name the operation's
-      outputs.
-    """
-    data_format = node.attr["data_format"].s.decode()
-    training, epsilon = node.attr["is_training"].b, node.attr["epsilon"].f
-    share = node.attr["exponential_avg_factor"].f  # 0.0 in a backward node, which has none.
-    key = (node.op, data_format, training, epsilon, share)
-    old_outputs = [output.name for output in op_def_registry.get(node.op).output_arg]
-    if key not in functions:
-        build = _forward if node.op in _FORWARD else _backward
-        plain = build(data_format, training, epsilon, share, len(old_outputs), len(node.input))
-        functions[key] = plain.function_def
-    signature = functions[key].signature
-    node.op = "PartitionedCall"
-    node.attr.clear()
-    node.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
-    node.attr["Tout"].list.type.extend(argument.type for argument in signature.output_arg)
-    node.attr["f"].func.name = signature.name
-    names = enumerate(old_outputs)
-    return {f"{node.name}:{name}:0": f"{node.name}:output:{k}" for k, name in names}
-
-
-def _forward(data_format, training, epsilon, share, num_outputs, num_inputs):
-    """Returns the function of a fused batch normalisation, traced."""
+def _forward(node):
+    """Returns the FunctionDef of a fused batch normalisation."""
+    data_format, training, epsilon = _settings(node)
+    share, num_outputs = node.attr["exponential_avg_factor"].f, _num_outputs(node)
     axes, _ = _axes_and_shape(data_format)
 
     @tf.function
@@ -82,11 +49,14 @@ def _forward(data_format, training, epsilon, share, num_outputs, num_inputs):
         return normalized, mean, variance, *reserved
 
     vector = tf.TensorSpec([None])
-    return plain.get_concrete_function(tf.TensorSpec([None] * len(data_format)), *[vector] * 4)
+    image = tf.TensorSpec([None] * len(data_format))
+    return plain.get_concrete_function(image, *[vector] * 4).function_def
 
 
-def _backward(data_format, training, epsilon, share, num_outputs, num_inputs):
-    """Returns the function of the gradient of a fused batch normalisation, traced."""
+def _backward(node):
+    """Returns the FunctionDef of the gradient of a fused batch normalisation."""
+    data_format, training, epsilon = _settings(node)
+    num_outputs, num_inputs = _num_outputs(node), len(graphs.data_inputs(node))
 
     @tf.function
     def plain(normalized_gradient, x, scale, mean, variance, *reserved):
@@ -99,7 +69,16 @@ def _backward(data_format, training, epsilon, share, num_outputs, num_inputs):
         return *gradients, *[tf.zeros([0])] * (num_outputs - 3)
 
     image, vector = tf.TensorSpec([None] * len(data_format)), tf.TensorSpec([None])
-    return plain.get_concrete_function(image, image, *[vector] * (num_inputs - 2))
+    return plain.get_concrete_function(image, image, *[vector] * (num_inputs - 2)).function_def
+
+
+def _settings(node):
+    """Returns the layout of a node's images, and its `is_training` and `epsilon`."""
+    return node.attr["data_format"].s.decode(), node.attr["is_training"].b, node.attr["epsilon"].f
+
+
+def _num_outputs(node):
+    return len(op_def_registry.get(node.op).output_arg)
 
 
 def _normalize(x, scale, offset, mean, variance, data_format, training, epsilon):

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.local_training import value_and_gradient
 from tf_pflego.models import head as head_lib
 from tf_pflego.models.body import Body
 from tf_pflego.models.head_objective import HeadObjective
@@ -77,9 +79,9 @@ class SplitModel:
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES) -> "SplitModel":
         """Returns the same model for clients whose activations do not fit the memory.
 
-        Examples pass through the body in blocks, of which nothing is kept, and the backward pass
-        computes the activations of each block again: the same features and gradients for a third
-        more work.
+        Examples pass through the body in blocks, of which nothing is kept. `loss` and its gradient
+        take no more work then. The gradient of `features` takes a third more, since the backward
+        pass computes the activations of each block again.
 
         Args:
           block_bytes: Size of the activations of a block.
@@ -187,8 +189,49 @@ class SplitModel:
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
         """Returns l_i, the client's mean cross-entropy. Source: PFLEGO, equation 2."""
-        features = self.features(weights.theta, client.examples)
+        if self._block is None:
+            return self._loss(weights, client)
+        return self._loss_in_blocks(weights, client)
+
+    def _loss(self, weights, client):
+        features = self._body(list(weights.theta), client.examples)
         return self.head_loss(weights.head, client._replace(examples=features))
+
+    def _loss_in_blocks(self, weights, client):
+        """Returns the loss as a sum over blocks; each block's gradient is computed with its loss.
+
+        Nothing is computed twice then. If only one of the two is read, only that one is computed:
+        TensorFlow leaves out what a loop computes for nobody.
+        """
+        count = tf.shape(client.labels)[0]
+        num_blocks = (count + self._block - 1) // self._block
+        size = (count + num_blocks - 1) // num_blocks
+
+        def of_block(k, weights):
+            first, last = k * size, tf.minimum((k + 1) * size, count)
+            share = tf.cast(last - first, tf.float32) / tf.cast(count, tf.float32)
+            examples, labels = client.examples[first:last], client.labels[first:last]
+            return share * self._loss(weights, client._replace(examples=examples, labels=labels))
+
+        @tf.custom_gradient
+        def loss(*leaves):
+            # If the tape outside saw this, it would prepare for second derivatives, and each block
+            # would pass backward twice.
+            fixed = tf.nest.pack_sequence_as(weights, [tf.stop_gradient(leaf) for leaf in leaves])
+
+            def add(k, total, total_gradient):
+                value, gradient = value_and_gradient(lambda at: of_block(k, at), fixed)
+                return k + 1, total + value, nests.add(total_gradient, gradient)
+
+            _, total, gradient = tf.while_loop(
+                lambda k, *_: k < num_blocks,
+                add,
+                (0, 0.0, nests.zeros_like(fixed)),
+                parallel_iterations=os.cpu_count(),
+            )
+            return total, lambda upstream: tf.nest.flatten(nests.scale(upstream, gradient))
+
+        return loss(*tf.nest.flatten(weights))
 
     def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
         """Returns the mean cross-entropy of a head, where the client's examples are features."""
