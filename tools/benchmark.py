@@ -417,9 +417,7 @@ def server_step(algorithm, size):
     round_ = Round(number, tf.stack([number] * 2), tf.constant(1.0), number, tf.constant(1.0))
     one = exchange.broadcast(state, round_)[0]
     summed = Weighted(one, tf.constant(1.0))
-    uploads = Uploads(
-        summed, (state.gradients, state.risk_weights, tf.gather(state.offsets, ids)), ids
-    )
+    uploads = Uploads(summed, (state.last.kept, state.risk_weights), ids)
 
     @tf.function
     def step(state, uploads):

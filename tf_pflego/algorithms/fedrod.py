@@ -31,7 +31,7 @@ import tensorflow as tf
 from tf_pflego.algorithms.averaging import HeadState, SharedState, broadcast, take_mean, weighted
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import MiniBatches, gradient
+from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.models.head import ABSENT_LOGIT, add_to_bias
 from tf_pflego.models.split import SplitModel
 
@@ -57,14 +57,14 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     def client_update(start, state, client, round_):
         shares = log_shares(client)
 
-        def balanced_loss(weights, batch):
-            return model.loss(Weights(weights.theta, add_to_bias(weights.head, shares)), batch)
-
         def step(carry, batch):
             shared, personal, of_shared, of_personal = carry
-            g_shared = gradient(lambda w: balanced_loss(w, batch), shared)
-            features = model.features(shared.theta, batch.examples)
+            features, pull_back = model.features_and_pull_back(shared.theta, batch.examples)
             loss = model.head_objective(features, batch)
+            balanced = add_to_bias(shared.head, shares)
+            errors = loss.errors(balanced)
+            g_theta = pull_back(loss.features_gradient(errors, balanced))
+            g_shared = Weights(g_theta, loss.head_gradient(errors))
             g_personal = loss.head_gradient(loss.errors(shared.head + personal))
             shared, of_shared = optimizer.apply(g_shared, of_shared, shared)
             personal, of_personal = optimizer.apply(g_personal, of_personal, personal)
