@@ -18,6 +18,7 @@ import paper
 import pytest
 import reproduce
 import tables
+import tables_pgfed
 from absl import flags
 
 from tf_pflego import algorithms, config
@@ -200,6 +201,13 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
         assert {k: v for k, v in twin.flags.items() if k not in varied} == {
             k: v for k, v in flags.items() if k not in varied
         }
+
+
+def test_the_committed_speeds_are_those_of_the_benchmark():
+    report = json.loads((RESULTS / "benchmark.json").read_text(encoding="utf-8"))
+    page = tables_pgfed.page_of_speeds(report)
+    assert (RESULTS / "local_speed.md").read_text(encoding="utf-8") == page
+    assert "| `pgfed` |" in page
 
 
 def first_round_within_a_point(curves, cell, of_cell, seed):

@@ -306,6 +306,11 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
     known = refuse_unknown(experiments, results)
     for name in experiments or known:
         redraw(name, results)
+    if not experiments and (results / "benchmark.json").exists():
+        page = results / "local_speed.md"
+        report = _read_json(results / "benchmark.json")
+        tables.replace(page, tables_pgfed.page_of_speeds(report).encode("utf-8"))
+        print(f"written: {page}")
 
 
 def refuse_unknown(experiments: list[str], results: pathlib.Path) -> list[str]:

@@ -33,6 +33,10 @@ Clients that took no part start from what they would be served, and train it by 
 own examples. Test accuracy in percent, the mean over the new clients: before, after the last epoch,
 and in the best epoch.
 """
+_SPEED = """\
+Images a second of local work on CIFAR-10, in process, from benchmark.json (what more epochs add to
+a round), and over FedAvg's; *paper* is Table 7 of the PGFed paper, on a GPU.
+"""
 _THOUSAND = 1000
 
 
@@ -90,6 +94,19 @@ def page_of(title: str, rows: list[dict], experiment: str, results: pathlib.Path
         if own:
             lines += ["Change of A (Figure 3):", "", _REGRESSION, *_changes(own), ""]
     return "\n".join(lines)
+
+
+def page_of_speeds(report: dict) -> str:
+    """Returns the Markdown page with Table 7, from what tools/benchmark.py wrote."""
+    lines = ["# PGFed paper, Table 7", "", _SPEED]
+    lines += ["| method | images a second | relative speed | paper |", "|---|---|---|---|"]
+    for method, of_paper in paper.RELATIVE_SPEED.items():
+        place = f"cifar10/{method}/in_process"
+        speed, relative = (
+            report[f"{place}/{key}"] for key in ("images_per_second", "relative_speed")
+        )
+        lines.append(f"| `{method}` | {speed:.0f} | {relative:.3f} | {of_paper:.3f} |")
+    return "\n".join([*lines, ""])
 
 
 def rounds_to(target: float, curve: dict[str, np.ndarray]) -> int | None:
