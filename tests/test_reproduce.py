@@ -21,6 +21,7 @@ import tables
 import tables_pgfed
 from absl import flags
 
+import runs as runs_lib
 from tf_pflego import algorithms, config
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -168,16 +169,16 @@ def test_a_committed_run_is_finished_until_its_cells_flags_change(experiment):
     for row in tables.read_runs(RESULTS, experiment):
         wanted = cells[row["run"]].flags | {"seed": row["seed"]}
         wanted = {name: str(value) for name, value in wanted.items()}
-        assert reproduce.is_made_with(row, wanted)
+        assert runs_lib.is_made_with(row, wanted)
         engine = wanted.get("engine", "tff")  # TFF was the default then.
         other = {"tff": "in_process", "in_process": "tff"}[engine]
-        assert reproduce.is_made_with(row, wanted | {"engine": engine})
-        assert not reproduce.is_made_with(row, wanted | {"seed": "17"})
-        assert not reproduce.is_made_with(row, wanted | {"engine": other})
-        assert not reproduce.is_made_with(row, wanted | {"unknown": "1"})
+        assert runs_lib.is_made_with(row, wanted | {"engine": engine})
+        assert not runs_lib.is_made_with(row, wanted | {"seed": "17"})
+        assert not runs_lib.is_made_with(row, wanted | {"engine": other})
+        assert not runs_lib.is_made_with(row, wanted | {"unknown": "1"})
         for name in wanted:
             fewer = {other: value for other, value in wanted.items() if other != name}
-            assert not reproduce.is_made_with(row, fewer)
+            assert not runs_lib.is_made_with(row, fewer)
 
 
 def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best():

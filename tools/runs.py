@@ -1,0 +1,153 @@
+"""The runs of experiments: making one, and adding it to the tables of results."""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import tables
+from experiments import ROOT, Cell, cells
+
+# Flags that say where things are; they do not make a run another run.
+_PLACES = ("data_dir", "download", "output_dir", "overwrite")
+# What the tables keep of a run's configuration, of its summary, and of each of its clients.
+_SETTINGS = (
+    "num_clients",
+    "local_steps",
+    "clients_per_round",
+    "client_learning_rate",
+    "server_learning_rate",
+    "proximal_weight",
+    "momentum",
+    "head_solver",
+)
+_RESULTS = (
+    tables.PARTICIPANTS,
+    tables.SERVED,
+    tables.BEST,
+    "train_loss",
+    tables.SECONDS,
+    "bytes_down",
+    "bytes_up",
+)
+_OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
+
+
+def flags_of(words: list[str]) -> dict[str, str]:
+    """Returns the values of flags --NAME=VALUE, except those that say where things are.
+
+    Raises:
+      ValueError: A word is not a flag.
+    """
+    flags = {}
+    for word in words:
+        match = re.fullmatch(r"--?(\w+)(?:=(.*))?", word, re.DOTALL)
+        if not match:
+            raise ValueError(f"flags must be written as --NAME=VALUE; got {word!r}. Correct it.")
+        flags[match[1]] = "True" if match[2] is None else match[2]
+    return {name: value for name, value in flags.items() if name not in _PLACES}
+
+
+def is_made_with(row: dict, flags: dict[str, str]) -> bool:
+    """Returns whether the run of a row was made with these flags.
+
+    It was if each flag had this value, given or by default, and no other flag was given.
+    """
+    given, defaults = (flags_of(shlex.split(row[key] or "")) for key in ("flags", "defaults"))
+    held = defaults | given
+    return given.keys() <= flags.keys() and all(held.get(name) == flags[name] for name in flags)
+
+
+def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path) -> bool:
+    """Makes one run in the directory `raw`, and returns whether it ended well."""
+    raw.mkdir(parents=True, exist_ok=True)
+    # The summary of an earlier run must never lie beside the flags of this one.
+    (raw / "summary.json").unlink(missing_ok=True)
+    (raw / "run.flags").write_text(lines_of(flags), encoding="utf-8")
+    command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={raw / 'run.flags'}", *extra]
+    command += [f"--output_dir={raw}", "--overwrite"]
+    with open(raw / "log.txt", "w", encoding="utf-8") as log:
+        outcome = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
+    return outcome.returncode == 0
+
+
+def row_of(cell: Cell, raw: pathlib.Path) -> dict:
+    """Returns the row of a finished run in the table of runs."""
+    config, summary = (read_json(raw / name) for name in ("config.json", "summary.json"))
+    versions = config.pop("versions")
+    flags = flags_of((raw / "run.flags").read_text(encoding="utf-8").splitlines())
+    others = config.keys() - flags.keys() - set(_PLACES)
+    defaults = {name: value for name, value in config.items() if name in others}
+    return (
+        {key: config.get(key) for key in ("dataset", "personalization", "algorithm", "seed")}
+        | {"run": cell.name, "num_rounds": summary["round"]}
+        | {key: config.get(key) for key in _SETTINGS}
+        | {key: summary.get(key) for key in _RESULTS}
+        | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
+        | {"tensorflow": versions.get("tensorflow")}
+        | {"flags": shlex.join(lines_of(flags).splitlines())}
+        | {"defaults": shlex.join(lines_of(defaults).splitlines())}
+    )
+
+
+def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> None:
+    """Adds a finished run to its experiment's files, replacing a run of the same cell and seed."""
+    records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
+    key = {"run": cell.name, "seed": seed}
+    added = {
+        tables.curves_path: [key | json.loads(record) for record in records],
+        tables.clients_path: [key | client for client in clients],
+        tables.risk_weights_path: [key | entry for entry in _risk_weights(raw)],
+        tables.new_clients_path: [key | row for row in tables.read(raw / "new_clients.csv")],
+        # This file is the last, since a run counts as finished when its row is there.
+        tables.runs_path: [row_of(cell, raw)],
+    }
+    places = {cell.name: place for place, cell in enumerate(cells(cell.experiment))}
+    results.mkdir(parents=True, exist_ok=True)
+    with tables.locked(results):
+        for path_of, own in added.items():
+            path = path_of(results, cell.experiment)
+            rows = [row for row in tables.read(path) if row["run"] in places]
+            rows = [row for row in rows if (row["run"], row["seed"]) != (cell.name, str(seed))]
+            # Sorting keeps the order of the rounds, or clients, of a run.
+            rows = sorted(rows + own, key=lambda row: (places[row["run"]], int(row["seed"])))
+            if rows:
+                tables.write(path, rows)
+
+
+def is_in_results(cell: Cell, flags: dict[str, str], results: pathlib.Path) -> bool:
+    """Returns whether the results have a run of this cell that was made with these flags."""
+    rows = tables.read_runs(results, cell.experiment)
+    return any(row["run"] == cell.name and is_made_with(row, flags) for row in rows)
+
+
+def is_left_over(cell: Cell, flags: dict[str, str], raw: pathlib.Path) -> bool:
+    """Returns whether `raw` holds a finished run that was made with these flags.
+
+    That is so if an interruption came after the end of the run and before its results were added.
+    """
+    return (raw / "summary.json").exists() and is_made_with(row_of(cell, raw), flags)
+
+
+def lines_of(flags: dict[str, str]) -> str:
+    """Returns flags as a flag file has them, one per line."""
+    return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _risk_weights(raw):
+    """Yields the entries of the matrix A of a finished run, if it has one."""
+    if not (raw / "server.npz").exists():  # A run of a version that did not write it.
+        return
+    with np.load(raw / "server.npz") as server:
+        if "risk_weights" in server:
+            for (client, other), weight in np.ndenumerate(server["risk_weights"]):
+                yield {"client": client, "other": other, "weight": f"{weight:.6g}"}
+
+
+def read_json(path: pathlib.Path) -> dict:
+    """Returns the content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
