@@ -170,7 +170,7 @@ _FORMS = {
     "pgfed_tuning": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_table1": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_tables5_and_6": (tables_pgfed.page_of, figures_pgfed.draw),
-    "pgfed_cohorts": (tables_pgfed.page_of_sweep, figures_pgfed.draw),
+    "pgfed_variations": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_new_clients": (tables_pgfed.page_of_new_clients, figures_pgfed.draw_new_clients),
 }
 

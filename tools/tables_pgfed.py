@@ -21,6 +21,12 @@ the last ten rounds, and *flattered* what the best adds to it. *Paper* is the pa
 those until the mean over clients first reaches the target, as the mean of the seeds that reach it;
 the machine may have been busy with other work.
 """
+_SWEEP = """\
+Test accuracy is in percent: every client with the model that it would be served after a round, or
+the last one that it had, as the mean over clients: in the best of all rounds, and as the mean of
+the last ten. *Participants* are tested right after their local training, as hits over examples;
+this is the mean of the last ten rounds too.
+"""
 _REGRESSION = """\
 The change of A, from 1/M at first to the end of the run: a column of A says how much a client's
 risk counts for the others, a row how much the others' risks count for it. *Slope* is that of the
@@ -255,15 +261,16 @@ def _bytes(runs):
 
 def page_of_sweep(title: str, rows: list[dict], experiment: str, results: pathlib.Path) -> str:
     """Returns the Markdown page of runs that vary a setting; the arguments are `page_of`'s."""
-    lines = [f"# {title}", "", _EXPLANATION]
-    heads = ["run", "rounds", "seeds", "best", "last ten", "seconds a round"]
+    lines = [f"# {title}", "", _SWEEP]
+    heads = ["run", "rounds", "seeds", "best", "last ten", "participants", "seconds a round"]
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     groups = {}
     for row in rows:
         groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
     for (name, rounds), runs in groups.items():
         cells = [f"`{name}`", str(rounds), str(len(runs)), tables.accuracy(runs, tables.BEST)]
-        cells += [tables.accuracy(runs, tables.SERVED), tables.seconds(runs)]
+        cells += [tables.accuracy(runs, key) for key in (tables.SERVED, tables.PARTICIPANTS)]
+        cells.append(tables.seconds(runs))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
