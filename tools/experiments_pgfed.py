@@ -120,7 +120,7 @@ def new_clients() -> Iterator[tuple]:
 def variations() -> Iterator[tuple]:
     """The number of participants, PGFedMo's momentum, and PFLEGO's rate and rounds, varied.
 
-    With 600 rounds PFLEGO passes as often through the network as FedAvg with 120 rounds of 5 epochs.
+    In 600 rounds PFLEGO passes as often through the network as FedAvg in 120 of 5 epochs.
     """
     for drawn in (2, 5, 12, 25):
         for algorithm in ("fedavg", "pgfed"):
