@@ -14,7 +14,7 @@ import tables
 _EXPLANATION = """\
 Test accuracy is in percent: every client with the model that it would be served after a round, or
 the last one that it had, as the mean over clients; with several seeds their mean and (±) standard
-deviation. *Best* is the best of all rounds, as the PGFed paper reports it, *last ten* the mean of
+deviation, in the order of the first seed, which all methods have. *Best* is the best of all rounds, as the PGFed paper reports it, *last ten* the mean of
 the last ten rounds, and *flattered* what the best adds to it. *Paper* is the paper's figure.
 *Gain* is what a client has over Local at the end of the runs with the same seed, in points.
 *Bytes* are those down and up in a round over FedAvg's. *Rounds*, *megabytes* and *seconds* are
@@ -61,13 +61,17 @@ class Federation:
 
 
 def federations(rows: list[dict]) -> dict[Federation, dict[str, list[dict]]]:
-    """Returns the runs of each method, by federation, the best last ten rounds first."""
+    """Returns the runs of each method, by federation.
+
+    The methods are in the order of their first seeds' last ten rounds, the best first: that seed is
+    the one that all have, and seeds differ by their partitions.
+    """
     found = {}
     for row in rows:
         key = Federation(row["dataset"], int(row["num_clients"]), row["num_rounds"])
         found.setdefault(key, {}).setdefault(row["algorithm"], []).append(row)
     return {
-        key: dict(sorted(methods.items(), key=lambda item: -_mean(item[1], tables.SERVED)))
+        key: dict(sorted(methods.items(), key=lambda item: -item[1][0][tables.SERVED]))
         for key, methods in found.items()
     }
 
@@ -246,10 +250,6 @@ def _changes(changes):
             _, slope, correlation = change[name]
             cells += [f"{_THOUSAND * slope:+.4f}", f"{correlation:+.2f}"]
         yield f"| {' | '.join(cells)} |"
-
-
-def _mean(runs, key):
-    return statistics.mean(run[key] for run in runs)
 
 
 def _bytes(runs):
