@@ -204,6 +204,27 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
         }
 
 
+def test_pgfed_is_above_local_and_fedavg_with_every_seed():
+    """docs/results.md says so of the twin on Fashion-MNIST."""
+    rows = tables.read_runs(RESULTS, "pgfed_table1")
+    served = {(row["run"], row["seed"]): row[tables.SERVED] for row in rows}
+    for seed in range(3):
+        of_pgfed = served["fashion_mnist_25_pgfed", seed]
+        assert of_pgfed > served["fashion_mnist_25_local", seed] + 0.01
+        assert of_pgfed > served["fashion_mnist_25_fedavg", seed] + 0.1
+
+
+def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
+    """docs/results.md says so of every run on Fashion-MNIST, as the paper's Figure 3 does."""
+    rows = tables.read_runs(RESULTS, "pgfed_table1")
+    found = tables_pgfed.regressions(rows, "pgfed_table1", RESULTS)
+    found = [change for change in found if change["federation"].dataset == "fashion_mnist"]
+    assert len(found) >= 6
+    for change in found:
+        assert change["rows"][2] < -0.8
+        assert 0 < change["columns"][2] < 0.6
+
+
 def test_the_committed_speeds_are_those_of_the_benchmark():
     report = json.loads((RESULTS / "benchmark.json").read_text(encoding="utf-8"))
     page = tables_pgfed.page_of_speeds(report)

@@ -14,8 +14,9 @@ import tables
 _EXPLANATION = """\
 Test accuracy is in percent: every client with the model that it would be served after a round, or
 the last one that it had, as the mean over clients; with several seeds their mean and (±) standard
-deviation, in the order of the first seed, which all methods have. *Best* is the best of all rounds, as the PGFed paper reports it, *last ten* the mean of
-the last ten rounds, and *flattered* what the best adds to it. *Paper* is the paper's figure.
+deviation, in the order of the first seed, which all methods have. *Best* is the best of all
+rounds, as the PGFed paper reports it, *last ten* the mean of the last ten rounds, and *flattered*
+what the best adds to it. *Paper* is the paper's figure.
 *Gain* is what a client has over Local at the end of the runs with the same seed, in points.
 *Bytes* are those down and up in a round over FedAvg's. *Rounds*, *megabytes* and *seconds* are
 those until the mean over clients first reaches the target, as the mean of the seeds that reach it;
