@@ -129,7 +129,7 @@ def variations() -> Iterator[tuple]:
     for momentum in (0.0, 0.2, 0.5, 0.8):
         flags = _of_table1("pgfedmo", "fashion_mnist", 25) | {"risk_momentum": momentum}
         yield f"fashion_mnist_25_pgfedmo_b{momentum}", flags
-    for rate in (TUNED["pflego"]["client_learning_rate"], "auto"):
+    for rate in (0.1, 0.01, "auto"):
         for rounds in (120, 600):
             flags = _of_table1("pflego", "fashion_mnist", 25) | {"num_rounds": rounds}
             flags |= {"client_learning_rate": rate}
