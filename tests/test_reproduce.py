@@ -214,6 +214,24 @@ def test_pgfed_is_above_local_and_fedavg_with_every_seed():
         assert of_pgfed > served["fashion_mnist_25_fedavg", seed] + 0.1
 
 
+def test_pflego_with_as_many_passes_is_above_local():
+    """docs/results.md says so of its first seed, whatever the rate, and that PGFed is above both."""
+    first = [
+        {
+            row["run"]: row[tables.SERVED]
+            for row in tables.read_runs(RESULTS, name)
+            if not row["seed"]
+        }
+        for name in ("pgfed_table1", "pgfed_variations")
+    ]
+    of_all, varied = first
+    for rate in (0.1, 0.01, "auto"):
+        of_pflego = varied[f"fashion_mnist_25_pflego_{rate}_T600"]
+        local = of_all["fashion_mnist_25_local"]
+        assert varied[f"fashion_mnist_25_pflego_{rate}_T120"] < local < of_pflego
+        assert of_pflego < of_all["fashion_mnist_25_pgfed"]
+
+
 def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
     """docs/results.md says so of every run on Fashion-MNIST, as the paper's Figure 3 does."""
     rows = tables.read_runs(RESULTS, "pgfed_table1")
