@@ -215,7 +215,7 @@ def test_pgfed_is_above_local_and_fedavg_with_every_seed():
 
 
 def test_pflego_with_as_many_passes_is_above_local():
-    """docs/results.md says so of the first seed, whatever the rate, and that PGFed is above both."""
+    """docs/results.md says so of the first seed, at every rate, and that PGFed is above both."""
 
     def first_seed_of(experiment):
         rows = tables.read_runs(RESULTS, experiment)
