@@ -55,13 +55,23 @@ def replacing(path: pathlib.Path) -> Iterator[Stream]:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with open(partial, "wb") as file:
+        with naming(path), open(partial, "wb") as file:
             stream = Stream(file)
             yield stream
             to_disk(file)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Lets an `OSError` of a write, such as that of a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise
 
 
