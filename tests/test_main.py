@@ -67,7 +67,8 @@ def test_a_run_writes_its_directory(finished_run):
     output, result = finished_run
     assert result.returncode == 0, result.stderr
     assert sorted(p.name for p in output.iterdir()) == [
-        "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz", "summary.json"
+        "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",
+        "summary.json",
     ]  # fmt: skip
     config = json.loads((output / "config.json").read_text())
     assert (config["algorithm"], config["local_steps"], config["num_clients"]) == ("pflego", 5, 10)
@@ -111,7 +112,7 @@ def test_what_a_pipe_gets_is_plain(finished_run):
 
 def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir):
     output = finished_run[0]
-    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
     flags = (*SMALL, "--num_rounds=1", f"--output_dir={output}")
     assert_refused(
         program(*flags, digits_dir=digits_dir), "must not hold another run", "--overwrite"
@@ -119,7 +120,8 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     assert_refused(
         program(*flags, "--overwrite", "--clients_per_round=11", digits_dir=digits_dir), "got 11"
     )
-    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+    after = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    assert after == before
     copy = output.parent / "copy"
     copy.mkdir()
     for name, content in before.items():
@@ -131,14 +133,19 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
 
 
-def in_this_process(flags, capsys):
-    """Returns what `program` does, without starting a process, which would take seconds."""
+def code_of(flags):
+    """Runs the program without starting a process, which would take seconds."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        code = main.main(["tf_pflego", *flags])
+        return main.main(["tf_pflego", *flags])
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def in_this_process(flags, capsys):
+    """Returns what `program` returns."""
+    code = code_of(flags)
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(flags, code, printed.out, printed.err)
 

@@ -388,15 +388,41 @@ def test_again_runs_what_is_finished_and_a_run_that_fails_replaces_nothing(tmp_p
     options = ("--algorithms=pflego", "--rounds=1")
     assert reproduce_once(tmp_path, digits_dir, *options).returncode == 0
     rows = tables.read(tmp_path / "table1.csv")
-    metrics = tmp_path / "runs/table1/fashion_mnist_high_pflego/seed0/metrics.jsonl"
-    metrics.unlink()
-    metrics.mkdir()  # The run cannot write its rounds.
-    assert reproduce_once(tmp_path, digits_dir, *options).returncode == 0
-    result = reproduce_once(tmp_path, digits_dir, *options, "--again")
+    nowhere = "/proc/nowhere"  # The run finds no data there.
+    assert reproduce_once(tmp_path, nowhere, *options).returncode == 0
+    result = reproduce_once(tmp_path, nowhere, *options, "--again")
     assert result.returncode == 1
-    assert f"failed; {metrics.parent}/log.txt ends with" in result.stdout
-    assert "Is a directory" in result.stdout
+    raw = tmp_path / "runs/table1/fashion_mnist_high_pflego/seed0"
+    assert f"failed; {raw}/log.txt ends with" in result.stdout
+    assert nowhere in result.stdout
     assert tables.read(tmp_path / "table1.csv") == rows
+
+
+def test_a_run_goes_on_if_its_flags_are_the_same(tmp_path, digits_dir):
+    flags = {"dataset": "digits", "num_clients": "5", "clients_per_round": "2", "local_steps": "1"}
+    flags |= {"engine": "in_process", "eval_every": "1", "num_rounds": "12"}
+    raw, extra = tmp_path / "raw", [f"--data_dir={digits_dir}"]
+
+    def first_round_that_was_run(**given):
+        assert runs_lib.run(flags, extra, raw, **given)
+        log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1].split("/")[0]) for line in log if line.startswith("round "))
+
+    assert first_round_that_was_run() == 1
+    # As if it had been killed after its tenth round.
+    (raw / "summary.json").unlink()
+    (raw / "checkpoints" / "checkpoint-12.json").unlink()
+    assert first_round_that_was_run() == 11
+    records = [json.loads(line) for line in (raw / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == list(range(1, 13))
+    flags["seed"] = "1"
+    assert first_round_that_was_run() == 1
+    assert json.loads((raw / "config.json").read_text())["seed"] == 1
+    assert first_round_that_was_run(again=True) == 1
+
+
+def test_the_flags_that_say_where_things_are_are_those_of_the_program():
+    assert set(runs_lib._PLACES) == set(config.PLACES)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,17 @@ from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.models.networks import NETWORKS
 
+# Flags that say where things are and how they are kept; they do not make a run another run.
+PLACES = (
+    "data_dir",
+    "download",
+    "output_dir",
+    "overwrite",
+    "resume",
+    "checkpoint_every",
+    "checkpoints_kept",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
@@ -89,10 +100,31 @@ class RunConfig:
     output_dir: str = setting(
         "", "directory for configuration, partition and metrics; empty to write no files"
     )
-    overwrite: bool = setting(False, "replace the run that the output directory holds")
+    overwrite: bool = setting(
+        False, "replace the run that the output directory holds, when the new one is whole"
+    )
+    resume: bool = setting(
+        False,
+        "go on with the run in the output directory from its newest checkpoint; start it if there "
+        "is none",
+    )
+    checkpoint_every: int = setting(
+        10,
+        "write a checkpoint after each round whose number this divides, after the last one and "
+        "when a signal ends the run; 0 for none",
+        at_least=0,
+    )
+    checkpoints_kept: int = setting(2, "how many checkpoints stay", at_least=1)
 
     def __post_init__(self):
         check(self)
+        if self.resume and (self.overwrite or not self.output_dir):
+            expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
+            other = "overwrite" if self.overwrite else "output_dir"
+            raise ValueError(
+                f"`resume` must be given {expected} `{other}`; got {got}. Correct --resume or "
+                f"--{other}."
+            )
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(bound.strip().isdigit() for bound in bounds):

@@ -1,6 +1,7 @@
 """Makes a finished run from a configuration: the only place that turns names into objects."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import tf_pflego
 from tf_pflego import algorithms, config, data, models, new_clients
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
-from tf_pflego.training import Simulation
+from tf_pflego.training import Simulation, summarize
 
 
 class _Own(NamedTuple):
@@ -163,38 +164,73 @@ def run(
     Raises:
       ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
     """
-    directory = (
-        RunDirectory(run_config.output_dir, run_config.overwrite) if run_config.output_dir else None
-    )
+    if not run_config.output_dir:
+        return _run(run_config, hyper_parameters, on_round)
+    configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
+    with RunDirectory(
+        run_config.output_dir,
+        configuration,
+        run_config.overwrite,
+        run_config.resume,
+        run_config.checkpoints_kept,
+    ) as directory:
+        if directory.finished is not None:
+            print(
+                f"tf_pflego: the run in {directory.path} is finished, with all "
+                f"{run_config.num_rounds} rounds; nothing is done",
+                file=sys.stderr,
+            )
+            return directory.finished
+        return _run(run_config, hyper_parameters, on_round, directory)
+
+
+def _run(run_config, hyper_parameters, on_round, directory=None):
     clients = load_clients(run_config)
+    every = run_config.checkpoint_every if directory is not None else 0
     with build_simulation(run_config, clients, **hyper_parameters) as simulation:
+        records = []
         if directory is not None:
-            versions = {
-                "tf_pflego": tf_pflego.__version__,
-                "commit": source_commit(),
-                "tensorflow": tf.__version__,
-            }
-            hyper_parameters = dict(sorted(hyper_parameters.items()))
-            directory.start(
-                dataclasses.asdict(run_config) | hyper_parameters | {"versions": versions},
-                clients.partition,
-            )
-        progress = Progress(run_config.num_rounds)
-        listeners: list[Callable[[dict], None]] = [progress.add_round]
-        listeners += [directory.add_round] if directory else []
-        listeners += [on_round] if on_round else []
+            records = directory.begin(simulation, clients.partition, _versions())
+            if every:
+                directory.save_checkpoint(simulation)
+        progress = Progress(run_config.num_rounds, len(records))
+
+        def listen(record):
+            progress.add_round(record)
+            records.append(record)
+            if directory is not None:
+                directory.add_round(record)
+            if every and (record["round"] % every == 0 or record["round"] == run_config.num_rounds):
+                directory.save_checkpoint(simulation)
+            if on_round is not None:
+                on_round(record)
+
         try:
-            summary = simulation.run(
-                run_config.num_rounds,
-                run_config.eval_every,
-                run_config.train_loss_every,
-                lambda record: [listen(record) for listen in listeners],
-            )
+            if simulation.round_number < run_config.num_rounds:
+                simulation.run(
+                    run_config.num_rounds - simulation.round_number,
+                    run_config.eval_every,
+                    run_config.train_loss_every,
+                    listen,
+                )
+        except (KeyboardInterrupt, SystemExit):
+            if every:
+                directory.save_checkpoint(simulation)
+            raise
         finally:
             progress.close()
+        summary = summarize(records)
         of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
         summary |= summary_of_new
         if directory is not None:
             evaluations, state = simulation.evaluate_all(), simulation.server_state
             directory.finish(summary, evaluations, simulation.data, state, of_new)
     return summary
+
+
+def _versions():
+    return {
+        "tf_pflego": tf_pflego.__version__,
+        "commit": source_commit(),
+        "tensorflow": tf.__version__,
+    }

@@ -76,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError, OSError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        print("\ntf_pflego: interrupted", file=sys.stderr)
+        goes_on = run_config.output_dir and run_config.checkpoint_every
+        hint = "; the same command with --resume goes on" if goes_on else ""
+        print(f"\ntf_pflego: interrupted{hint}", file=sys.stderr)
         return 130
     seconds = time.monotonic() - started
     title = (

@@ -26,8 +26,8 @@ and at the end, also after an interruption, the tables and figures are made from
   results/EXPERIMENT/*.png           loss and accuracy against rounds, seconds and bytes
 
 A cell is skipped if results/EXPERIMENT.csv has a run of it with the same seed and the same flags.
-A run that was interrupted starts anew at the next call. Every run also gets the flags after `--`,
-e.g. `-- --data_dir=DIR --engine=in_process`.
+The next call goes on with a run that was interrupted, from its last checkpoint. Every run also gets
+the flags after `--`, e.g. `-- --data_dir=DIR --engine=in_process`.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
             done = not options.again and runs.is_left_over(cell, flags, raw)
             if not done:
                 print(f"{cell.name} seed {seed}: running", flush=True)
-                done = runs.run(flags, extra, raw)
+                done = runs.run(flags, extra, raw, options.again)
             if done:
                 runs.merge(cell, seed, raw, results)
                 print(f"{cell.name} seed {seed}: added to {results}", flush=True)

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -11,8 +12,17 @@ import numpy as np
 import tables
 from experiments import ROOT, Cell, cells
 
-# Flags that say where things are; they do not make a run another run.
-_PLACES = ("data_dir", "download", "output_dir", "overwrite")
+# Flags that say where things are and how they are kept, as `config.PLACES` has them; they do not
+# make a run another run. Importing them would start TensorFlow, which takes seconds.
+_PLACES = (
+    "data_dir",
+    "download",
+    "output_dir",
+    "overwrite",
+    "resume",
+    "checkpoint_every",
+    "checkpoints_kept",
+)
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.
 _SETTINGS = (
     "num_clients",
@@ -61,14 +71,24 @@ def is_made_with(row: dict, flags: dict[str, str]) -> bool:
     return given.keys() <= flags.keys() and all(held.get(name) == flags[name] for name in flags)
 
 
-def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path) -> bool:
-    """Makes one run in the directory `raw`, and returns whether it ended well."""
+def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path, again: bool = False) -> bool:
+    """Makes one run in the directory `raw`, or goes on with it, and returns whether it ended well.
+
+    Args:
+      flags: The flags that make the run what it is.
+      extra: All flags that were given for it.
+      raw: The directory.
+      again: Whether to start anew in any case.
+    """
+    written = raw / "run.flags"
+    same = written.exists() and written.read_text(encoding="utf-8") == lines_of(flags)
+    if again or not same or not (raw / "checkpoints").exists():
+        # No file of an earlier run must ever lie beside the flags of this one.
+        shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True, exist_ok=True)
-    # The summary of an earlier run must never lie beside the flags of this one.
-    (raw / "summary.json").unlink(missing_ok=True)
-    (raw / "run.flags").write_text(lines_of(flags), encoding="utf-8")
+    written.write_text(lines_of(flags), encoding="utf-8")
     command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={raw / 'run.flags'}", *extra]
-    command += [f"--output_dir={raw}", "--overwrite"]
+    command += [f"--output_dir={raw}", "--resume"]
     with open(raw / "log.txt", "w", encoding="utf-8") as log:
         outcome = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
     return outcome.returncode == 0
@@ -94,7 +114,10 @@ def row_of(cell: Cell, raw: pathlib.Path) -> dict:
 
 
 def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> None:
-    """Adds a finished run to its experiment's files, replacing a run of the same cell and seed."""
+    """Adds a finished run to its experiment's files, replacing a run of the same cell and seed.
+
+    The run's checkpoints are removed.
+    """
     records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
     key = {"run": cell.name, "seed": seed}
@@ -117,6 +140,8 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
             rows = sorted(rows + own, key=lambda row: (places[row["run"]], int(row["seed"])))
             if rows:
                 tables.write(path, rows)
+    # Nothing goes on from them any more, and the states of all clients may take much space.
+    shutil.rmtree(raw / "checkpoints", ignore_errors=True)
 
 
 def is_in_results(cell: Cell, flags: dict[str, str], results: pathlib.Path) -> bool:

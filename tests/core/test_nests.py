@@ -27,6 +27,15 @@ def test_named_leaves():
     assert nests.named(()) == {}
 
 
+def test_positions_are_those_of_the_flattened_nest():
+    """TensorFlow flattens a dictionary in the order of its keys."""
+    nest = Pair([0.5, 1.5], {"b": 2.5, "a": (3.5,)})
+    flattened = tf.nest.flatten(nest)
+    found = nests.positions(nest)
+    assert {name: flattened[k] for name, k in found.items()} == nests.named(nest)
+    assert list(found.values()) == [0, 1, 2, 3]
+
+
 def test_arithmetic():
     assert flat(nests.add(A, B)) == [6, 1, 5]
     assert flat(nests.subtract(A, B)) == [-4, 3, 1]

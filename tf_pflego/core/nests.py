@@ -23,6 +23,13 @@ def named(nest: Structure, path: str = "") -> dict[str, Any]:
     return leaves
 
 
+def positions(nest: Structure) -> dict[str, int]:
+    """Returns the position of each leaf in the flattened nest, by its name as in `named`."""
+    count = len(tf.nest.flatten(nest))
+    by_name = named(tf.nest.pack_sequence_as(nest, range(count)))
+    return dict(sorted(by_name.items(), key=lambda item: item[1]))
+
+
 def zeros_like(nest: Structure) -> Structure:
     """Returns a nest of zeros."""
     return tf.nest.map_structure(tf.zeros_like, nest)

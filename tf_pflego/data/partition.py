@@ -39,13 +39,17 @@ class Partition:
         """I."""
         return len(self.classes)
 
-    def save(self, path: str | pathlib.Path) -> None:
-        """Writes an .npz file: each list end to end as `<name>`, and `<name>_offsets` [I + 1]."""
+    def save(self, file: Any) -> None:
+        """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
+
+        Args:
+          file: A path, or a binary file that is open for writing.
+        """
         arrays = {}
         for field in dataclasses.fields(self):
             name = field.name
             arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
-        np.savez_compressed(path, **arrays)
+        np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "Partition":

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, specs_of
-from tf_pflego.core.nests import Structure
+from tf_pflego.core.nests import Structure, positions
 from tf_pflego.core.tracing import Traced
 
 
@@ -18,13 +18,19 @@ class ClientStates:
     and from (seed, client id). Pages of the arrays that no client has touched take no memory.
 
     What a round writes is staged: it is read like the rest until `commit` keeps it or `roll_back`
-    discards it.
+    discards it. Each state remembers the commit that wrote it, so that a checkpoint need not hold
+    what an earlier one has.
 
     Args:
       algorithm: The algorithm whose client states these are.
       server_state: The server's first state, for its shapes.
       num_classes: [I] int32, K_i.
       seed: The seed of the run.
+
+    Attributes:
+      spec: The spec of a client's state.
+      leaf_names: The names of a state's leaves, as `nests.named` names them.
+      num_commits: How often `commit` was called.
     """
 
     def __init__(
@@ -42,7 +48,10 @@ class ClientStates:
             np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype)
             for leaf in tf.nest.flatten(self.spec)
         ]
-        self._exists = np.zeros(count, bool)
+        self.num_commits = 0
+        # The commit that wrote a client's state, counted from 1; 0 for a client that has no state.
+        self._commits = np.zeros(count, np.int64)
+        self.leaf_names = list(positions(self.spec))
         self._init = Traced(_for_many(algorithm.init_client, self.spec), any_number=(1, 2))
         self._pending = None
         self._undo = []
@@ -56,7 +65,7 @@ class ClientStates:
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
         leaves = [leaf[ids] for leaf in self._leaves]
-        new = np.flatnonzero(~self._exists[ids])
+        new = np.flatnonzero(self._commits[ids] == 0)
         if len(new) and leaves:
             for leaf, first in zip(leaves, self._first_states(ids[new], server_state), strict=True):
                 leaf[new] = first
@@ -66,7 +75,7 @@ class ClientStates:
         """Stages a first state for each of the clients that has none."""
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
-        new = ids[~self._exists[ids]]
+        new = ids[self._commits[ids] == 0]
         if len(new):
             first = self._first_states(new, server_state) if self._leaves else []
             self.stage(new, tf.nest.pack_sequence_as(self.spec, first))
@@ -90,27 +99,48 @@ class ClientStates:
             self._write(*self._pending)
             self._pending = None
         self._undo.clear()
+        self.num_commits += 1
 
     def roll_back(self) -> None:
         """Discards what was staged since the last commit."""
         self._pending = None
         while self._undo:
-            ids, leaves, exists = self._undo.pop()
+            ids, leaves, commits = self._undo.pop()
             self._write(ids, leaves)
-            self._exists[ids] = exists
+            self._commits[ids] = commits
+
+    def written_since(self, commit: int) -> np.ndarray:
+        """Returns the ids, ascending, of the clients whose states were written after a commit.
+
+        Args:
+          commit: The commit's number; 0 for all clients that have a state.
+        """
+        return np.flatnonzero(self._commits > commit)
+
+    def named_leaf(self, name: str, client_ids: np.ndarray) -> np.ndarray:
+        """Returns [c, ...], a copy of one leaf of the states of clients, all of which have one."""
+        return self._leaves[self.leaf_names.index(name)][client_ids]
+
+    def forget(self) -> None:
+        """Leaves all clients without a state."""
+        self._commits[:] = 0
+
+    def set_named(self, client_ids: np.ndarray, leaves: dict[str, np.ndarray]) -> None:
+        """Replaces the states of clients, given as `named_leaf` returns them."""
+        self._write(client_ids, [leaves[name] for name in self.leaf_names])
 
     def _write_pending(self):
         if self._pending is not None:
             ids, leaves = self._pending
             before = [leaf[ids] for leaf in self._leaves]
-            self._undo.append((ids, before, self._exists[ids]))
+            self._undo.append((ids, before, self._commits[ids]))
             self._write(ids, leaves)
             self._pending = None
 
     def _write(self, ids, leaves):
         for leaf, value in zip(self._leaves, leaves, strict=True):
             leaf[ids] = value
-        self._exists[ids] = True
+        self._commits[ids] = self.num_commits + 1
 
     def _first_states(self, ids, server_state):
         client_seeds = seeds.client_seeds(self._seed, "client_state", ids)

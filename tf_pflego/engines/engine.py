@@ -7,6 +7,7 @@ import numpy as np
 
 from tf_pflego.core.algorithm import Exchange, Round
 from tf_pflego.core.nests import Structure
+from tf_pflego.engines.client_states import ClientStates
 
 
 class Cohort(NamedTuple):
@@ -36,7 +37,12 @@ class Engine(Protocol):
     """The clients of one federation, and the place where they run.
 
     A round's new client states are staged by its exchanges; `commit` keeps them.
+
+    Attributes:
+      states: The clients' states.
     """
+
+    states: ClientStates
 
     def run_exchange(
         self,

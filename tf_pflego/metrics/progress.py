@@ -12,10 +12,11 @@ class Progress:
 
     Args:
       num_rounds: T.
+      done: How many rounds are done already.
       stream: Where to write.
     """
 
-    def __init__(self, num_rounds: int, stream: TextIO = sys.stderr):
+    def __init__(self, num_rounds: int, done: int = 0, stream: TextIO = sys.stderr):
         self._num_rounds = num_rounds
         self._stream = stream
         self._started = time.monotonic()
@@ -23,7 +24,11 @@ class Progress:
         if stream.isatty():
             shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
             self._bar = tqdm.tqdm(
-                total=num_rounds, file=stream, bar_format=shape, dynamic_ncols=True
+                total=num_rounds,
+                initial=done,
+                file=stream,
+                bar_format=shape,
+                dynamic_ncols=True,
             )
 
     def add_round(self, record: dict[str, Any]) -> None:

@@ -1,31 +1,42 @@
-"""The directory of a run: its configuration, partition, metrics, clients and, last, summary."""
+"""The directory of a run: its configuration, partition, metrics, clients and, last, summary.
 
+One process at a time uses it: a lock on the file `.lock` ends with the process, however that ends.
+
+A run that replaces another one works in `.new_run` inside the directory. When it is whole, the old
+files move to `.old_run`, `.new_run` becomes `.whole_run`, its files take their places, and the old
+ones are removed. Each of these steps is a rename, and the next run in the directory first goes on
+with them where they were interrupted, so that at any instant all files of the old or of the new run
+are there.
+"""
+
+import contextlib
 import csv
+import fcntl
+import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
-import tempfile
+import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tf_pflego.core import nests
+from tf_pflego.config import PLACES
+from tf_pflego.core import durable, nests
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partition import Partition
-from tf_pflego.training.evaluation import Evaluation
+from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
-_FILES = (
-    "summary.json",
-    "new_clients.csv",
-    "server.npz",
-    "clients.csv",
-    "metrics.jsonl",
-    "partition.npz",
-    "config.json",
-)
+_SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
+_CHECKPOINTS = "checkpoints"
+# What a run makes, the last first. A directory that has a summary has all that belongs to it.
+_RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
+_FILES = (*_RESULTS, _CHECKPOINTS, _METRICS, "partition.npz", _CONFIG)
 
 
 class RunDirectoryError(ValueError):
@@ -33,53 +44,125 @@ class RunDirectoryError(ValueError):
 
 
 class RunDirectory:
-    """Writes the files of one run.
+    """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
     Args:
       path: The directory; it is made if it does not exist.
-      overwrite: Whether the files of another run in the directory may be replaced. Nothing is
-        removed before `start`.
+      configuration: Every flag and hyper-parameter of the run.
+      overwrite: Whether the run may take the place of another one in the directory. It does so when
+        it is whole.
+      resume: Whether the run goes on with the one in the directory, if there is one.
+      kept: How many checkpoints stay.
+
+    Attributes:
+      path: The directory.
+      finished: The summary, if `resume` was asked for and the run has all its rounds.
 
     Raises:
-      RunDirectoryError: The directory holds another run, or cannot be written.
+      RunDirectoryError: The directory cannot be written, or is in use, or holds another run, or the
+        run in it has another configuration, or too many rounds, or no checkpoint.
+      CheckpointError: The checkpoints are damaged.
     """
 
-    def __init__(self, path: str, overwrite: bool = False):
+    def __init__(
+        self,
+        path: str,
+        configuration: dict[str, Any],
+        overwrite: bool = False,
+        resume: bool = False,
+        kept: int = 2,
+    ):
         self.path = pathlib.Path(path).expanduser()
-        held = [name for name in _FILES if (self.path / name).exists()]
-        if held and not overwrite:
-            raise RunDirectoryError(
-                f"`output_dir` must not hold another run; {self.path} has "
-                f"{', '.join(reversed(held))}. Choose another --output_dir, or replace that run "
-                "with --overwrite."
-            )
-        # A file is written where the directory will be made, to find out before a run costs time
-        # whether that works. Nothing is left there.
-        existing = next(
-            parent for parent in (self.path, *self.path.absolute().parents) if parent.exists()
-        )
-        try:
-            tempfile.TemporaryFile(dir=existing).close()
-        except OSError as error:
-            raise RunDirectoryError(
-                f"`output_dir` must be a directory that can be written; {existing} is not "
-                f"({error.strerror}). Choose another --output_dir."
-            ) from error
+        self.finished = None
+        self._configuration = configuration
         self._metrics = None
+        self._checkpoint = None  # that the run goes on from
+        self._missing = [
+            directory for directory in (self.path, *self.path.parents) if not directory.exists()
+        ]
+        self._lock = self._locked()
+        try:
+            self._work = self._place(overwrite, resume)
+            self._checkpoints = Checkpoints(self._work / _CHECKPOINTS, kept)
+            if resume:
+                self._find_earlier()
+        except BaseException:
+            self.close()
+            raise
 
-    def start(self, config: dict[str, Any], partition: Partition) -> None:
-        """Removes the files of an earlier run, and writes the configuration and the partition."""
-        self.path.mkdir(parents=True, exist_ok=True)
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Frees the directory for other runs. If nothing was written, nothing is left there."""
+        if self._metrics is not None:
+            with contextlib.suppress(OSError):  # What could not be written has been reported.
+                self._metrics.close()
+        (self.path / ".lock").unlink(missing_ok=True)
+        os.close(self._lock)
+        for directory in self._missing:
+            try:
+                directory.rmdir()
+            except OSError:  # It is not empty.
+                break
+
+    def begin(
+        self, simulation: Simulation, partition: Partition, versions: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Starts the run, or restores the state from which it goes on.
+
+        Args:
+          simulation: The simulation, before its first round.
+          partition: Which examples the clients have.
+          versions: Those of the program and of what it uses.
+
+        Returns:
+          The metrics of the rounds that are done.
+        """
+        if self._checkpoint is not None:
+            return self._go_on(simulation, versions)
+        _remove(self.path / ".new_run")
+        self._work.mkdir(exist_ok=True)
         for name in _FILES:
-            (self.path / name).unlink(missing_ok=True)
-        self._write_json("config.json", config)
-        partition.save(self.path / "partition.npz")
-        self._metrics = open(self.path / "metrics.jsonl", "w", encoding="utf-8")
+            _remove(self._work / name)
+        self._write_json(_CONFIG, self._configuration | {"versions": versions})
+        held = io.BytesIO()
+        partition.save(held)
+        with durable.replacing(self._work / "partition.npz") as stream:
+            stream.write(held.getvalue())
+        self._metrics = open(self._work / _METRICS, "wb")
+        self._held = {"bytes": 0, "crc32": 0}
+        self._round, self._checkpoint_round = 0, -1
+        return []
 
     def add_round(self, record: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl and flushes it, so that others can read it."""
-        self._metrics.write(json.dumps(record) + "\n")
-        self._metrics.flush()
+        line = (json.dumps(record) + "\n").encode()
+        with durable.naming(self._work / _METRICS):
+            self._metrics.write(line)
+            self._metrics.flush()
+        self._held = {
+            "bytes": self._held["bytes"] + len(line),
+            "crc32": zlib.crc32(line, self._held["crc32"]),
+        }
+        self._round = record["round"]
+
+    def save_checkpoint(self, simulation: Simulation) -> None:
+        """Writes a checkpoint, unless it is there or the metrics do not fit the simulation.
+
+        They do not fit if a signal came at one of the few instants between the end of a round and
+        the end of its line in metrics.jsonl. The checkpoint before then is still there.
+        """
+        number = simulation.round_number
+        if simulation.in_round or number != self._round or number == self._checkpoint_round:
+            return
+        durable.to_disk(self._metrics)
+        about = {"configuration": self._configuration, "metrics": self._held}
+        simulation.save_to(self._checkpoints, about)
+        self._checkpoint_round = number
 
     def finish(
         self,
@@ -99,7 +182,7 @@ class RunDirectory:
           new_clients: The evaluations of clients that never took part, after 0, 1, .. epochs of
             their own training. Their ids follow those of `data`.
         """
-        self._metrics.close()
+        durable.to_disk(self._metrics)
         first = next(iter(evaluations.values()))
         classes = data.classes
         columns = {
@@ -115,8 +198,10 @@ class RunDirectory:
             columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
             columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
         self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
-        arrays = {name: np.asarray(leaf) for name, leaf in nests.named(server_state).items()}
-        np.savez(self.path / "server.npz", **arrays)
+        leaves = nests.named(server_state).items()
+        durable.write_npz(
+            self._work / "server.npz", ((name, np.asarray(leaf)) for name, leaf in leaves)
+        )
         if new_clients:
             columns = ("epoch", "client", "train_examples", "test_examples", "test_accuracy")
             rows = [
@@ -125,18 +210,166 @@ class RunDirectory:
                 for k, (train, hits, test) in enumerate(zip(*found[1:], strict=True))
             ]
             self._write_csv("new_clients.csv", columns, rows)
-        self._write_json("summary.json", summary)
+        durable.directory_to_disk(self._work)
+        self._write_json(_SUMMARY, summary)
+        durable.directory_to_disk(self._work)
+        self._replace()
+
+    def _locked(self):
+        """Returns the descriptor of the locked file; the kernel unlocks it when it is closed."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            while True:
+                path = self.path / ".lock"
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # A run that ends removes the file, perhaps after it was opened here.
+                    if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                        return descriptor
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"`output_dir` must not be in use; another run writes to {self.path}. Wait for its "
+                "end, or choose another --output_dir."
+            ) from None
+        except OSError as error:
+            raise RunDirectoryError(
+                f"`output_dir` must be a directory that can be written; {self.path} is not "
+                f"({error.strerror}). Choose another --output_dir."
+            ) from error
+
+    def _place(self, overwrite, resume):
+        """Returns the directory in which the run works."""
+        self._replace()
+        new = self.path / ".new_run"
+        held = [name for name in _FILES if (self.path / name).exists()]
+        if resume:
+            return new if new.exists() else self.path
+        if (held or new.exists()) and not overwrite:
+            raise RunDirectoryError(
+                f"`output_dir` must not hold another run; {self.path} has "
+                f"{', '.join(reversed(held)) or new.name}. Choose another --output_dir, go on with "
+                "that run with --resume, or replace it with --overwrite."
+            )
+        return new if held else self.path
+
+    def _find_earlier(self):
+        """Finds out where the run in the directory goes on, and whether it may."""
+        self._checkpoint = self._checkpoints.newest(self._check_metrics)
+        config = self._work / _CONFIG
+        if self._checkpoint is not None:
+            earlier = self._checkpoint["configuration"]
+        elif config.exists():
+            earlier = json.loads(config.read_text(encoding="utf-8"))
+            earlier.pop("versions", None)
+        else:
+            return
+        self._refuse_another(earlier)
+        summary, metrics = self._work / _SUMMARY, self._work / _METRICS
+        wanted = self._configuration["num_rounds"]
+        if summary.exists():
+            content = json.loads(summary.read_text(encoding="utf-8"))
+            if content["round"] == wanted:
+                self.finished = content
+                return
+        if self._checkpoint is None:
+            if metrics.exists() and metrics.stat().st_size:
+                raise RunDirectoryError(
+                    f"`resume` needs a checkpoint; {self._work} has none. Start anew with "
+                    "--overwrite, and leave out --checkpoint_every=0."
+                )
+        elif self._checkpoint["round"] > wanted:
+            raise RunDirectoryError(
+                f"`num_rounds` must be at least {self._checkpoint['round']}, the rounds that the "
+                f"run in {self._work} has; got {wanted}. Raise --num_rounds."
+            )
+
+    def _refuse_another(self, earlier):
+        own = self._configuration
+        differing = [
+            f"--{name}: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
+            for name in sorted(own.keys() | earlier.keys())
+            if name not in ("num_rounds", *PLACES) and own.get(name) != earlier.get(name)
+        ]
+        if differing:
+            raise RunDirectoryError(
+                f"`resume` needs the flags of the run in {self._work}; {'; '.join(differing)}. "
+                "Correct them, or choose another --output_dir."
+            )
+
+    def _check_metrics(self, content):
+        if "metrics" not in content:
+            raise DamagedError("it is not the checkpoint of a run")
+        expected, path = content["metrics"], self._work / _METRICS
+        if not path.exists() or durable.crc32_of(path, expected["bytes"]) != expected["crc32"]:
+            raise DamagedError(f"{path.name} is not what was written")
+
+    def _go_on(self, simulation, versions):
+        """Restores the simulation; only then is anything removed."""
+        content = self._checkpoint
+        config = json.loads((self._work / _CONFIG).read_text(encoding="utf-8"))
+        simulation.restore_from(self._checkpoints, content)
+        for name in _RESULTS:
+            _remove(self._work / name)
+        path = self._work / _METRICS
+        os.truncate(path, content["metrics"]["bytes"])
+        self._metrics = open(path, "ab")
+        self._held = content["metrics"]
+        self._round = self._checkpoint_round = content["round"]
+        held = config["versions"]
+        *_, last = [held, *(version for version in held.values() if isinstance(version, dict))]
+        if any(last.get(name) != version for name, version in versions.items()):
+            print(
+                f"tf_pflego: the run in {self._work} goes on with other versions than {last}; its "
+                "results may differ in the last digits",
+                file=sys.stderr,
+            )
+            held[f"from_round_{self._round + 1}"] = versions
+        self._write_json(_CONFIG, self._configuration | {"versions": held})
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _replace(self):
+        """Puts a new run that is whole in the place of the old one, or goes on with that."""
+        new, whole, old = (self.path / name for name in (".new_run", ".whole_run", ".old_run"))
+        if (new / _SUMMARY).exists():
+            old.mkdir(exist_ok=True)
+            _move(self.path, old, _FILES)
+            new.rename(whole)
+        if whole.exists():
+            _move(whole, self.path, reversed(_FILES))
+            _remove(whole)
+        _remove(old)
 
     def _write_csv(self, name, columns, rows):
-        with open(self.path / name, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        writer.writerows(rows)
+        with durable.replacing(self._work / name) as stream:
+            stream.write(text.getvalue().encode())
 
     def _write_json(self, name, content):
-        partial = self.path / f".{name}.partial"
-        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.path / name)
+        durable.write_json(self._work / name, content)
+
+
+def _move(source, target, names):
+    for name in names:
+        if (source / name).exists():
+            (source / name).rename(target / name)
+    for directory in (source, target):
+        durable.directory_to_disk(directory)
+
+
+def _remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:

@@ -1,6 +1,15 @@
 """The rounds of a run, and the evaluation of its clients."""
 
+from tf_pflego.training.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.training.evaluation import Evaluation
 from tf_pflego.training.simulation import LAST_ROUNDS, Simulation, summarize
 
-__all__ = ["LAST_ROUNDS", "Evaluation", "Simulation", "summarize"]
+__all__ = [
+    "LAST_ROUNDS",
+    "CheckpointError",
+    "Checkpoints",
+    "DamagedError",
+    "Evaluation",
+    "Simulation",
+    "summarize",
+]

@@ -3,7 +3,11 @@
 A round depends only on the seed, its number, the server's state and the clients' states.
 """
 
+import dataclasses
+import functools
+import os
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import seeds, settings
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes
+from tf_pflego.core import nests, seeds, settings
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
+from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
 
 # What the record of a round has besides metrics.
@@ -39,6 +44,8 @@ class Simulation:
     Attributes:
       server_state: The server's state, a nest of tensors.
       round_number: Rounds done so far.
+      in_round: Whether a round is under way. It also is True after a round that was interrupted at
+        one of the few instants when its results were being stored.
     """
 
     def __init__(
@@ -79,6 +86,9 @@ class Simulation:
         )
         self.server_state = algorithm.init_server(self.federation)
         self.round_number = 0
+        self.in_round = False
+        self._spec = specs_of(self.server_state)
+        self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._engine = engines.build(
             engine, algorithm, data, self.server_state, self.federation, seed
         )
@@ -123,6 +133,7 @@ class Simulation:
         number = self.round_number + 1
         record = dict.fromkeys(_BOOKKEEPING, 0) | {"round": number}
         server_state, participant_metrics = self.server_state, {}
+        self.in_round = True
         try:
             for position, exchange in enumerate(self.algorithm.exchanges):
                 ids = self.participation.draw(self.seed, number, exchange.cohort)
@@ -150,14 +161,17 @@ class Simulation:
                     participant_metrics = accuracies(
                         "participant_test_accuracy", outcome.test_hits, sizes
                     )
+            record["seconds"] = time.perf_counter() - started
+            if evaluate:
+                evaluations = self._evaluate(server_state, number, train_loss)
+                record |= metrics_of(evaluations) | participant_metrics
         except BaseException:  # A round that is interrupted, even by Ctrl-C, changes nothing.
             self._engine.roll_back()
+            self.in_round = False
             raise
         self._engine.commit()
         self.server_state, self.round_number = server_state, number
-        record["seconds"] = time.perf_counter() - started
-        if evaluate:
-            record |= metrics_of(self.evaluate_all(train_loss)) | participant_metrics
+        self.in_round = False
         return record
 
     def _round(self, number, position):
@@ -178,9 +192,12 @@ class Simulation:
 
     def evaluate_all(self, train_loss: bool = True) -> dict[str, Evaluation]:
         """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
+        return self._evaluate(self.server_state, self.round_number, train_loss)
+
+    def _evaluate(self, server_state, round_number, train_loss):
         ids = range(self.data.num_clients)
-        client_seeds = seeds.client_seeds(self.seed, "evaluation", ids, self.round_number)
-        statistics = self._engine.evaluate(ids, client_seeds, self.server_state, train_loss)
+        client_seeds = seeds.client_seeds(self.seed, "evaluation", ids, round_number)
+        statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
         train, test = self.data.train.sizes, self.data.test.sizes
         return {
             name: Evaluation(
@@ -222,6 +239,126 @@ class Simulation:
             if on_round is not None:
                 on_round(records[-1])
         return summarize(records)
+
+    def save(self, directory: str | os.PathLike, kept: int = 2) -> None:
+        """Writes a checkpoint, from which `restore` goes on to the same weights.
+
+        Only the states of the clients that have changed since the last checkpoint in this directory
+        are written; see `training.checkpoint`.
+
+        Args:
+          directory: The directory of the checkpoints; it is made if it does not exist.
+          kept: How many checkpoints stay there.
+
+        Raises:
+          ValueError: The directory has checkpoints that this simulation has neither written nor
+            restored.
+          OSError: The checkpoint cannot be written; the earlier ones are as they were.
+        """
+        key = os.path.realpath(os.path.expanduser(directory))
+        checkpoints = self._checkpoints.get(key) or Checkpoints(directory)
+        if key not in self._checkpoints and checkpoints.exist():
+            raise ValueError(
+                f"`directory` must not hold checkpoints of another simulation; {directory} does. "
+                "Restore them first, or choose another directory."
+            )
+        checkpoints.kept = kept
+        self.save_to(checkpoints)
+        self._checkpoints[key] = checkpoints
+
+    def restore(self, directory: str | os.PathLike) -> None:
+        """Goes back, or on, to the newest checkpoint that is whole.
+
+        The simulation must have been made as the saved one was, from the same data; another engine
+        goes on to the same weights up to float32. If the newest checkpoint is damaged, a line on
+        standard error says so.
+
+        Raises:
+          CheckpointError: There is no whole checkpoint, or it is one of another simulation, for
+            example of another algorithm, model, seed or number of clients.
+        """
+        checkpoints = Checkpoints(directory)
+        content = checkpoints.newest()
+        if content is None:
+            raise CheckpointError(f"`directory` must hold a checkpoint; {directory} has none.")
+        self.restore_from(checkpoints, content)
+        for others in self._checkpoints.values():
+            others.write_everything_next()
+        self._checkpoints[os.path.realpath(os.path.expanduser(directory))] = checkpoints
+
+    def save_to(self, checkpoints: Checkpoints, about: dict[str, Any] | None = None) -> None:
+        """Writes a checkpoint, as `save` does.
+
+        Args:
+          checkpoints: Those of this simulation in one directory.
+          about: What else the checkpoint holds, as JSON.
+        """
+        if self.in_round:
+            raise RuntimeError("the round must be over; it was interrupted. Restore a checkpoint.")
+        content = {"round": self.round_number} | self._identity | (about or {})
+        checkpoints.save(content, self.server_state, self._engine.states)
+
+    def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
+        """Restores a checkpoint, as `restore` does.
+
+        Args:
+          checkpoints: Those in one directory.
+          content: What their `newest` has returned.
+        """
+        differing = [
+            f"{key}: expected {_short(expected, content.get(key))}, got "
+            f"{_short(content.get(key), expected)}"
+            for key, expected in self._identity.items()
+            if content.get(key) != expected
+        ]
+        if differing:
+            raise CheckpointError(
+                f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
+                f"differs in {'; '.join(differing)}. Make the simulation as the saved one was made."
+            )
+        self.server_state = checkpoints.load(content, self._spec, self._engine.states)
+        self.round_number = content["round"]
+        self.in_round = False
+
+    @functools.cached_property
+    def _identity(self):
+        """What simulations must agree on, to go on from one another's checkpoints."""
+        participation = dataclasses.asdict(self.participation)
+        bounds = participation["clients_per_round_range"]
+        participation["clients_per_round_range"] = list(bounds) if bounds else None
+        return {
+            "algorithm": self.algorithm.name,
+            "seed": int(self.seed),
+            "num_clients": self.data.num_clients,
+            "participation": participation,
+            "server_state": _shapes(self._spec),
+            "client_state": _shapes(self._engine.states.spec),
+            "data_crc32": _crc32(self.data),
+        }
+
+
+def _shapes(spec):
+    return {
+        name: f"{leaf.dtype.name} {leaf.shape.as_list()}"
+        for name, leaf in nests.named(spec).items()
+    }
+
+
+def _short(value, other):
+    """Returns a value as text; of a dictionary, only what the other has not."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        value = {name: own for name, own in value.items() if other.get(name) != own}
+        return ", ".join(f"{name} {own}" for name, own in value.items()) or "nothing else"
+    return value
+
+
+def _crc32(clients):
+    """Returns a checksum of the clients' examples, labels and numbers of classes."""
+    found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
+    for split in (clients.train, clients.test):
+        for array in (split.offsets, split.labels, split.examples):
+            found = zlib.crc32(np.ascontiguousarray(array), found)
+    return found
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, float]:

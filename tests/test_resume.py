@@ -1,0 +1,395 @@
+"""Runs that are killed, stopped, cut off or overwritten, and what --resume makes of them."""
+
+import csv
+import fcntl
+import itertools
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.test_main import ROOT, TIMEOUT_SECONDS, assert_refused, code_of, in_this_process
+from tf_pflego.metrics import RunDirectory, RunDirectoryError, run_directory
+
+ROUNDS = 7
+SMALL = (
+    "--dataset=digits",
+    "--num_clients=6",
+    "--clients_per_round=2",
+    "--local_steps=3",
+    "--engine=in_process",
+    "--eval_every=3",
+    "--train_loss_every=2",
+    "--checkpoint_every=2",
+)
+FINISHED = [
+    "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",
+    "summary.json",
+]  # fmt: skip
+
+
+def flags_of(digits_dir, output, *more, rounds=ROUNDS):
+    places = (f"--data_dir={digits_dir}", f"--output_dir={output}")
+    return [*SMALL, f"--num_rounds={rounds}", *places, *more]
+
+
+def outcome(directory):
+    """What a run ends with: everything but the seconds, which tell the time."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((directory / "summary.json").read_text())
+    for timed in (*records, summary):
+        for name in [name for name in timed if name.startswith("seconds")]:
+            del timed[name]
+    with np.load(directory / "server.npz") as arrays:
+        server = {name: array.tobytes() for name, array in arrays.items()}
+    manifests = (directory / "checkpoints").glob("checkpoint-*.json")
+    newest = max(manifests, key=lambda path: int(path.stem.split("-")[1]))
+    clients = {}
+    for segment in json.loads(newest.read_text())["content"]["clients"]:
+        with np.load(newest.parent / segment["file"]) as arrays:
+            for client, head in zip(arrays["ids"].tolist(), arrays["state/head"], strict=True):
+                clients.setdefault(client, head.tobytes())
+    rows = list(csv.reader((directory / "clients.csv").open()))
+    return {"rounds": records, "summary": summary, "server": server, "rows": rows} | clients
+
+
+def contents(directory):
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(digits_dir, tmp_path_factory):
+    """The directory of a run that nothing has disturbed."""
+    output = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert code_of(flags_of(digits_dir, output)) == 0
+    return output
+
+
+@pytest.fixture
+def copy(undisturbed, tmp_path):
+    """A copy of it, as it was when all rounds were done and nothing else."""
+    path = tmp_path / "copy"
+    shutil.copytree(undisturbed, path)
+    for name in ("summary.json", "server.npz", "clients.csv"):
+        (path / name).unlink()
+    return path
+
+
+def resume(digits_dir, output, capsys, *more, rounds=ROUNDS):
+    flags = flags_of(digits_dir, output, "--resume", *more, rounds=rounds)
+    return in_this_process(flags, capsys)
+
+
+# Each child runs the program and dies before one of its operations on the files of the run; the
+# next child goes on. Python reports these operations as audit events.
+KILLED_AGAIN_AND_AGAIN = """
+import os, signal, sys
+from tf_pflego import main
+
+output, points, flags = sys.argv[1], [int(n) for n in sys.argv[2].split(",")], sys.argv[3:]
+for point in points:
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def hook(event, arguments):
+            global count
+            if arguments and str(arguments[0]).startswith(output):
+                count += 1
+                if count == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        code = main.main(["tf_pflego", *flags])
+        os._exit(code)
+    _, status = os.waitpid(child, 0)
+    print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else "ended", flush=True)
+"""
+
+
+def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, undisturbed):
+    output = tmp_path / "run"
+    points = [9, 24, 27, 36, 40, 33, 1000]
+    command = [sys.executable, "-c", KILLED_AGAIN_AND_AGAIN, str(output)]
+    command += [",".join(map(str, points)), *flags_of(digits_dir, output, "--resume")]
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True
+    )
+    *killed, last = [line for line in result.stdout.splitlines() if line in ("9", "ended")]
+    assert killed == ["9"] * 6
+    assert last == "ended"
+    assert outcome(output) == outcome(undisturbed)
+    assert sorted(path.name for path in output.iterdir()) == FINISHED
+
+
+def test_whatever_is_cut_off_it_ends_as_if_undisturbed(digits_dir, copy, undisturbed, capsys):
+    """Each file of the newest checkpoint is cut off, one after the other."""
+    whole, rng = contents(copy), np.random.default_rng(1)
+    names = ["checkpoints/checkpoint-7.json", "checkpoints/server-7.npz"]
+    names += ["checkpoints/clients-7.npz", "metrics.jsonl"]
+    for name in names:
+        shutil.rmtree(copy)
+        for path, content in whole.items():
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).write_bytes(content)
+        last_rounds = len(whole[pathlib.Path("metrics.jsonl")].splitlines(keepends=True)[-1])
+        size = len(whole[pathlib.Path(name)])
+        cut = rng.integers(1, last_rounds if name == "metrics.jsonl" else size)
+        os.truncate(copy / name, size - int(cut))
+        result = resume(digits_dir, copy, capsys)
+        assert result.returncode == 0, result.stderr
+        (line,) = [line for line in result.stderr.splitlines() if line.startswith("tf_pflego")]
+        assert pathlib.Path(name).name in line
+        assert "the one of round 6 is used" in line
+        assert outcome(copy) == outcome(undisturbed)
+
+
+def test_without_a_whole_checkpoint_it_is_refused(digits_dir, copy, capsys):
+    for path in (copy / "checkpoints").glob("server-*"):
+        os.truncate(path, 100)
+    before = contents(copy)
+    assert_refused(resume(digits_dir, copy, capsys), "all are damaged", "server-7.npz has 100 of")
+    shutil.rmtree(copy / "checkpoints")
+    assert_refused(resume(digits_dir, copy, capsys), "`resume` needs a checkpoint", "--overwrite")
+    assert contents(copy).items() <= before.items()
+
+
+def test_a_finished_run_is_left_alone_or_goes_on_longer(digits_dir, undisturbed, tmp_path, capsys):
+    before, stamps = contents(undisturbed), [path.stat() for path in undisturbed.rglob("*")]
+    result = resume(digits_dir, undisturbed, capsys)
+    assert result.returncode == 0
+    assert f"is finished, with all {ROUNDS} rounds; nothing is done" in result.stderr
+    assert contents(undisturbed) == before
+    assert [path.stat() for path in undisturbed.rglob("*")] == stamps
+
+    assert_refused(
+        resume(digits_dir, undisturbed, capsys, rounds=ROUNDS - 1), "must be at least 7", "got 6"
+    )
+    longer, at_once = tmp_path / "longer", tmp_path / "at_once"
+    shutil.copytree(undisturbed, longer)
+    # The last ten rounds are evaluated, so that all are, in both.
+    assert resume(digits_dir, longer, capsys, rounds=ROUNDS + 2).returncode == 0
+    flags = flags_of(digits_dir, at_once, rounds=ROUNDS + 2)
+    assert in_this_process(flags, capsys).returncode == 0
+    first, second = outcome(longer), outcome(at_once)
+    assert first["server"] == second["server"]
+    assert first["rows"] == second["rows"]
+    assert [one["round"] for one in first["rounds"]] == list(range(1, ROUNDS + 3))
+    # A loss was computed in what was the last round once.
+    assert first["rounds"][ROUNDS - 1].pop("train_loss")
+    assert first["rounds"] == second["rounds"]
+    assert json.loads((longer / "config.json").read_text())["num_rounds"] == ROUNDS + 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--seed=1"], ["--seed: expected 0, got 1"]),
+        (["--engine=tff"], ["--engine: expected in_process, got tff"]),
+        (
+            ["--local_steps=4", "--client_learning_rate=0.1"],
+            ["--client_learning_rate: expected 0.007, got 0.1; --local_steps: expected 3, got 4"],
+        ),
+        (["--algorithm=fedavg"], ["--algorithm: expected pflego, got fedavg"]),
+        (["--overwrite"], ["`resume` must be given without `overwrite`; got both"]),
+        (["--output_dir="], ["`resume` must be given with `output_dir`; got no output_dir"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_another_run_is_refused(flags, expected, digits_dir, undisturbed, capsys):
+    before = contents(undisturbed)
+    assert_refused(resume(digits_dir, undisturbed, capsys, *flags), *expected)
+    assert contents(undisturbed) == before
+
+
+def start(flags):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tf_pflego.main", *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def wait_for_rounds(running, metrics, count):
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < count:
+        assert running.poll() is None, running.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def newest_round(directory):
+    return max(int(path.stem.split("-")[1]) for path in directory.glob("checkpoint-*.json"))
+
+
+def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, capsys):
+    """A long run is stopped by Ctrl-C, and then by a limit on its files."""
+    output, at_once = tmp_path / "run", tmp_path / "at_once"
+    endless = (*SMALL, "--checkpoint_every=1000", "--num_rounds=100000", "--eval_every=1")
+    endless += (f"--data_dir={digits_dir}", f"--output_dir={output}")
+    metrics = output / "metrics.jsonl"
+
+    running = start(endless)
+    wait_for_rounds(running, metrics, 20)
+    another = in_this_process([*endless, "--overwrite"], capsys)
+    assert_refused(another, "`output_dir` must not be in use; another run writes to")
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 130
+    assert "interrupted; the same command with --resume goes on" in errors
+    done = len(metrics.read_bytes().splitlines())
+    assert newest_round(output / "checkpoints") == done >= 20
+
+    running = start([*endless, "--resume"])
+    wait_for_rounds(running, metrics, done + 5)
+    size = metrics.stat().st_size + 5000
+    resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (size, size))
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 2
+    assert f"File too large: '{metrics}'" in errors.splitlines()[-1]
+    assert newest_round(output / "checkpoints") == done
+
+    last = f"--num_rounds={done + 2}"
+    result = in_this_process([*endless, last, "--resume"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert in_this_process([*endless, last, f"--output_dir={at_once}"], capsys).returncode == 0
+    assert outcome(output) == outcome(at_once)
+
+
+def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, tmp_path, capsys):
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    output, at_once = tmp_path / "run", tmp_path / "at_once"
+    flags = flags_of(digits_dir, output, "--engine=tff", rounds=100_000)
+    running = start(flags)
+    wait_for_rounds(running, output / "metrics.jsonl", 3)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 143
+    done = newest_round(output / "checkpoints")
+    assert done == len((output / "metrics.jsonl").read_bytes().splitlines())
+    rounds = [f"--num_rounds={done + 3}"]
+    assert in_this_process([*flags, *rounds, "--resume"], capsys).returncode == 0
+    flags = flags_of(digits_dir, at_once, "--engine=tff", *rounds)
+    assert in_this_process(flags, capsys).returncode == 0
+    assert outcome(output)["server"] == outcome(at_once)["server"]
+    assert outcome(output)["rows"] == outcome(at_once)["rows"]
+
+
+def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
+    digits_dir, copy, undisturbed, capsys
+):
+    shutil.copytree(undisturbed, copy, dirs_exist_ok=True)
+    (copy / "notes.txt").write_text("the user's own")
+    before = contents(copy)
+    running = start(flags_of(digits_dir, copy, "--seed=1", "--overwrite", rounds=100_000))
+    wait_for_rounds(running, copy / ".new_run" / "metrics.jsonl", 5)
+    running.kill()
+    running.communicate()
+    assert before.items() <= contents(copy).items()
+    assert_refused(in_this_process(flags_of(digits_dir, copy), capsys), "must not hold another run")
+    assert_refused(resume(digits_dir, copy, capsys), ".new_run; --seed: expected 1, got 0")
+    rounds = newest_round(copy / ".new_run" / "checkpoints") + 1
+    result = resume(digits_dir, copy, capsys, "--seed=1", rounds=rounds)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in copy.iterdir()) == sorted([*FINISHED, "notes.txt"])
+    assert len(outcome(copy)["rounds"]) == rounds
+    assert json.loads((copy / "config.json").read_text())["seed"] == 1
+
+
+def killed_before(point, output, action):
+    """Does something in a child that dies before one of its operations on the directory's files.
+
+    Returns:
+      Whether it died.
+    """
+    child = os.fork()
+    if child == 0:
+        count = itertools.count(1)
+
+        def hook(event, arguments):
+            if arguments and str(arguments[0]).startswith(str(output)) and next(count) == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        action()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_path):
+    """Until all files of the new run are in their places, all of the old one are somewhere."""
+    names = [*run_directory._FILES]
+    for point in itertools.count(1):
+        output = tmp_path / str(point)
+        (output / ".new_run" / "checkpoints").mkdir(parents=True)
+        (output / "checkpoints").mkdir()
+        files = {"checkpoints/a.npz", *names} - {"checkpoints"}
+        for name in files - {"new_clients.csv"}:
+            (output / ".new_run" / name).write_text(f"new {name}")
+        for name in files:
+            (output / name).write_text(f"old {name}")
+
+        def read(*places, output=output):
+            return {
+                str(path.relative_to(place)): path.read_text()
+                for place in map(output.joinpath, places)
+                for path in place.rglob("*.*")
+                if path.is_file()
+            }
+
+        def use(output=output):
+            RunDirectory(output, {}, overwrite=True).close()
+
+        killed = killed_before(point, output, use)
+        summary = read("").get("summary.json", "")
+        if summary.startswith("old"):
+            assert all(text.startswith("old") for name, text in read("").items() if name in files)
+        elif not summary:
+            found = read("", ".old_run")
+            assert {
+                n: t for n, t in found.items() if n in files and t.startswith("old")
+            }.keys() == files
+            use()
+        else:
+            assert {read("")[name] for name in files - {"new_clients.csv"}} == {
+                f"new {name}" for name in files - {"new_clients.csv"}
+            }
+            use()
+        if summary.startswith("old") and killed:
+            use()
+        assert read("") == {name: f"new {name}" for name in files - {"new_clients.csv"}}
+        assert not list(output.glob(".*"))
+        if not killed:
+            break
+    assert point > 20
+
+
+def test_a_directory_in_use_is_refused_and_a_dead_users_is_not(tmp_path):
+    directory = RunDirectory(tmp_path / "run", {})
+    with pytest.raises(RunDirectoryError, match="must not be in use"):
+        RunDirectory(tmp_path / "run", {}, overwrite=True)
+    directory.close()
+    assert not list(tmp_path.iterdir())  # Nothing is left where nothing was run.
+    killed_before(6, tmp_path, lambda: RunDirectory(tmp_path / "run", {}))
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / ".lock").touch()
+    with open(tmp_path / "run" / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(RunDirectoryError, match="must not be in use"):
+            RunDirectory(tmp_path / "run", {})
+    RunDirectory(tmp_path / "run", {}).close()

@@ -1,0 +1,123 @@
+"""Files that are either whole or absent, whatever interrupts the program that writes them.
+
+A file is written beside its place, brought to the disk (fsync) and then renamed. What an
+interruption leaves behind has a name of the form `.NAME.partial`.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+_BLOCK_BYTES = 2**20
+
+
+class Stream:
+    """Counts the bytes that pass on their way to a file, and keeps their CRC-32.
+
+    Args:
+      file: The file.
+
+    Attributes:
+      size: How many bytes there were.
+      crc32: Their checksum.
+    """
+
+    # There is no `seek`, so that nothing is changed after it has been counted.
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.size = self.crc32 = 0
+
+    def write(self, content: bytes) -> int:
+        """Writes bytes and returns their number."""
+        written = self._file.write(content)
+        self.crc32 = zlib.crc32(content, self.crc32)
+        self.size += written
+        return written
+
+    def flush(self) -> None:
+        """Passes on what the file holds back."""
+        self._file.flush()
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[Stream]:
+    """Yields a stream to a new file, which takes the place of `path` when the block ends well.
+
+    Raises:
+      OSError: The file cannot be written; whatever was at `path` is still there.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with naming(path), open(partial, "wb") as file:
+            stream = Stream(file)
+            yield stream
+            to_disk(file)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Lets an `OSError` of a write, such as that of a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def write_npz(path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray]]) -> Stream:
+    """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
+
+    Args:
+      path: The file.
+      arrays: Pairs of a name and an array. Only one of them is needed at a time, so a generator
+        saves memory.
+
+    Returns:
+      The stream, with the size and the checksum of the file.
+    """
+    with replacing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays:
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+    return stream
+
+
+def write_json(path: pathlib.Path, content: Any) -> None:
+    """Writes JSON that is easy to read."""
+    with replacing(path) as stream:
+        stream.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def to_disk(file: BinaryIO) -> None:
+    """Returns when what was written to an open file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def directory_to_disk(path: pathlib.Path) -> None:
+    """Returns when the names of a directory's files are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def crc32_of(path: pathlib.Path, size: int) -> int:
+    """Returns the checksum of the first `size` bytes of a file, or of all if it has fewer."""
+    found = 0
+    with open(path, "rb") as file:
+        while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
+            found, size = zlib.crc32(block, found), size - len(block)
+    return found
