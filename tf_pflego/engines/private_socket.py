@@ -82,8 +82,11 @@ class PrivateSocket:
         self._ours, self._childs = socket.socketpair()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.setblocking(False)  # As the child has set its own, which this one replaces.
-        # This path is short whatever TMPDIR is; a socket's path may have 107 bytes.
-        path = f"/proc/self/fd/{self._directory_descriptor}/socket"
+        # A socket's path may have 107 bytes, and this one is short whatever TMPDIR is. The name
+        # makes the address unique, though the number of the descriptor may be used again: gRPC lets
+        # channels to one address share a connection.
+        name = os.path.basename(self._directory)
+        path = f"/proc/self/fd/{self._directory_descriptor}/{name}"
         self.address = f"unix:{path}"
         try:
             self._socket.bind(path)

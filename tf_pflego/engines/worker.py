@@ -43,10 +43,10 @@ _GRPC_OPTIONS = (
     ("grpc.max_send_message_length", 2**31 - 1),
     # A proxy for the Web, if the environment names one, does not reach the worker.
     ("grpc.enable_http_proxy", 0),
-    # A private socket can be connected to only once, and its address may be used again: the channel
-    # must neither hang up when it has been idle, nor share its connection with another channel.
+    # A worker that does not listen yet is asked again after this many milliseconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # A private socket can be connected to only once: the channel must not hang up when it is idle.
     ("grpc.client_idle_timeout_ms", 2**31 - 1),
-    ("grpc.use_local_subchannel_pool", 1),
 )
 _POLL_SECONDS = 0.1
 
