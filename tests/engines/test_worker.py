@@ -53,7 +53,9 @@ def wait_until_gone(pid):
     ],
     ids=["normal exit", "exception", "Ctrl-C", "SIGTERM", "kill -9"],
 )
-def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
+def test_no_worker_and_no_file_is_left_behind(ending, sent, code, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM).format(ending=ending))
     program = subprocess.Popen(
@@ -62,7 +64,7 @@ def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         cwd=os.getcwd(),
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        env={**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(temporary)},
         # A shell's background jobs, and all that they start, ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -81,6 +83,7 @@ def test_no_worker_is_left_behind(ending, sent, code, tmp_path):
     else:
         assert program.returncode == code
     wait_until_gone(worker_pid)
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_worker_that_dies_ends_the_round_with_a_message(tiny_model, tiny_clients):

@@ -1,0 +1,244 @@
+"""Nobody but the program reaches its worker; where that cannot be had, a line says so."""
+
+import contextlib
+import errno
+import gc
+import os
+import pathlib
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from tests.conftest import INPUTS
+from tf_pflego import algorithms, models
+from tf_pflego.core.participation import Participation
+from tf_pflego.engines.private_socket import PrivateSocket
+from tf_pflego.training import Simulation
+
+tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+
+NOBODY = 65534
+PROXY = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "grpc_proxy")}
+PROGRAM = """
+import ctypes, os, sys
+from tf_pflego.engines import private_socket
+from tf_pflego.engines.worker import Worker
+if __name__ == "__main__":
+    {before}
+    worker = Worker(start_timeout=20)
+    print(worker.pid, flush=True)
+    sys.stdin.read()
+"""
+BECOME_NOBODY = f"""
+    os.setgroups([])
+    os.setresgid(*[{NOBODY}] * 3)
+    os.setresuid(*[{NOBODY}] * 3)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # Else /proc/self still belongs to root.
+"""
+INSTALL = """
+    filter = private_socket._FilterInstaller({instructions}, {flags})
+    filter()
+"""
+SYS_IOCTL, SYS_SECCOMP = 16, 317
+RETURN_ERROR, ALLOW = 0x00050000, (0x06, 0, 0, 0x7FFF0000)
+LISTENING = "0A"
+
+
+# In the notation of `private_socket`.
+REFUSE_SECCOMP = (
+    (0x20, 0, 0, 0),
+    (0x15, 0, 1, SYS_SECCOMP),
+    (0x06, 0, 0, RETURN_ERROR | errno.EPERM),
+    ALLOW,
+)
+# A kernel before 5.9 does not know the request that gives a descriptor to the child.
+REFUSE_ADDFD = (
+    (0x20, 0, 0, 0),
+    (0x15, 0, 3, SYS_IOCTL),
+    (0x20, 0, 0, 24),
+    (0x15, 0, 1, 0x40182103),
+    (0x06, 0, 0, RETURN_ERROR | errno.EINVAL),
+    ALLOW,
+)
+
+
+@contextlib.contextmanager
+def program(before="pass", environment=None):
+    """Runs PROGRAM; yields its worker's pid, and afterwards its standard error in a list."""
+    source = textwrap.dedent(PROGRAM).format(before=textwrap.dedent(before).replace("\n", "\n    "))
+    errors = []
+    with subprocess.Popen(
+        [sys.executable, "-c", source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), **(environment or {})},
+    ) as process:
+        try:
+            line = process.stdout.readline()
+            assert line, process.communicate(timeout=60)[1]
+            yield int(line), errors
+        finally:
+            errors += process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 0
+
+
+def listening_ports(pid):
+    """The TCP ports on which a process listens, on any interface."""
+    inodes = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            inodes.add(os.readlink(link))
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in inodes:
+                ports.append(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def own_lines(errors):
+    return [line for line in errors if line.startswith("tf_pflego:")]
+
+
+def connect_as_nobody(path):
+    """Returns the error number with which another user's `connect` fails; 0 if it does not."""
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setresgid(*[NOBODY] * 3)
+        os.setresuid(*[NOBODY] * 3)
+        os._exit(socket.socket(socket.AF_UNIX).connect_ex(path))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.mark.parametrize(
+    "before", ["pass", pytest.param(BECOME_NOBODY, marks=needs_root)], ids=["own user", "nobody"]
+)
+def test_a_worker_listens_on_no_port(before):
+    with program(before) as (pid, errors):
+        assert listening_ports(pid) == []
+    assert own_lines(errors) == []
+
+
+@needs_root
+def test_another_user_is_refused_while_the_worker_starts():
+    private = PrivateSocket()
+    path = private.address.removeprefix("unix:")
+    directory = os.readlink(os.path.dirname(path))
+    try:
+        assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+        for tried in (
+            f"{directory}/{os.path.basename(path)}",
+            path.replace("self", str(os.getpid())),
+        ):
+            assert connect_as_nobody(tried) == errno.EACCES
+            assert socket.socket(socket.AF_UNIX).connect_ex(tried) == 0
+    finally:
+        private.close()
+    assert not os.path.exists(directory)
+
+
+def test_nobody_can_connect_once_the_worker_has_started(tmp_path):
+    with program(environment={"TMPDIR": str(tmp_path)}):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_path_for_temporary_files_is_no_hindrance(tmp_path):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    with program(environment={"TMPDIR": str(long)}) as (pid, errors):
+        assert listening_ports(pid) == []
+    assert own_lines(errors) == []
+
+
+@pytest.mark.parametrize(
+    ("instructions", "flags", "reason"),
+    [
+        (REFUSE_SECCOMP, 0, "seccomp: Operation not permitted"),
+        # Some containers have a listener of their own, and a process can have only one.
+        ((ALLOW,), 8, "seccomp: Device or resource busy"),
+        (REFUSE_ADDFD, 0, "seccomp_unotify: Invalid argument"),
+    ],
+    ids=["a strict container", "a container that listens", "before Linux 5.9"],
+)
+def test_where_the_system_forbids_it_a_line_says_so(instructions, flags, reason, tmp_path):
+    before = INSTALL.format(instructions=instructions, flags=flags)
+    with program(before, {"TMPDIR": str(tmp_path), **PROXY}) as (pid, errors):
+        (port,) = listening_ports(pid)
+        socket.create_connection(("localhost", port)).close()
+        assert list(tmp_path.iterdir()) == []
+    (line,) = own_lines(errors)
+    assert f"listens on port {port} of all network interfaces" in line
+    assert "whoever reaches it can run code as you" in line
+    assert f"({reason})" in line
+    assert "--engine=in_process needs no port" in line
+
+
+def test_a_web_proxy_is_not_in_the_way():
+    with program(environment=PROXY) as (pid, errors):
+        assert listening_ports(pid) == []
+    assert own_lines(errors) == []
+
+
+def test_no_two_addresses_are_the_same():
+    """GRPC would let the second worker's channel use the connection to the first worker."""
+    addresses = []
+    for _ in range(2):
+        private = PrivateSocket()
+        addresses.append(private.address)
+        private.close()
+    assert os.path.dirname(addresses[0]) == os.path.dirname(addresses[1])
+    assert addresses[0] != addresses[1]
+
+
+def test_a_channel_does_not_hang_up_when_it_is_idle():
+    """It could not connect again; gRPC hangs up after 30 minutes, if it is not told otherwise."""
+    from tf_pflego.engines import worker
+
+    # gRPC takes the largest integer as for ever.
+    assert dict(worker._GRPC_OPTIONS)["grpc.client_idle_timeout_ms"] == 2**31 - 1
+
+
+def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
+    """Neither descriptors nor threads, even if no garbage is collected.
+
+    The second algorithm's messages go through files.
+    """
+    large = models.SplitModel(models.mlp((INPUTS,), seed=3, units=20_000), num_classes=3, seed=3)
+    kinds = [
+        algorithms.build("pflego", tiny_model, local_steps=2),
+        algorithms.build("ditto", large, batch_size=0),
+    ]
+
+    def used():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def simulate():
+        for algorithm in kinds:
+            with Simulation(algorithm, tiny_clients, Participation(3, 2), "tff") as simulation:
+                simulation.run_round()
+
+    gc.disable()
+    try:
+        simulate()
+        before = used()
+        simulate()
+        simulate()
+        deadline = time.monotonic() + 10  # gRPC closes its descriptors in a thread of its own.
+        while any(now > then for now, then in zip(used(), before, strict=True)):
+            assert time.monotonic() < deadline, (before, used())
+            time.sleep(0.1)
+    finally:
+        gc.enable()
