@@ -1,5 +1,6 @@
 """A simulation goes on from a checkpoint to the same bits; whatever is not whole is not used."""
 
+import errno
 import itertools
 import json
 import shutil
@@ -239,16 +240,15 @@ def test_a_disk_that_is_full_leaves_the_earlier_checkpoints(tmp_path, monkeypatc
     simulation, restored = crowd(), crowd()
     simulation.run_round()
     simulation.save(tmp_path)
-    before = whole_state(simulation)
+    before, held = whole_state(simulation), {path.name for path in tmp_path.iterdir()}
     simulation.run_round()
-    write, writes = checkpoint.durable.to_disk, 3
-    for failing in range(writes):
-        done = []
+    to_disk = checkpoint.durable.to_disk
+    for failing in ("server-2.npz", "clients-2.npz", "checkpoint-2.json"):
 
-        def limited(file, done=done, failing=failing):
-            if len(done) == failing:
-                raise OSError(28, "No space left on device")
-            done.append(write(file))
+        def limited(path, failing=failing):
+            if failing in path.name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            to_disk(path)
 
         monkeypatch.setattr(checkpoint.durable, "to_disk", limited)
         with pytest.raises(OSError, match="No space left"):
@@ -256,6 +256,7 @@ def test_a_disk_that_is_full_leaves_the_earlier_checkpoints(tmp_path, monkeypatc
         monkeypatch.undo()
         restored.restore(tmp_path)
         assert_same(before, whole_state(restored))
+        assert {path.name for path in tmp_path.iterdir()} == held
     simulation.save(tmp_path)
     restored.restore(tmp_path)
     assert_same(whole_state(simulation), whole_state(restored))

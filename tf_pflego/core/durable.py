@@ -4,6 +4,7 @@ A file is written beside its place, brought to the disk (fsync) and then renamed
 interruption leaves behind has a name of the form `.NAME.partial`.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -46,22 +47,76 @@ class Stream:
         self._file.flush()
 
 
+class Batch:
+    """Files that go to the disk at the same time, which takes as long as one of them alone."""
+
+    def __init__(self):
+        self._partial: dict[pathlib.Path, pathlib.Path] = {}
+
+    @contextlib.contextmanager
+    def open(self, path: pathlib.Path) -> Iterator[Stream]:
+        """Yields a stream to a new file, which will take the place of `path`."""
+        partial = self._partial[path] = path.with_name(f".{path.name}.partial")
+        with naming(path), open(partial, "wb") as file:
+            yield Stream(file)
+
+    def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray]]) -> Stream:
+        """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
+
+        Args:
+          path: The file.
+          arrays: Pairs of a name and an array. Only one of them is needed at a time, so a generator
+            saves memory.
+
+        Returns:
+          The stream, with the size and the checksum of the file.
+        """
+        with self.open(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+            for name, array in arrays:
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        return stream
+
+    def json(self, path: pathlib.Path, content: Any) -> None:
+        """Writes JSON that is easy to read."""
+        with self.open(path) as stream:
+            stream.write((json.dumps(content, indent=2) + "\n").encode())
+
+    def finish(self, also: Iterable[pathlib.Path]) -> None:
+        """Brings all files to the disk, and then renames them in the order of their writing.
+
+        Args:
+          also: Files that are already in their places and go to the disk with the others.
+        """
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(to_disk, [*self._partial.values(), *also]))
+        for path, partial in self._partial.items():
+            os.replace(partial, path)
+        for directory in {path.parent for path in self._partial}:
+            to_disk(directory)
+
+    def discard(self) -> None:
+        """Removes the files that have not been renamed."""
+        for partial in self._partial.values():
+            partial.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[Stream]:
-    """Yields a stream to a new file, which takes the place of `path` when the block ends well.
+def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
+    """Yields a batch, whose files take their places when the block ends well.
+
+    Args:
+      also: See `Batch.finish`.
 
     Raises:
-      OSError: The file cannot be written; whatever was at `path` is still there.
+      OSError: A file cannot be written; what was in its place is still there.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    files = Batch()
     try:
-        with naming(path), open(partial, "wb") as file:
-            stream = Stream(file)
-            yield stream
-            to_disk(file)
-        os.replace(partial, path)
+        yield files
+        files.finish(also)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        files.discard()
         raise
 
 
@@ -75,41 +130,12 @@ def naming(path: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def write_npz(path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray]]) -> Stream:
-    """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
-
-    Args:
-      path: The file.
-      arrays: Pairs of a name and an array. Only one of them is needed at a time, so a generator
-        saves memory.
-
-    Returns:
-      The stream, with the size and the checksum of the file.
-    """
-    with replacing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
-        for name, array in arrays:
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-    return stream
-
-
-def write_json(path: pathlib.Path, content: Any) -> None:
-    """Writes JSON that is easy to read."""
-    with replacing(path) as stream:
-        stream.write((json.dumps(content, indent=2) + "\n").encode())
-
-
-def to_disk(file: BinaryIO) -> None:
-    """Returns when what was written to an open file is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def directory_to_disk(path: pathlib.Path) -> None:
-    """Returns when the names of a directory's files are on the disk."""
+def to_disk(path: pathlib.Path) -> None:
+    """Returns when a file's bytes, or the names of a directory's files, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -131,7 +131,7 @@ class RunDirectory:
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         held = io.BytesIO()
         partition.save(held)
-        with durable.replacing(self._work / "partition.npz") as stream:
+        with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
             stream.write(held.getvalue())
         self._metrics = open(self._work / _METRICS, "wb")
         self._held = {"bytes": 0, "crc32": 0}
@@ -159,9 +159,8 @@ class RunDirectory:
         number = simulation.round_number
         if simulation.in_round or number != self._round or number == self._checkpoint_round:
             return
-        durable.to_disk(self._metrics)
         about = {"configuration": self._configuration, "metrics": self._held}
-        simulation.save_to(self._checkpoints, about)
+        simulation.save_to(self._checkpoints, about, [self._work / _METRICS])
         self._checkpoint_round = number
 
     def finish(
@@ -182,7 +181,7 @@ class RunDirectory:
           new_clients: The evaluations of clients that never took part, after 0, 1, .. epochs of
             their own training. Their ids follow those of `data`.
         """
-        durable.to_disk(self._metrics)
+        durable.to_disk(self._work / _METRICS)
         first = next(iter(evaluations.values()))
         classes = data.classes
         columns = {
@@ -199,9 +198,9 @@ class RunDirectory:
             columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
         self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
         leaves = nests.named(server_state).items()
-        durable.write_npz(
-            self._work / "server.npz", ((name, np.asarray(leaf)) for name, leaf in leaves)
-        )
+        with durable.batch() as files:
+            arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
+            files.npz(self._work / "server.npz", arrays)
         if new_clients:
             columns = ("epoch", "client", "train_examples", "test_examples", "test_accuracy")
             rows = [
@@ -210,9 +209,7 @@ class RunDirectory:
                 for k, (train, hits, test) in enumerate(zip(*found[1:], strict=True))
             ]
             self._write_csv("new_clients.csv", columns, rows)
-        durable.directory_to_disk(self._work)
         self._write_json(_SUMMARY, summary)
-        durable.directory_to_disk(self._work)
         self._replace()
 
     def _locked(self):
@@ -350,11 +347,12 @@ class RunDirectory:
         writer = csv.writer(text)
         writer.writerow(columns)
         writer.writerows(rows)
-        with durable.replacing(self._work / name) as stream:
+        with durable.batch() as files, files.open(self._work / name) as stream:
             stream.write(text.getvalue().encode())
 
     def _write_json(self, name, content):
-        durable.write_json(self._work / name, content)
+        with durable.batch() as files:
+            files.json(self._work / name, content)
 
 
 def _move(source, target, names):
@@ -362,7 +360,7 @@ def _move(source, target, names):
         if (source / name).exists():
             (source / name).rename(target / name)
     for directory in (source, target):
-        durable.directory_to_disk(directory)
+        durable.to_disk(directory)
 
 
 def _remove(path):

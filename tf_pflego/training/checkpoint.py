@@ -27,7 +27,7 @@ import pathlib
 import re
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,34 +80,40 @@ class Checkpoints:
         """Returns whether there are any, whole or damaged."""
         return bool(self._manifests())
 
-    def save(self, content: dict[str, Any], server_state: Structure, states: ClientStates) -> None:
+    def save(
+        self,
+        content: dict[str, Any],
+        server_state: Structure,
+        states: ClientStates,
+        also: Iterable[pathlib.Path] = (),
+    ) -> None:
         """Writes a checkpoint, and then removes what the checkpoints that stay do not need.
 
         Args:
           content: What is kept beside the states: `round`, and whatever JSON can hold.
           server_state: The server's state.
           states: The clients' states.
+          also: Files that must be on the disk when the checkpoint is.
 
         Raises:
           OSError: It cannot be written; the earlier checkpoints are as they were.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        server = nests.named(server_state).items()
-        server = self._write("server", content["round"], ((k, np.asarray(v)) for k, v in server))
-        segments = self._with_new_segment(content["round"], states)
-        content = {
-            "format": _FORMAT,
-            **content,
-            "server": server,
-            "clients": [{**segment.file, "level": segment.level} for segment in segments],
-        }
-        durable.directory_to_disk(self.directory)
-        path = self.directory / f"checkpoint-{content['round']}.json"
-        durable.write_json(path, {"crc32": _crc32(content), "content": content})
-        durable.directory_to_disk(self.directory)
+        number, server = content["round"], nests.named(server_state).items()
+        with durable.batch(also) as files:
+            entry = self._write(files, "server", number, ((k, np.asarray(v)) for k, v in server))
+            segments = self._with_new_segment(files, number, states)
+            content = {
+                "format": _FORMAT,
+                **content,
+                "server": entry,
+                "clients": [{**segment.file, "level": segment.level} for segment in segments],
+            }
+            path = self.directory / f"checkpoint-{number}.json"
+            files.json(path, {"crc32": _crc32(content), "content": content})
         self._segments, self._commit = segments, states.num_commits
         # The newest checkpoint is that of the last round, also when a simulation has gone back.
-        earlier = [held for held in self._contents if held["round"] < content["round"]]
+        earlier = [held for held in self._contents if held["round"] < number]
         self._contents = [*earlier, content][-self.kept :]
         self._remove_the_rest()
 
@@ -174,7 +180,7 @@ class Checkpoints:
         self._segments, self._commit, self._contents = segments, states.num_commits, [content]
         return tf.nest.pack_sequence_as(server_state, flat)
 
-    def _with_new_segment(self, round_number, states):
+    def _with_new_segment(self, files, round_number, states):
         """Writes the states that have changed, and returns the segments, the newest first."""
         changed = states.written_since(self._commit)
         if not len(changed) or not states.leaf_names:
@@ -188,7 +194,7 @@ class Checkpoints:
             for name in states.leaf_names:
                 yield _of_leaf(name), states.named_leaf(name, ids)
 
-        file = self._write("clients", round_number, arrays())
+        file = self._write(files, "clients", round_number, arrays())
         return [_Segment(file, level, ids), *rest]
 
     def _taken_in(self, new_rows, num_states):
@@ -205,13 +211,13 @@ class Checkpoints:
             count, level = count + levels.count(level), level + 1
         return count, level
 
-    def _write(self, kind, round_number, arrays):
+    def _write(self, files, kind, round_number, arrays):
         """Writes an .npz file under a name that no file has, and returns what a checkpoint says."""
         name, again = f"{kind}-{round_number}.npz", 0
         while (self.directory / name).exists():
             again += 1
             name = f"{kind}-{round_number}.{again}.npz"
-        stream = durable.write_npz(self.directory / name, arrays)
+        stream = files.npz(self.directory / name, arrays)
         return {"file": name, "bytes": stream.size, "crc32": stream.crc32}
 
     def _read(self, name):

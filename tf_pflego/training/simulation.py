@@ -6,9 +6,10 @@ A round depends only on the seed, its number, the server's state and the clients
 import dataclasses
 import functools
 import os
+import pathlib
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -286,17 +287,23 @@ class Simulation:
             others.write_everything_next()
         self._checkpoints[os.path.realpath(os.path.expanduser(directory))] = checkpoints
 
-    def save_to(self, checkpoints: Checkpoints, about: dict[str, Any] | None = None) -> None:
+    def save_to(
+        self,
+        checkpoints: Checkpoints,
+        about: dict[str, Any] | None = None,
+        also: Iterable[pathlib.Path] = (),
+    ) -> None:
         """Writes a checkpoint, as `save` does.
 
         Args:
           checkpoints: Those of this simulation in one directory.
           about: What else the checkpoint holds, as JSON.
+          also: Files that must be on the disk when the checkpoint is.
         """
         if self.in_round:
             raise RuntimeError("the round must be over; it was interrupted. Restore a checkpoint.")
         content = {"round": self.round_number} | self._identity | (about or {})
-        checkpoints.save(content, self.server_state, self._engine.states)
+        checkpoints.save(content, self.server_state, self._engine.states, also)
 
     def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
         """Restores a checkpoint, as `restore` does.
