@@ -150,6 +150,36 @@ def test_another_user_is_refused_while_the_worker_starts():
     assert not os.path.exists(directory)
 
 
+def test_a_child_listens_on_the_private_socket_and_on_nothing_else():
+    child_source = """
+import socket
+first, second = socket.socket(), socket.socket()
+first.listen()
+print(int(socket.socket(fileno=first.detach()).family), flush=True)
+try:
+    input()
+    second.listen()
+except OSError as error:
+    print(error.errno)
+"""
+    private = PrivateSocket()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", child_source],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=private.before_exec,
+        )
+        private.after_start()
+        while not private.answer(0.1):
+            assert child.poll() is None
+    finally:
+        private.close()
+    assert child.stdout.readline().strip() == str(int(socket.AF_UNIX))
+    assert child.communicate("\n", timeout=60)[0].strip() == str(errno.ENOSYS)
+
+
 def test_nobody_can_connect_once_the_worker_has_started(tmp_path):
     with program(environment={"TMPDIR": str(tmp_path)}):
         assert list(tmp_path.iterdir()) == []
