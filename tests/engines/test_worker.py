@@ -1,11 +1,13 @@
-"""No worker outlives its program, whatever ends the program, and a worker's memory stays flat."""
+"""No worker outlives its program, whatever ends the program; nothing that it uses accumulates."""
 
+import gc
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -148,3 +150,40 @@ def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
     # With a factory that does not close its executors, memory grows by 28 MB here; with ours, by
     # 1.4 MB.
     assert memory[1] - memory[0] < 12
+
+
+def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
+    """Neither descriptors nor threads, even if no garbage is collected.
+
+    The second algorithm's messages go through files.
+    """
+    from tf_pflego import algorithms, models
+    from tf_pflego.core.participation import Participation
+    from tf_pflego.training import Simulation
+
+    large = models.SplitModel(models.mlp((4,), seed=3, units=20_000), num_classes=3, seed=3)
+    kinds = [
+        algorithms.build("pflego", tiny_model, local_steps=2),
+        algorithms.build("ditto", large, batch_size=0),
+    ]
+
+    def used():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def simulate():
+        for algorithm in kinds:
+            with Simulation(algorithm, tiny_clients, Participation(3, 2), "tff") as simulation:
+                simulation.run_round()
+
+    gc.disable()
+    try:
+        simulate()
+        before = used()
+        simulate()
+        simulate()
+        deadline = time.monotonic() + 10  # gRPC closes its descriptors in a thread of its own.
+        while any(now > then for now, then in zip(used(), before, strict=True)):
+            assert time.monotonic() < deadline, (before, used())
+            time.sleep(0.1)
+    finally:
+        gc.enable()

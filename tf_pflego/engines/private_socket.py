@@ -75,7 +75,7 @@ class PrivateSocket:
     def __init__(self):
         if platform.machine() != _MACHINE:
             raise NotPrivateError(f"it is a {platform.machine()}, not an {_MACHINE}")
-        self._install = _FilterInstaller(_ASK_AT_LISTEN, _FILTER_FLAG_NEW_LISTENER)
+        self._install = FilterInstaller(_ASK_AT_LISTEN, _FILTER_FLAG_NEW_LISTENER)
         self._requests = None
         self._directory = make_directory()
         self._directory_descriptor = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
@@ -167,7 +167,7 @@ class PrivateSocket:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class _FilterInstaller:
+class FilterInstaller:
     """Installs a seccomp filter in the calling thread, which keeps it for good.
 
     Everything that needs memory is made beforehand, for a child between fork and exec.
