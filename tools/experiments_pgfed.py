@@ -94,6 +94,13 @@ def table1() -> Iterator[tuple]:
             )
 
 
+def cifar10() -> Iterator[tuple]:
+    """The first rounds of Table 1's first column, for machines that cannot bear all of them."""
+    for algorithm in METHODS:
+        flags = _of_table1(algorithm, "cifar10", 25) | {"num_rounds": 8}
+        yield f"cifar10_25_{algorithm}", flags
+
+
 def tables5_and_6() -> Iterator[tuple]:
     """OrganAMNIST, and Office-Home with its four domains."""
     for column, (num_clients, drawn, alpha) in enumerate(paper.ORGANAMNIST):

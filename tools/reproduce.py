@@ -168,6 +168,7 @@ _FORM = _plain_page, figures.draw
 _FORMS = {
     "pgfed_tuning": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_table1": (tables_pgfed.page_of, figures_pgfed.draw),
+    "pgfed_cifar10": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_tables5_and_6": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_variations": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_new_clients": (tables_pgfed.page_of_new_clients, figures_pgfed.draw_new_clients),
