@@ -212,7 +212,8 @@ def _until(target, methods, curves):
 def _gains(federation, methods, clients):
     column = None
     known = paper.GAINS.get(federation.dataset, {})
-    if known and federation.num_clients in paper.NUM_CLIENTS:
+    whole = federation.num_rounds == paper.COMMON["num_rounds"]
+    if known and whole and federation.num_clients in paper.NUM_CLIENTS:
         column = paper.NUM_CLIENTS.index(federation.num_clients)
     beside = ["paper"] if column is not None else []
     heads = ["method", "seeds", "mean gain", "standard deviation", "clients that gain"]
