@@ -251,7 +251,7 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     assert running.returncode == 130
-    assert "interrupted; the same command with --resume goes on" in errors
+    assert "interrupted; go on with it by --resume" in errors
     done = len(metrics.read_bytes().splitlines())
     assert newest_round(output / "checkpoints") == done >= 20
 
