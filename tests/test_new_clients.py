@@ -38,7 +38,8 @@ def test_they_train_from_what_they_would_be_served(name, tiny_model, tiny_client
         for epoch in range(1 + EPOCHS):
             if epoch:
                 optimizer = batches.Momentum(RATE, 0.0)
-                for batch in batches.of_examples(x, y, client, SEED, epoch, 1, BATCH):
+                own_seed = batches.round_seed(SEED, client, epoch)
+                for batch in batches.deal(x, y, own_seed, 1, BATCH):
                     weights = optimizer.step(weights, batches.gradient(weights, *batch))
             loss = network.loss(weights[:-1], weights[-1], x, y)
             assert found[epoch].train_loss[client] == pytest.approx(loss, abs=TOLERANCE)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import cell_runs
 import experiments
 import experiments_pgfed
 import figures
@@ -21,7 +22,6 @@ import tables
 import tables_pgfed
 from absl import flags
 
-import runs as runs_lib
 from tf_pflego import algorithms, config
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -169,16 +169,16 @@ def test_a_committed_run_is_finished_until_its_cells_flags_change(experiment):
     for row in tables.read_runs(RESULTS, experiment):
         wanted = cells[row["run"]].flags | {"seed": row["seed"]}
         wanted = {name: str(value) for name, value in wanted.items()}
-        assert runs_lib.is_made_with(row, wanted)
+        assert cell_runs.is_made_with(row, wanted)
         engine = wanted.get("engine", "tff")  # TFF was the default then.
         other = {"tff": "in_process", "in_process": "tff"}[engine]
-        assert runs_lib.is_made_with(row, wanted | {"engine": engine})
-        assert not runs_lib.is_made_with(row, wanted | {"seed": "17"})
-        assert not runs_lib.is_made_with(row, wanted | {"engine": other})
-        assert not runs_lib.is_made_with(row, wanted | {"unknown": "1"})
+        assert cell_runs.is_made_with(row, wanted | {"engine": engine})
+        assert not cell_runs.is_made_with(row, wanted | {"seed": "17"})
+        assert not cell_runs.is_made_with(row, wanted | {"engine": other})
+        assert not cell_runs.is_made_with(row, wanted | {"unknown": "1"})
         for name in wanted:
             fewer = {other: value for other, value in wanted.items() if other != name}
-            assert not runs_lib.is_made_with(row, fewer)
+            assert not cell_runs.is_made_with(row, fewer)
 
 
 def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best():
@@ -202,6 +202,42 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
         assert {k: v for k, v in twin.flags.items() if k not in varied} == {
             k: v for k, v in flags.items() if k not in varied
         }
+
+
+def test_pgfed_is_above_local_and_fedavg_with_every_seed():
+    """docs/results.md says so of the twin on Fashion-MNIST."""
+    rows = tables.read_runs(RESULTS, "pgfed_table1")
+    served = {(row["run"], row["seed"]): row[tables.SERVED] for row in rows}
+    for seed in range(3):
+        of_pgfed = served["fashion_mnist_25_pgfed", seed]
+        assert of_pgfed > served["fashion_mnist_25_local", seed] + 0.01
+        assert of_pgfed > served["fashion_mnist_25_fedavg", seed] + 0.1
+
+
+def test_pflego_with_as_many_passes_is_above_local():
+    """docs/results.md says so of the first seed, at every rate, and that PGFed is above both."""
+
+    def first_seed_of(experiment):
+        rows = tables.read_runs(RESULTS, experiment)
+        return {row["run"]: row[tables.SERVED] for row in rows if row["seed"] == 0}
+
+    of_all, varied = first_seed_of("pgfed_table1"), first_seed_of("pgfed_variations")
+    for rate in (0.1, 0.01, "auto"):
+        of_pflego = varied[f"fashion_mnist_25_pflego_{rate}_T600"]
+        local = of_all["fashion_mnist_25_local"]
+        assert varied[f"fashion_mnist_25_pflego_{rate}_T120"] < local < of_pflego
+        assert of_pflego < of_all["fashion_mnist_25_pgfed"]
+
+
+def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
+    """docs/results.md says so of every run on Fashion-MNIST, as the paper's Figure 3 does."""
+    rows = tables.read_runs(RESULTS, "pgfed_table1")
+    found = tables_pgfed.regressions(rows, "pgfed_table1", RESULTS)
+    found = [change for change in found if change["federation"].dataset == "fashion_mnist"]
+    assert len(found) >= 6
+    for change in found:
+        assert change["rows"][2] < -0.8
+        assert 0 < change["columns"][2] < 0.6
 
 
 def test_the_committed_speeds_are_those_of_the_benchmark():
@@ -368,7 +404,7 @@ def test_a_run_goes_on_if_its_flags_are_the_same(tmp_path, digits_dir):
     raw, extra = tmp_path / "raw", [f"--data_dir={digits_dir}"]
 
     def first_round_that_was_run(**given):
-        assert runs_lib.run(flags, extra, raw, **given)
+        assert cell_runs.run(flags, extra, raw, **given)
         log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1].split("/")[0]) for line in log if line.startswith("round "))
 
@@ -386,7 +422,7 @@ def test_a_run_goes_on_if_its_flags_are_the_same(tmp_path, digits_dir):
 
 
 def test_the_flags_that_say_where_things_are_are_those_of_the_program():
-    assert set(runs_lib._PLACES) == set(config.PLACES)
+    assert set(cell_runs._PLACES) == set(config.PLACES)
 
 
 @pytest.mark.parametrize(

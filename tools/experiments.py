@@ -200,7 +200,7 @@ _CELLS = {
     "pgfed_table1": experiments_pgfed.table1,
     "pgfed_tables5_and_6": experiments_pgfed.tables5_and_6,
     "pgfed_new_clients": experiments_pgfed.new_clients,
-    "pgfed_cohorts": experiments_pgfed.cohorts,
+    "pgfed_variations": experiments_pgfed.variations,
 }
 TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
@@ -216,5 +216,5 @@ TITLES = {
     "pgfed_table1": "PGFed paper, Tables 1 to 4, Figures 3 and 5, and their twin on Fashion-MNIST",
     "pgfed_tables5_and_6": "PGFed paper, Tables 5 and 6",
     "pgfed_new_clients": "PGFed paper, Figure 4, and its twin on Fashion-MNIST",
-    "pgfed_cohorts": "PGFed: more participants in a round, and PGFedMo's momentum",
+    "pgfed_variations": "PGFed's twin on Fashion-MNIST: participants, momentum, PFLEGO's rate",
 }

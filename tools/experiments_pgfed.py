@@ -117,8 +117,11 @@ def new_clients() -> Iterator[tuple]:
             yield f"{dataset}_new_clients_{algorithm}", flags
 
 
-def cohorts() -> Iterator[tuple]:
-    """The number of participants, and PGFedMo's momentum, varied."""
+def variations() -> Iterator[tuple]:
+    """The number of participants, PGFedMo's momentum, and PFLEGO's rate and rounds, varied.
+
+    In 600 rounds PFLEGO passes as often through the network as FedAvg in 120 of 5 epochs.
+    """
     for drawn in (2, 5, 12, 25):
         for algorithm in ("fedavg", "pgfed"):
             flags = _of_table1(algorithm, "fashion_mnist", 25) | {"clients_per_round": drawn}
@@ -126,6 +129,11 @@ def cohorts() -> Iterator[tuple]:
     for momentum in (0.0, 0.2, 0.5, 0.8):
         flags = _of_table1("pgfedmo", "fashion_mnist", 25) | {"risk_momentum": momentum}
         yield f"fashion_mnist_25_pgfedmo_b{momentum}", flags
+    for rate in (0.1, 0.01, "auto"):
+        for rounds in (120, 600):
+            flags = _of_table1("pflego", "fashion_mnist", 25) | {"num_rounds": rounds}
+            flags |= {"client_learning_rate": rate}
+            yield f"fashion_mnist_25_pflego_{rate}_T{rounds}", flags
 
 
 def _tuned(algorithm):

@@ -131,9 +131,9 @@ def _write_legend(figure, curves, labels):
     figure.legend(curves, labels, loc="outside upper center", ncols=columns)
 
 
-def write_numbers(axis: "matplotlib.axis.Axis") -> None:
+def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5)) -> None:
     """Writes plain numbers on a logarithmic axis, also between the powers of ten."""
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_locator(ticker.LogLocator(subs=subs))
     axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
 

@@ -82,7 +82,7 @@ def _convergence(curves):
         axis.grid(alpha=0.3)
         if label != "rounds":
             axis.set_xscale("log")
-            figures.write_numbers(axis.xaxis)
+            figures.write_numbers(axis.xaxis, subs=(1,))
     axes[0].set_ylabel("test accuracy as served, mean over clients, percent")
     best = max(np.nanmax(curve["test_accuracy/client_mean"]) for curve in curves.values())
     axes[0].set_ylim(max(0, tables.PERCENT * best - 40), tables.PERCENT * best + 1)

@@ -38,13 +38,12 @@ import re
 import signal
 import sys
 
+import cell_runs
 import figures
 import figures_pgfed
 import tables
 import tables_pgfed
 from experiments import ROOT, TITLES, Cell, cells, examples
-
-import runs
 
 RESULTS = ROOT / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
@@ -104,7 +103,7 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
     trial = f"runs/{options.rounds}_rounds" if options.rounds else RESULTS
     results = ROOT / (options.results or trial)
     raw_runs = ROOT / "runs" / "reproduce" if results == RESULTS else results / "runs"
-    selected, seeds, given = chosen(options), seeds_of(options.seeds), runs.flags_of(extra)
+    selected, seeds, given = chosen(options), seeds_of(options.seeds), cell_runs.flags_of(extra)
     if "seed" in given:
         raise ValueError(
             f"flags after `--` must not include the seed; got --seed={given['seed']}. "
@@ -119,15 +118,15 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
             flags = cell.flags | {"seed": seed} | rounds | given
             flags = {name: str(value) for name, value in flags.items()}
             raw = raw_runs / cell.experiment / cell.name / f"seed{seed}"
-            if not options.again and runs.is_in_results(cell, flags, results):
+            if not options.again and cell_runs.is_in_results(cell, flags, results):
                 print(f"{cell.name} seed {seed}: finished", flush=True)
                 continue
-            done = not options.again and runs.is_left_over(cell, flags, raw)
+            done = not options.again and cell_runs.is_left_over(cell, flags, raw)
             if not done:
                 print(f"{cell.name} seed {seed}: running", flush=True)
-                done = runs.run(flags, extra, raw, options.again)
+                done = cell_runs.run(flags, extra, raw, options.again)
             if done:
-                runs.merge(cell, seed, raw, results)
+                cell_runs.merge(cell, seed, raw, results)
                 print(f"{cell.name} seed {seed}: added to {results}", flush=True)
             else:
                 good = False
@@ -170,7 +169,7 @@ _FORMS = {
     "pgfed_tuning": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_table1": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_tables5_and_6": (tables_pgfed.page_of, figures_pgfed.draw),
-    "pgfed_cohorts": (tables_pgfed.page_of_sweep, figures_pgfed.draw),
+    "pgfed_variations": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_new_clients": (tables_pgfed.page_of_new_clients, figures_pgfed.draw_new_clients),
 }
 
@@ -186,7 +185,7 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
         redraw(name, results)
     if not experiments and (results / "benchmark.json").exists():
         page = results / "local_speed.md"
-        report = runs.read_json(results / "benchmark.json")
+        report = cell_runs.read_json(results / "benchmark.json")
         tables.replace(page, tables_pgfed.page_of_speeds(report).encode("utf-8"))
         print(f"written: {page}")
 

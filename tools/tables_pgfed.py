@@ -14,12 +14,19 @@ import tables
 _EXPLANATION = """\
 Test accuracy is in percent: every client with the model that it would be served after a round, or
 the last one that it had, as the mean over clients; with several seeds their mean and (±) standard
-deviation. *Best* is the best of all rounds, as the PGFed paper reports it, *last ten* the mean of
-the last ten rounds, and *flattered* what the best adds to it. *Paper* is the paper's figure.
+deviation, in the order of the first seed, which all methods have. *Best* is the best of all
+rounds, as the PGFed paper reports it, *last ten* the mean of the last ten rounds, and *flattered*
+what the best adds to it. *Paper* is the paper's figure.
 *Gain* is what a client has over Local at the end of the runs with the same seed, in points.
 *Bytes* are those down and up in a round over FedAvg's. *Rounds*, *megabytes* and *seconds* are
 those until the mean over clients first reaches the target, as the mean of the seeds that reach it;
 the machine may have been busy with other work.
+"""
+_SWEEP = """\
+Test accuracy is in percent: every client with the model that it would be served after a round, or
+the last one that it had, as the mean over clients: in the best of all rounds, and as the mean of
+the last ten. *Participants* are tested right after their local training, as hits over examples;
+this is the mean of the last ten rounds too.
 """
 _REGRESSION = """\
 The change of A, from 1/M at first to the end of the run: a column of A says how much a client's
@@ -55,13 +62,17 @@ class Federation:
 
 
 def federations(rows: list[dict]) -> dict[Federation, dict[str, list[dict]]]:
-    """Returns the runs of each method, by federation, the best last ten rounds first."""
+    """Returns the runs of each method, by federation.
+
+    The methods are in the order of their first seeds' last ten rounds, the best first: that seed is
+    the one that all have, and seeds differ by their partitions.
+    """
     found = {}
     for row in rows:
         key = Federation(row["dataset"], int(row["num_clients"]), row["num_rounds"])
         found.setdefault(key, {}).setdefault(row["algorithm"], []).append(row)
     return {
-        key: dict(sorted(methods.items(), key=lambda item: -_mean(item[1], tables.SERVED)))
+        key: dict(sorted(methods.items(), key=lambda item: -item[1][0][tables.SERVED]))
         for key, methods in found.items()
     }
 
@@ -242,10 +253,6 @@ def _changes(changes):
         yield f"| {' | '.join(cells)} |"
 
 
-def _mean(runs, key):
-    return statistics.mean(run[key] for run in runs)
-
-
 def _bytes(runs):
     """Returns the bytes down and up in a round, as the mean over runs."""
     return statistics.mean(
@@ -255,15 +262,16 @@ def _bytes(runs):
 
 def page_of_sweep(title: str, rows: list[dict], experiment: str, results: pathlib.Path) -> str:
     """Returns the Markdown page of runs that vary a setting; the arguments are `page_of`'s."""
-    lines = [f"# {title}", "", _EXPLANATION]
-    heads = ["run", "rounds", "seeds", "best", "last ten", "seconds a round"]
+    lines = [f"# {title}", "", _SWEEP]
+    heads = ["run", "rounds", "seeds", "best", "last ten", "participants", "seconds a round"]
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     groups = {}
     for row in rows:
         groups.setdefault((row["run"], row["num_rounds"]), []).append(row)
     for (name, rounds), runs in groups.items():
         cells = [f"`{name}`", str(rounds), str(len(runs)), tables.accuracy(runs, tables.BEST)]
-        cells += [tables.accuracy(runs, tables.SERVED), tables.seconds(runs)]
+        cells += [tables.accuracy(runs, key) for key in (tables.SERVED, tables.PARTICIPANTS)]
+        cells.append(tables.seconds(runs))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 

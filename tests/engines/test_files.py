@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_pflego.engines.files import Inbox, Outbox, make_outbox_directory
+from tf_pflego.engines.files import Inbox, Outbox, make_directory
 from tf_pflego.engines.packing import Packing
 
 ROW = {"a": np.zeros([3], np.float32), "b": np.zeros([2], np.int64)}
@@ -55,14 +55,14 @@ def test_files_are_read_once_and_removed(tmp_path):
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    left = tmp_path / f"tf_pflego_outbox_{owner.pid}_x"
+    left = tmp_path / f"tf_pflego_directory_{owner.pid}_x"
     left.mkdir()
     (left / "0.data-00000-of-00001").write_bytes(b"1")
-    first = make_outbox_directory()
+    first = make_directory()
     assert left.exists()
     owner.kill()
     owner.wait()
-    second = make_outbox_directory()
+    second = make_directory()
     assert not left.exists()
     assert pathlib.Path(first).is_dir()
     assert pathlib.Path(second).is_dir()

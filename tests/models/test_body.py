@@ -493,7 +493,7 @@ def test_bodies_train_alike_on_both_engines(name):
 
 def test_a_body_of_tokens_serves_in_a_tff_computation():
     tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    from tf_pflego.engines.worker import Worker, execution_context
+    from tf_pflego.engines.worker import ExecutionContext, Worker
 
     model = tokens(layers.Bidirectional(layers.LSTM(3)))
     body = Body(model)
@@ -505,12 +505,12 @@ def test_a_body_of_tokens_serves_in_a_tff_computation():
         features, gradient = of_body(body, list(theta), x)
         return [features, *gradient]
 
-    worker = Worker()
+    context = ExecutionContext(Worker())
     try:
-        with tff.framework.get_context_stack().install(execution_context(worker)):
+        with tff.framework.get_context_stack().install(context):
             features, *gradient = of_body_on_tff(body.initial_theta, x.numpy())
     finally:
-        worker.stop()
+        context.close()
     assert_same((features, gradient), of_keras(model, x))
 
 

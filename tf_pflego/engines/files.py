@@ -19,16 +19,16 @@ from tf_pflego.engines.packing import Packing
 # TensorFlow copies a constant of up to 10 MiB into its graph and then never reads the file again;
 # the files are sparse, so that the surplus costs nothing.
 _MIN_BYTES = 2**24
-_OUTBOX_PREFIX = "tf_pflego_outbox_"
+_PREFIX = "tf_pflego_directory_"
 
 
-def make_outbox_directory() -> str:
-    """Makes a directory for outboxes, and removes those that killed processes have left behind."""
-    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_OUTBOX_PREFIX}*_*"):
-        owner = path.name.removeprefix(_OUTBOX_PREFIX).split("_")[0]
+def make_directory() -> str:
+    """Makes a directory for this user alone, and removes those that killed processes have left."""
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*_*"):
+        owner = path.name.removeprefix(_PREFIX).split("_")[0]
         if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             shutil.rmtree(path, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{_OUTBOX_PREFIX}{os.getpid()}_")
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_")
 
 
 class Inbox:
@@ -52,6 +52,10 @@ class Inbox:
     def write(self, structure: Structure, count: int) -> None:
         """Writes a nest of arrays, each leaf [count, ...], into the first rows."""
         self._packing.pack_into(self._rows[:count], structure)
+
+    def close(self) -> None:
+        """Ends the mapping of the file, which has a descriptor of its own."""
+        self._rows = None
 
     def read(self, slot: tf.Tensor) -> tf.Tensor:
         """Returns row `slot` [num_bytes] uint8, as operations of the worker's graph.

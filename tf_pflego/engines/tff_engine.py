@@ -25,11 +25,11 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
 from tf_pflego.engines.engine import Cohort, Outcome
-from tf_pflego.engines.files import Inbox, Outbox, make_outbox_directory
+from tf_pflego.engines.files import Inbox, Outbox, make_directory
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.packing import Packing
 from tf_pflego.engines.threads import threads_per_operation
-from tf_pflego.engines.worker import Worker, execution_context
+from tf_pflego.engines.worker import ExecutionContext, Worker
 
 # The most bytes that messages may carry to or from one client, and to or from all participants.
 _MESSAGE_BYTES = 2**18
@@ -66,8 +66,8 @@ class TffEngine(LocalClients):
             [*inherited, self._inbox.fileno()],
             threads_per_operation(federation.mean_clients_per_round),
         )
-        self._outbox = make_outbox_directory()
-        self._context = execution_context(self.worker)
+        self._outbox = make_directory()
+        self._context = ExecutionContext(self.worker)
         self._exchanges = {}
 
     def run_exchange(
@@ -96,7 +96,9 @@ class TffEngine(LocalClients):
 
     def close(self) -> None:
         """See `Engine.close`; also ends the worker."""
-        self.worker.stop()
+        self._context.close()
+        for federated in self._exchanges.values():
+            federated.close()
         self._inbox.close()
         shutil.rmtree(self._outbox, ignore_errors=True)
         super().close()
@@ -186,6 +188,11 @@ class _FederatedExchange:
         rows = self._outbox.read(count) if self._outbox else np.stack(outputs)
         summed = tf.nest.pack_sequence_as(self.computation.summed_spec, list(summed))
         return summed, self._outputs.unpack_all(rows)
+
+    def close(self) -> None:
+        """Frees the mapping of the file for what clients receive."""
+        if self._inbox:
+            self._inbox.close()
 
 
 def _bytes_type(packing):

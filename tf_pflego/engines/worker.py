@@ -10,16 +10,21 @@ or a signal, and even when it ends normally. Here the child
 * runs in its own session, so that Ctrl-C reaches only the program, which then ends the child in
   order;
 * writes to a log of its own and not to the program's standard output, so that a pipeline never
-  waits for it.
+  waits for it;
+* is reached through a private socket, because the port that it would open is open to everybody: see
+  `engines.private_socket`. Where the system forbids that, a line on standard error says so.
 
 This module imports `tensorflow_federated`; only `engines.tff_engine` imports this module.
 """
 
+import asyncio
 import atexit
+import concurrent.futures
 import ctypes
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,13 +34,21 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
+from tf_pflego.engines.private_socket import NotPrivateError, PrivateSocket
+
 _PR_SET_PDEATHSIG = 1
 _GRPC_OPTIONS = (
     ("grpc.max_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
     ("grpc.max_send_message_length", 2**31 - 1),
+    # A proxy for the Web, if the environment names one, does not reach the worker.
+    ("grpc.enable_http_proxy", 0),
+    # A worker that does not listen yet is asked again after this many milliseconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # A private socket can be connected to only once: the channel must not hang up when it is idle.
+    ("grpc.client_idle_timeout_ms", 2**31 - 1),
 )
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.1
 
 
 class WorkerError(ChildProcessError):
@@ -68,9 +81,56 @@ class Worker:
                 "the TFF worker must be started from the main thread, so that it lives as long as "
                 "the program"
             )
+        self._environment = os.environ | (
+            {"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)} if threads_per_operation else {}
+        )
+        self._inherited_files = tuple(inherited_files)
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
+        self._process = self._channel = None
+        atexit.register(self.stop)
+        deadline = time.monotonic() + start_timeout
+        try:
+            try:
+                self._start_on_private_socket(deadline)
+            except NotPrivateError as reason:
+                self.stop()
+                self._start_on_port(deadline, reason)
+        except BaseException:
+            self.close()
+            raise
+        self.stub = tff.framework.RemoteExecutorGrpcStub(_UnwatchedChannel(self._channel))
+
+    def _start_on_private_socket(self, deadline):
+        private = PrivateSocket()
+        try:
+            # The worker takes some port that is free, but never listens on it.
+            self._process = self._started(0, private.before_exec)
+            private.after_start()
+            while not private.answer(_POLL_SECONDS):
+                self._check_starting(deadline)
+            self._connect(private.address, deadline)
+        finally:
+            private.close()
+
+    def _start_on_port(self, deadline, reason):
         port = portpicker.pick_unused_port()
-        self._process = subprocess.Popen(
+        print(
+            f"tf_pflego: the TFF worker listens on port {port} of all network interfaces, and "
+            "whoever reaches it can run code as you, because this system does not let the program "
+            f"replace the port by a private socket ({reason}); --engine=in_process needs no port",
+            file=sys.stderr,
+        )
+        self._process = self._started(port)
+        self._connect(f"localhost:{port}", deadline)
+
+    def _started(self, port, before_exec=lambda: None):
+        die_with_parent = _die_with_parent(os.getpid())
+
+        def prepare():
+            die_with_parent()
+            before_exec()
+
+        return subprocess.Popen(
             [
                 _binary_path(),
                 f"--port={port}",
@@ -80,34 +140,30 @@ class Worker:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=tuple(inherited_files),
-            preexec_fn=_die_with_parent(os.getpid()),
-            env=os.environ
-            | (
-                {"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)}
-                if threads_per_operation
-                else {}
-            ),
+            pass_fds=self._inherited_files,
+            preexec_fn=prepare,
+            env=self._environment,
         )
-        atexit.register(self.stop)
-        # `stop` does not close the channel: a thread of gRPC that still polls a closed channel
-        # aborts the interpreter at exit.
-        self._channel = grpc.insecure_channel(f"localhost:{port}", _GRPC_OPTIONS)
-        self.stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
-        deadline = time.monotonic() + start_timeout
-        while not self.stub.is_ready:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                reason = (
-                    f"exit code {self._process.poll()}"
-                    if self._process.poll() is not None
-                    else "no answer"
-                )
-                tail = self.log_tail()
-                self.stop()
-                raise WorkerError(
-                    f"the TFF worker did not start ({reason}); its log ends with:\n{tail}"
-                )
-            time.sleep(_POLL_SECONDS)
+
+    def _connect(self, address, deadline):
+        """Makes the channel, and waits until the worker answers."""
+        self._channel = grpc.insecure_channel(address, _GRPC_OPTIONS)
+        anything = self._channel.unary_unary("/tf_pflego/anything")
+        while True:
+            try:
+                anything(b"", timeout=_POLL_SECONDS, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                    return  # It serves, and has told us that it does not know the method.
+            self._check_starting(deadline)
+
+    def _check_starting(self, deadline):
+        code = self._process.poll()
+        if code is not None or time.monotonic() > deadline:
+            reason = "no answer" if code is None else f"exit code {code}"
+            raise WorkerError(
+                f"the TFF worker did not start ({reason}); its log ends with:\n{self.log_tail()}"
+            )
 
     @property
     def pid(self) -> int:
@@ -131,14 +187,35 @@ class Worker:
 
     def stop(self, grace_seconds: float = 2.0) -> None:
         """Terminates the child and reaps it; may be called more than once."""
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(grace_seconds)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+    def close(self) -> None:
+        """Stops the child and frees what reaches it; may be called more than once."""
+        self.stop()
         atexit.unregister(self.stop)
+        if self._channel is not None:
+            self._channel.close()
+        self._log.close()
+
+
+class _UnwatchedChannel:
+    """A channel as `RemoteExecutorGrpcStub` uses it, without a thread that watches its state.
+
+    The thread would poll the connection five times a second, and abort the interpreter at exit if
+    the channel were closed. `Worker` itself has waited until the channel is connected.
+    """
+
+    def __init__(self, channel: grpc.Channel):
+        self.unary_unary = channel.unary_unary
+
+    def subscribe(self, callback, try_to_connect=False):
+        """Does not subscribe."""
 
 
 class ExecutorFactory(tff.framework.ExecutorFactory):
@@ -174,14 +251,52 @@ class ExecutorFactory(tff.framework.ExecutorFactory):
                 self._executor = None
 
 
-def execution_context(worker: Worker) -> "tff.framework.SyncExecutionContext":
-    """Returns a TFF context that executes in `worker`."""
-    return tff.framework.SyncExecutionContext(
-        executor_fn=ExecutorFactory(worker),
-        compiler_fn=_compiled,
-        transform_args=tff.tensorflow.transform_args,
-        transform_result=tff.tensorflow.transform_result,
-    )
+class ExecutionContext(tff.framework.SyncContext):
+    """A TFF context that executes in a worker; close it to end both.
+
+    TFF's own `SyncExecutionContext` never ends its thread and its event loop.
+
+    Args:
+      worker: The worker, which nothing else closes.
+    """
+
+    def __init__(self, worker: Worker):
+        self._worker = worker
+        self._executors = ExecutorFactory(worker)
+        self._context = tff.framework.AsyncExecutionContext(
+            executor_fn=self._executors,
+            compiler_fn=_compiled,
+            transform_args=tff.tensorflow.transform_args,
+            transform_result=tff.tensorflow.transform_result,
+        )
+        started = concurrent.futures.Future()
+        # The program's own thread may run an event loop already, as in a notebook.
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._keep_loop(started)), daemon=True
+        )
+        self._thread.start()
+        self._loop = started.result()
+
+    async def _keep_loop(self, started):
+        self._ended = asyncio.Event()
+        started.set_result(asyncio.get_running_loop())
+        await self._ended.wait()
+
+    def invoke(self, comp, arg):
+        """Returns the result of a computation; see `tff.framework.SyncContext.invoke`."""
+        running = asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop)
+        return running.result()
+
+    def close(self) -> None:
+        """Ends the worker and the thread; may be called more than once."""
+        # First the worker: the thread may wait for it, in a round that was interrupted.
+        self._worker.stop()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join()
+        # Else values that are forgotten later would ask the worker to free them.
+        self._executors.clean_up_executor({})
+        self._worker.close()
 
 
 def _compiled(computation):

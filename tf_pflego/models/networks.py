@@ -89,8 +89,8 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
         return NETWORKS[name](example_shape, seed)
     except ValueError as error:  # A layer leaves nothing of images that are too small.
         raise ValueError(
-            f"`network` {name} needs larger images than {tuple(example_shape)}; Keras says: "
-            f"{str(error).splitlines()[0][:120]}. Choose --network=mlp."
+            f"`network` {name} needs larger images, of which a layer leaves something; got "
+            f"{tuple(example_shape)}. Choose --network=mlp."
         ) from error
 
 
