@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except KeyboardInterrupt:
         goes_on = run_config.output_dir and run_config.checkpoint_every
-        hint = "; the same command with --resume goes on" if goes_on else ""
+        hint = "; go on with it by --resume" if goes_on else ""
         print(f"\ntf_pflego: interrupted{hint}", file=sys.stderr)
         return 130
     seconds = time.monotonic() - started
