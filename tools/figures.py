@@ -88,6 +88,11 @@ def _figure_of(runs):
             else:
                 axis.set_xlim(left=0)
     _write_legend(figure, axes[0, 0].get_lines(), labels)
+    return png_of(figure)
+
+
+def png_of(figure: plt.Figure) -> bytes:
+    """Returns the PNG file of a figure, and closes the figure."""
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=110)
     plt.close(figure)

@@ -1,6 +1,5 @@
 """The figures of the PGFed paper: the change of A (3), new clients (4) and convergence (5)."""
 
-import io
 import pathlib
 
 import figures
@@ -20,11 +19,8 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
     paths = []
 
     def keep(name, figure):
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=110)
-        plt.close(figure)
         paths.append(results / experiment / f"{name}.png")
-        tables.replace(paths[-1], png.getvalue())
+        tables.replace(paths[-1], figures.png_of(figure))
 
     for federation, methods in tables_pgfed.federations(rows).items():
         name = f"{federation.dataset}_{federation.num_clients}_clients"
@@ -58,11 +54,8 @@ def draw_new_clients(
         axis.set_ylabel("test accuracy, mean over new clients, percent")
         axis.grid(alpha=0.3)
         axis.legend()
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=110)
-        plt.close(figure)
         paths.append(results / experiment / f"{federation.dataset}.png")
-        tables.replace(paths[-1], png.getvalue())
+        tables.replace(paths[-1], figures.png_of(figure))
     return paths
 
 
