@@ -1,6 +1,7 @@
 """What a run writes and shows."""
 
 from tf_pflego.metrics.progress import Progress, result_table
-from tf_pflego.metrics.run_directory import RunDirectory, RunDirectoryError, source_commit
+from tf_pflego.metrics.run_directory import RunDirectory, RunDirectoryError
+from tf_pflego.metrics.source import source_commit
 
 __all__ = ["Progress", "RunDirectory", "RunDirectoryError", "result_table", "source_commit"]

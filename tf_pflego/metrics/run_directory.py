@@ -11,13 +11,11 @@ are there.
 
 import contextlib
 import csv
-import fcntl
 import io
 import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
@@ -30,6 +28,7 @@ from tf_pflego.core import durable, nests
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partition import Partition
+from tf_pflego.metrics.directory_lock import DirectoryLock
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
@@ -77,9 +76,6 @@ class RunDirectory:
         self._configuration = configuration
         self._metrics = None
         self._checkpoint = None  # that the run goes on from
-        self._missing = [
-            directory for directory in (self.path, *self.path.parents) if not directory.exists()
-        ]
         self._lock = self._locked()
         try:
             self._work = self._place(overwrite, resume)
@@ -101,13 +97,7 @@ class RunDirectory:
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # What could not be written has been reported.
                 self._metrics.close()
-        (self.path / ".lock").unlink(missing_ok=True)
-        os.close(self._lock)
-        for directory in self._missing:
-            try:
-                directory.rmdir()
-            except OSError:  # It is not empty.
-                break
+        self._lock.release()
 
     def begin(
         self, simulation: Simulation, partition: Partition, versions: dict[str, Any]
@@ -213,21 +203,8 @@ class RunDirectory:
         self._replace()
 
     def _locked(self):
-        """Returns the descriptor of the locked file; the kernel unlocks it when it is closed."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            while True:
-                path = self.path / ".lock"
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    # A run that ends removes the file, perhaps after it was opened here.
-                    if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-                        return descriptor
-                except BaseException:
-                    os.close(descriptor)
-                    raise
-                os.close(descriptor)
+            return DirectoryLock(self.path)
         except BlockingIOError:
             raise RunDirectoryError(
                 f"`output_dir` must not be in use; another run writes to {self.path}. Wait for its "
@@ -368,26 +345,3 @@ def _remove(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
-    """Returns the commit of a package's source tree, or None if git has none.
-
-    If the package differs from its commit, "+changes" is appended. Files outside the package, such
-    as results, do not count, since they do not change the program. A repository that merely
-    surrounds the package is not its source tree; for example, the package may be installed into an
-    environment that lies in the repository of another project.
-    """
-
-    def git(*arguments):
-        command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if not git("ls-files", "--", "."):
-            return None
-        return git("rev-parse", "--short=12", "HEAD") + (
-            "+changes" if git("status", "--porcelain", "--", ".") else ""
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None

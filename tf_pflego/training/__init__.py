@@ -2,7 +2,8 @@
 
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.training.evaluation import Evaluation
-from tf_pflego.training.simulation import LAST_ROUNDS, Simulation, summarize
+from tf_pflego.training.simulation import Simulation
+from tf_pflego.training.summary import LAST_ROUNDS, summarize
 
 __all__ = [
     "LAST_ROUNDS",

@@ -3,20 +3,17 @@
 A round depends only on the seed, its number, the server's state and the clients' states.
 """
 
-import dataclasses
 import functools
 import os
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import nests, seeds, settings
+from tf_pflego.core import seeds, settings
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
@@ -24,12 +21,8 @@ from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
-
-# What the record of a round has besides metrics.
-_BOOKKEEPING = ("round", "participants", "seconds", "bytes_down", "bytes_up")
-
-# Papers report the mean over this many last rounds, which are therefore always evaluated.
-LAST_ROUNDS = 10
+from tf_pflego.training.identity import differences, identity
+from tf_pflego.training.summary import BOOKKEEPING, LAST_ROUNDS, summarize
 
 
 class Simulation:
@@ -132,7 +125,7 @@ class Simulation:
         """
         started = time.perf_counter()
         number = self.round_number + 1
-        record = dict.fromkeys(_BOOKKEEPING, 0) | {"round": number}
+        record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
         server_state, participant_metrics = self.server_state, {}
         self.in_round = True
         try:
@@ -314,16 +307,11 @@ class Simulation:
           checkpoints: Those in one directory.
           content: What their `newest` has returned.
         """
-        differing = [
-            f"{key}: expected {_short(expected, content.get(key))}, got "
-            f"{_short(content.get(key), expected)}"
-            for key, expected in self._identity.items()
-            if content.get(key) != expected
-        ]
+        differing = differences(self._identity, content)
         if differing:
             raise CheckpointError(
                 f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
-                f"differs in {'; '.join(differing)}. Make the simulation as the saved one was made."
+                f"differs in {differing}. Make the simulation as the saved one was made."
             )
         self.server_state = checkpoints.load(content, self._spec, self._engine.states)
         self.round_number = content["round"]
@@ -331,69 +319,14 @@ class Simulation:
 
     @functools.cached_property
     def _identity(self):
-        """What simulations must agree on, to go on from one another's checkpoints."""
-        participation = dataclasses.asdict(self.participation)
-        bounds = participation["clients_per_round_range"]
-        participation["clients_per_round_range"] = list(bounds) if bounds else None
-        return {
-            "algorithm": self.algorithm.name,
-            "seed": int(self.seed),
-            "num_clients": self.data.num_clients,
-            "participation": participation,
-            "server_state": _shapes(self._spec),
-            "client_state": _shapes(self._engine.states.spec),
-            "data_crc32": _crc32(self.data),
-        }
-
-
-def _shapes(spec):
-    return {
-        name: f"{leaf.dtype.name} {leaf.shape.as_list()}"
-        for name, leaf in nests.named(spec).items()
-    }
-
-
-def _short(value, other):
-    """Returns a value as text; of a dictionary, only what the other has not."""
-    if isinstance(value, dict) and isinstance(other, dict):
-        value = {name: own for name, own in value.items() if other.get(name) != own}
-        return ", ".join(f"{name} {own}" for name, own in value.items()) or "nothing else"
-    return value
-
-
-def _crc32(clients):
-    """Returns a checksum of the clients' examples, labels and numbers of classes."""
-    found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
-    for split in (clients.train, clients.test):
-        for array in (split.offsets, split.labels, split.examples):
-            found = zlib.crc32(np.ascontiguousarray(array), found)
-    return found
-
-
-def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns what a run ends with.
-
-    Returns:
-      The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`)
-      and its largest value in any evaluated round (`/best`), the bytes of all rounds, and the
-      median of the rounds' seconds.
-    """
-    summary = {
-        "round": records[-1]["round"],
-        "seconds_per_round/median": float(np.median([record["seconds"] for record in records])),
-        "bytes_down": sum(record["bytes_down"] for record in records),
-        "bytes_up": sum(record["bytes_up"] for record in records),
-    }
-    last = records[-LAST_ROUNDS:]
-    names = dict.fromkeys(name for record in last for name in record if name not in _BOOKKEEPING)
-    for name in names:
-        values = [record[name] for record in last if name in record]
-        summary[name] = values[-1]
-        if "test_accuracy/" in name:
-            summary[f"{name}/last10"] = float(np.mean(values))
-            every = [record[name] for record in records if name in record]
-            summary[f"{name}/best"] = float(np.max(every))
-    return summary
+        return identity(
+            self.algorithm.name,
+            self.seed,
+            self.data,
+            self.participation,
+            self._spec,
+            self._engine.states.spec,
+        )
 
 
 class _ServerFunctions:

@@ -1,0 +1,51 @@
+"""A directory that one process at a time uses."""
+
+import fcntl
+import os
+import pathlib
+
+_NAME = ".lock"
+
+
+class DirectoryLock:
+    """A lock on a directory, which ends with the process, however that ends.
+
+    Args:
+      path: The directory; it is made if it does not exist.
+
+    Raises:
+      BlockingIOError: Another process holds the lock.
+      OSError: The directory cannot be made or written.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._directory = path
+        self._made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path / _NAME
+        while True:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT)
+            try:
+                # The kernel unlocks the file when its descriptor is closed.
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_current():
+                    return
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+            os.close(self._descriptor)
+
+    def _is_current(self):
+        """Returns whether the file was not removed, after it was opened, by a run that ended."""
+        held = os.fstat(self._descriptor).st_ino
+        return self._path.exists() and self._path.stat().st_ino == held
+
+    def release(self) -> None:
+        """Unlocks the directory, and removes it and its parents if they were made and are empty."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        for directory in self._made:
+            try:
+                directory.rmdir()
+            except OSError:  # It is not empty.
+                break

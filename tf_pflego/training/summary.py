@@ -1,0 +1,37 @@
+"""What a run ends with, from the metrics of its rounds."""
+
+from typing import Any
+
+import numpy as np
+
+# What the record of a round has besides metrics.
+BOOKKEEPING = ("round", "participants", "seconds", "bytes_down", "bytes_up")
+
+# Papers report the mean over this many last rounds, which are therefore always evaluated.
+LAST_ROUNDS = 10
+
+
+def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns what a run ends with.
+
+    Returns:
+      The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`)
+      and its largest value in any evaluated round (`/best`), the bytes of all rounds, and the
+      median of the rounds' seconds.
+    """
+    summary = {
+        "round": records[-1]["round"],
+        "seconds_per_round/median": float(np.median([record["seconds"] for record in records])),
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+    }
+    last = records[-LAST_ROUNDS:]
+    names = dict.fromkeys(name for record in last for name in record if name not in BOOKKEEPING)
+    for name in names:
+        values = [record[name] for record in last if name in record]
+        summary[name] = values[-1]
+        if "test_accuracy/" in name:
+            summary[f"{name}/last10"] = float(np.mean(values))
+            every = [record[name] for record in records if name in record]
+            summary[f"{name}/best"] = float(np.max(every))
+    return summary
