@@ -7,14 +7,15 @@ A round:
   1. The server sends w_t to the participants.
   2. Client i trains w_i from w_t on f_i(w) - <h_i, w> + (a / 2) ||w - w_t||^2.
   3. It sets h_i <- h_i - a (w_i - w_t), and uploads w_i.
-  4. The server sets h <- h - a (1 / I) sum_i (w_i - w_t) over the participants, and
-     w <- mean_i w_i - h / a, a plain mean.
+  4. The server sets H <- H - a sum_i (w_i - w_t) over the participants, and
+     w <- mean_i w_i - H / (I a), a plain mean.
 
-The server keeps w and h; client i keeps h_i.
+The server keeps w and H, the sum of all h_i, so that clients may join; client i keeps h_i. Of
+clients that leave, the server cannot take back their share of H, which it does not know.
 
   paper    here                    shape
   w        ServerState.weights     body and classifier
-  h        ServerState.drift       the same
+  h        ServerState.drift / I   the same
   h_i      ClientState.drift       the same
   a        dynamic_weight
   I        round_.num_clients
@@ -47,7 +48,7 @@ class ServerState(NamedTuple):
     """What the server keeps."""
 
     weights: Weights  # w
-    drift: Weights  # h
+    drift: Weights  # H
 
 
 class ClientState(NamedTuple):
@@ -83,9 +84,9 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
         count = tf.cast(tf.size(uploads.client_ids), tf.float32)
         mean = plain_mean(uploads)
         moved = nests.subtract(mean, server.weights)
-        share = a * count / tf.cast(round_.num_clients, tf.float32)
-        drift = nests.subtract(server.drift, nests.scale(share, moved))
-        return ServerState(nests.subtract(mean, nests.scale(1 / a, drift)), drift)
+        drift = nests.subtract(server.drift, nests.scale(a * count, moved))
+        share = 1 / (a * tf.cast(round_.num_clients, tf.float32))
+        return ServerState(nests.subtract(mean, nests.scale(share, drift)), drift)
 
     return Algorithm(
         name="feddyn",

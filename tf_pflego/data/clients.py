@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +36,10 @@ class ClientSplit:
         """[I] int64, the number of examples of each client."""
         return np.diff(self.offsets)
 
+    def rows_of(self, client_id: int) -> np.ndarray:
+        """Returns the numbers of one client's rows."""
+        return np.arange(self.offsets[client_id], self.offsets[client_id + 1])
+
     def of(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns views of (examples, labels) of one client, as they are stored."""
         rows = slice(self.offsets[client_id], self.offsets[client_id + 1])
@@ -58,6 +63,9 @@ class ClientData:
       dataset: Name of the dataset.
       classes: For each client its global classes, ascending. The default is what the partition
         says, or else 0 .. K_i - 1.
+      identities: [I] int64, one number per client, from which its random draws follow. It stays
+        with the client when others join or leave, which changes the clients' positions. The
+        default is 0 .. I - 1.
 
     Raises:
       TypeError: Examples are no numbers, or labels, offsets or classes no integers.
@@ -72,6 +80,7 @@ class ClientData:
     partition: partition_lib.Partition | None = None
     dataset: str = "custom"
     classes: tuple[np.ndarray, ...] | None = None
+    identities: np.ndarray | None = None
 
     def __post_init__(self):
         if self.label_space not in LABEL_SPACES:
@@ -96,7 +105,13 @@ class ClientData:
             classes = _first_classes(num_classes)
         else:
             classes = _checked_classes(classes, num_classes, self.label_space, splits)
-        stored = {**splits, "num_classes": num_classes, "classes": classes}
+        identities = _checked_identities(self.identities, len(num_classes))
+        stored = {
+            **splits,
+            "num_classes": num_classes,
+            "classes": classes,
+            "identities": identities,
+        }
         for field, value in stored.items():
             # Frozen is for users: what they gave is replaced once, by what is stored.
             object.__setattr__(self, field, value)
@@ -129,6 +144,57 @@ class ClientData:
             self.label_space,
             dataset=self.dataset,
             classes=self.classes[start:stop],
+        )
+
+    def without(self, client_ids: Sequence[int]) -> "ClientData":
+        """Returns the other clients in their order; they keep their identities."""
+        stay = np.setdiff1d(np.arange(self.num_clients), client_ids)
+        splits = []
+        for split in (self.train, self.test):
+            rows = np.concatenate([np.zeros(0, np.int64), *map(split.rows_of, stay)])
+            offsets = partition_lib.starts(split.sizes[stay])
+            splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
+        return ClientData(
+            *splits,
+            self.num_classes[stay],
+            self.label_space,
+            dataset=self.dataset,
+            classes=tuple(self.classes[client] for client in stay),
+            identities=self.identities[stay],
+        )
+
+    def joined_by(self, others: "ClientData") -> "ClientData":
+        """Returns these clients and, after them, others with identities not used here.
+
+        Raises:
+          ValueError: The others' examples or labels are of another kind.
+        """
+        expected, got = (
+            (data.train.examples.dtype.name, data.example_shape, data.label_space)
+            for data in (self, others)
+        )
+        if expected != got:
+            raise ValueError(
+                f"the clients that join must have {expected[0]} examples of shape {expected[1]} "
+                f"and {expected[2]} labels; got {got[0]} of shape {got[1]} and {got[2]} labels. "
+                "Prepare their data as that of the others."
+            )
+        splits = [
+            ClientSplit(
+                np.concatenate([own.examples, other.examples]),
+                np.concatenate([own.labels, other.labels]),
+                np.concatenate([own.offsets, own.offsets[-1] + other.offsets[1:]]),
+            )
+            for own, other in ((self.train, others.train), (self.test, others.test))
+        ]
+        new = self.identities.max() + 1 + np.arange(others.num_clients)
+        return ClientData(
+            *splits,
+            np.concatenate([self.num_classes, others.num_classes]),
+            self.label_space,
+            dataset=self.dataset,
+            classes=(*self.classes, *others.classes),
+            identities=np.concatenate([self.identities, new]),
         )
 
     @functools.cached_property
@@ -213,6 +279,25 @@ def _checked_num_classes(num_classes):
             f"{num_classes[client]} for client {client}. Give the number of its classes."
         )
     return num_classes.astype(np.int32, copy=False)
+
+
+def _checked_identities(identities, num_clients):
+    """Returns [I] int64."""
+    if identities is None:
+        return np.arange(num_clients)
+    identities = checks.integers(identities, "`identities`").astype(np.int64, copy=False)
+    if len(identities) != num_clients or len(np.unique(identities)) != num_clients:
+        raise ValueError(
+            f"`identities` must be {num_clients} different numbers, one per client; got "
+            f"{len(np.unique(identities))} different ones of {len(identities)}. Leave them out, "
+            "or number the clients."
+        )
+    if identities.min() < 0:
+        raise ValueError(
+            f"`identities` must not be negative; got {identities.min()}. Leave them out, or number "
+            "the clients."
+        )
+    return identities
 
 
 def _stored(name, split, num_classes):

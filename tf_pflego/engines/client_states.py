@@ -14,8 +14,9 @@ from tf_pflego.core.tracing import Traced
 class ClientStates:
     """The states of the clients of one run.
 
-    A client's first state is made when it first takes part, from the server's state of that round
-    and from (seed, client id). Pages of the arrays that no client has touched take no memory.
+    A client's first state is made when it first takes part, from the server's state of that round,
+    the seed and the client's identity. Pages of the arrays that no client has touched take no
+    memory.
 
     What a round writes is staged: it is read like the rest until `commit` keeps it or `roll_back`
     discards it. Each state remembers the commit that wrote it, so that a checkpoint need not hold
@@ -26,6 +27,7 @@ class ClientStates:
       server_state: The server's first state, for its shapes.
       num_classes: [I] int32, K_i.
       seed: The seed of the run.
+      identities: [I] int64, from which clients' draws follow; see `ClientData`.
 
     Attributes:
       spec: The spec of a client's state.
@@ -34,7 +36,12 @@ class ClientStates:
     """
 
     def __init__(
-        self, algorithm: Algorithm, server_state: Structure, num_classes: np.ndarray, seed: int
+        self,
+        algorithm: Algorithm,
+        server_state: Structure,
+        num_classes: np.ndarray,
+        seed: int,
+        identities: np.ndarray,
     ):
         scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
         init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
@@ -43,6 +50,7 @@ class ClientStates:
         self.spec = specs_of(init.structured_outputs)
         self._num_classes = np.asarray(num_classes, np.int32)
         self._seed = seed
+        self._identities = identities
         count = len(self._num_classes)
         self._leaves = [
             np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype)
@@ -143,7 +151,7 @@ class ClientStates:
         self._commits[ids] = self.num_commits + 1
 
     def _first_states(self, ids, server_state):
-        client_seeds = seeds.client_seeds(self._seed, "client_state", ids)
+        client_seeds = seeds.client_seeds(self._seed, "client_state", self._identities[ids])
         states = self._init(server_state, client_seeds, self._num_classes[ids])
         return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
 

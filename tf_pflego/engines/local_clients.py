@@ -45,7 +45,9 @@ class LocalClients:
     ):
         self.algorithm = algorithm
         self.data = MappedData(clients)
-        self.states = ClientStates(algorithm, server_state, clients.num_classes, seed)
+        self.states = ClientStates(
+            algorithm, server_state, clients.num_classes, seed, clients.identities
+        )
         self._evaluations = {}
 
     def commit(self) -> None:

@@ -71,6 +71,8 @@ def _short(value, other):
 def _crc32(clients):
     """Returns a checksum of the clients' examples, labels and numbers of classes."""
     found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
+    if not np.array_equal(clients.identities, np.arange(clients.num_clients)):
+        found = zlib.crc32(np.ascontiguousarray(clients.identities), found)
     for split in (clients.train, clients.test):
         for array in (split.offsets, split.labels, split.examples):
             found = zlib.crc32(np.ascontiguousarray(array), found)

@@ -3,6 +3,7 @@
 A round depends only on the seed, its number, the server's state and the clients' states.
 """
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
@@ -17,6 +19,7 @@ from tf_pflego.core import seeds, settings
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.regrouping import regrouped
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
@@ -50,43 +53,32 @@ class Simulation:
         engine: str = "tff",
         seed: int = 0,
     ):
-        if participation.num_clients != data.num_clients:
-            raise ValueError(
-                f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
-                f"got {participation.num_clients}."
-            )
-        if algorithm.model.num_classes < data.num_classes.max():
-            raise ValueError(
-                f"the model must have a head for {data.num_classes.max()} classes, the most that a "
-                f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
-            )
-        expected = algorithm.model.example_shape, algorithm.model.example_dtype
-        got = data.example_shape, data.example_dtype
-        if expected != got:
-            raise ValueError(
-                f"the clients' examples must be what the model takes, {expected[1].name} of shape "
-                f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
-                "the model for them."
-            )
+        _refuse_unfit(algorithm, data, participation)
         self.algorithm = algorithm
-        self.data = data
-        self.participation = participation
         self.seed = seed
-        self.federation = participation.federation
-        self._of_every_round = (
-            tf.constant(self.federation.participation_scale, tf.float32),
-            tf.constant(self.federation.num_clients, tf.int32),
-            tf.constant(self.federation.mean_clients_per_round, tf.float32),
-        )
-        self.server_state = algorithm.init_server(self.federation)
         self.round_number = 0
         self.in_round = False
-        self._spec = specs_of(self.server_state)
+        self._engine_name = engine
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
+        self._take(data, participation, algorithm.init_server(participation.federation))
+
+    def _take(self, data, participation, server_state):
+        """Goes on with these clients, which have no states yet, and this server's state."""
+        federation = participation.federation
         self._engine = engines.build(
-            engine, algorithm, data, self.server_state, self.federation, seed
+            self._engine_name, self.algorithm, data, server_state, federation, self.seed
         )
-        self._server = [_ServerFunctions(exchange) for exchange in algorithm.exchanges]
+        self.data = data
+        self.participation = participation
+        self.federation = federation
+        self.server_state = server_state
+        self._spec = specs_of(server_state)
+        self._of_every_round = (
+            tf.constant(federation.participation_scale, tf.float32),
+            tf.constant(federation.num_clients, tf.int32),
+            tf.constant(federation.mean_clients_per_round, tf.float32),
+        )
+        self._server = [_ServerFunctions(exchange) for exchange in self.algorithm.exchanges]
 
     def __enter__(self) -> "Simulation":
         return self
@@ -108,6 +100,59 @@ class Simulation:
     def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
         """Replaces the states of clients; each leaf has a leading axis of clients."""
         self._engine.write_states(client_ids, states)
+
+    def change_clients(
+        self,
+        leave: Sequence[int] = (),
+        join: ClientData | None = None,
+        participation: Participation | None = None,
+    ) -> None:
+        """Lets clients leave and join between two rounds.
+
+        I and alpha_i become those of the new federation, and the clients that stay keep their
+        states and their order. Clients that join come after them, without a state: each starts as
+        any client does that is drawn for the first time. `data` afterwards is that of the new
+        federation. What the server knows of single clients follows; see `core.regrouping`.
+
+        Args:
+          leave: The clients that leave.
+          join: The data of those that join.
+          participation: How participants are drawn from now on. The default is as before, from as
+            many clients as there are now.
+
+        Raises:
+          ValueError: No client would be left, or `leave` has a number that is no client's or is
+            there twice, or the new clients' data do not fit, or the participants are more than the
+            clients. The simulation is as it was.
+        """
+        leaving = _checked_ids("leave", leave, self.data.num_clients)
+        if len(leaving) == self.data.num_clients and join is None:
+            raise ValueError(
+                f"`leave` must leave at least one client; got all {len(leaving)}. Let others join."
+            )
+        # All identities in use count, so that a client that joins has none of one that leaves.
+        data = self.data if join is None else self.data.joined_by(join)
+        former = np.setdiff1d(np.arange(self.data.num_clients), leaving)
+        joining = data.num_clients - self.data.num_clients
+        data = data.without(leaving)
+        if participation is None:
+            participation = dataclasses.replace(self.participation, num_clients=data.num_clients)
+        _refuse_unfit(self.algorithm, data, participation)
+        server_state = regrouped(
+            self.server_state,
+            np.concatenate([former, np.full(joining, -1)]),
+            participation.federation,
+            self.algorithm.init_server,
+        )
+        old = self._engine
+        has_state = np.flatnonzero(np.isin(former, old.states.written_since(0)))
+        states = old.read_states(former[has_state], self.server_state)
+        self._take(data, participation, server_state)
+        self._engine.write_states(has_state, states)
+        self.__dict__.pop("_identity", None)
+        for checkpoints in self._checkpoints.values():
+            checkpoints.write_everything_next()
+        old.close()
 
     def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
         """Runs the next round.
@@ -138,7 +183,9 @@ class Simulation:
                 message = exchange.broadcast(server_state, round_)
                 cohort = engines.Cohort(
                     ids,
-                    seeds.client_seeds(self.seed, "client", ids, number, position),
+                    seeds.client_seeds(
+                        self.seed, "client", self.data.identities[ids], number, position
+                    ),
                     server.client_messages(server_state, ids, round_),
                 )
                 outcome = self._engine.run_exchange(
@@ -192,7 +239,9 @@ class Simulation:
 
     def _evaluate(self, server_state, round_number, train_loss):
         ids = range(self.data.num_clients)
-        client_seeds = seeds.client_seeds(self.seed, "evaluation", ids, round_number)
+        client_seeds = seeds.client_seeds(
+            self.seed, "evaluation", self.data.identities, round_number
+        )
         statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
         train, test = self.data.train.sizes, self.data.test.sizes
         return {
@@ -327,6 +376,43 @@ class Simulation:
             self._spec,
             self._engine.states.spec,
         )
+
+
+def _refuse_unfit(algorithm, data, participation):
+    if participation.num_clients != data.num_clients:
+        raise ValueError(
+            f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
+            f"got {participation.num_clients}."
+        )
+    if algorithm.model.num_classes < data.num_classes.max():
+        raise ValueError(
+            f"the model must have a head for {data.num_classes.max()} classes, the most that a "
+            f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
+        )
+    expected = algorithm.model.example_shape, algorithm.model.example_dtype
+    got = data.example_shape, data.example_dtype
+    if expected != got:
+        raise ValueError(
+            f"the clients' examples must be what the model takes, {expected[1].name} of shape "
+            f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
+            "the model for them."
+        )
+
+
+def _checked_ids(name, ids, num_clients):
+    """Returns ids of clients, ascending."""
+    found = np.asarray(ids)
+    if not found.size:
+        return np.zeros(0, np.int64)
+    whole = found.ndim == 1 and found.dtype.kind in "iu"
+    if not whole or found.min() < 0 or found.max() >= num_clients:
+        raise ValueError(
+            f"`{name}` must be clients' numbers in [0, {num_clients}); got {ids!r}. Name clients "
+            "that there are."
+        )
+    if len(np.unique(found)) < len(found):
+        raise ValueError(f"`{name}` must name each client once; got {ids!r}. Name it once.")
+    return np.sort(found.astype(np.int64))
 
 
 class _ServerFunctions:

@@ -1,0 +1,182 @@
+"""Clients join and leave in mid-run: the others keep their states, and I and alpha follow."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.conftest import make_clients
+from tests.oracles import network, pflego
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core.algorithm import Federation
+from tf_pflego.core.last_cohort import LastCohort
+from tf_pflego.core.regrouping import regrouped
+
+CONFIG = {"local_steps": 3, "client_learning_rate": 0.1, "server_learning_rate": 0.05}
+
+
+def five_clients():
+    return make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
+
+
+def two_more():
+    return make_clients((8, 2), (3, 2), (2, 2), seed=11)
+
+
+def states_of(simulation, ids):
+    return [np.asarray(leaf) for leaf in tf.nest.flatten(simulation.client_states(ids))]
+
+
+def simulation_of(name, model, per_round=3, **config):
+    algorithm = pfl.build_algorithm(name, model, **config)
+    participation = pfl.Participation(5, per_round)
+    return pfl.Simulation(algorithm, five_clients(), participation, engine="in_process")
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
+    with simulation_of(name, tiny_model) as simulation:
+        simulation.run(2)
+        before = states_of(simulation, [0, 2, 3])
+        simulation.change_clients(leave=[1, 4], join=two_more())
+        assert simulation.data.num_clients == 5
+        for had, has in zip(before, states_of(simulation, [0, 1, 2]), strict=True):
+            np.testing.assert_array_equal(has, had)
+        sizes = simulation.data.train.sizes
+        np.testing.assert_array_equal(sizes, [3, 5, 4, 8, 2])
+        record = simulation.run_round(evaluate=True)
+        assert record["round"] == 3
+        assert np.isfinite(record["train_loss"])
+
+
+@pytest.mark.parametrize("engine", ["in_process", "tff"])
+def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model):
+    """I, alpha and the participants are the new ones; theta and the heads are the oracle's."""
+    config = CONFIG | {"server_optimizer": "sgd"}
+    algorithm = pfl.build_algorithm("pflego", tiny_model, **config)
+    old, per_round = five_clients(), 2
+    with pfl.Simulation(algorithm, old, pfl.Participation(5, 3), engine, seed=4) as simulation:
+        simulation.run_round()
+        simulation.change_clients([2], two_more(), pfl.Participation(6, per_round))
+        data = simulation.data
+        theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
+        heads = {
+            client: np.asarray(head[:classes], np.float64)
+            for client, (head, classes) in enumerate(
+                zip(states_of(simulation, range(6))[0], data.num_classes, strict=True)
+            )
+        }
+        participants = simulation.participation.draw(4, 2)
+        full = dataclasses.asdict(REGISTRY["pflego"][0](**config)) | {"clients_per_round": 2}
+        theta, heads = pflego.one_round(theta, heads, data, participants, full)
+        simulation.run_round()
+        for found, wanted in zip(simulation.server_state.theta, theta, strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
+        (found,) = states_of(simulation, range(6))
+        for client, wanted in heads.items():
+            np.testing.assert_allclose(found[client][: len(wanted)], wanted, atol=1e-6)
+
+
+def test_a_client_that_has_not_been_drawn_keeps_what_it_would_start_from(tiny_model):
+    with simulation_of("pflego", tiny_model) as simulation:
+        (before,) = states_of(simulation, [3, 4])
+        simulation.change_clients(leave=[0, 1])
+        (after,) = states_of(simulation, [1, 2])
+        np.testing.assert_array_equal(after, before)
+        simulation.change_clients(join=two_more())
+        (joined,) = states_of(simulation, [3, 4])
+        assert not np.array_equal(joined[0], before[0])
+        assert not np.array_equal(joined[1], before[1])
+
+
+def test_one_that_joins_is_not_taken_for_the_last_one_that_leaves(tiny_model):
+    with simulation_of("local", tiny_model, per_round=5, local_epochs=1) as simulation:
+        simulation.run_round()
+        simulation.change_clients(leave=[4], join=two_more())
+        assert simulation.data.identities.tolist() == [0, 1, 2, 3, 5, 6]
+
+
+def test_what_a_server_knows_of_pairs_of_clients_follows():
+    def init_server(federation):
+        count = federation.num_clients
+        return {"pairs": tf.fill([count, count], -1.0), "each": [tf.fill([2, count], -2.0)]}
+
+    old = {
+        "pairs": tf.reshape(tf.range(16.0), [4, 4]),
+        "each": [tf.reshape(tf.range(8.0), [2, 4])],
+    }
+    found = regrouped(old, np.array([0, 2, 3, -1]), Federation(4, 2.0, 2), init_server)
+    np.testing.assert_array_equal(
+        found["pairs"], [[0, 2, 3, -1], [8, 10, 11, -1], [12, 14, 15, -1], [-1, -1, -1, -1]]
+    )
+    np.testing.assert_array_equal(found["each"][0], [[0, 2, 3, -2], [4, 6, 7, -2]])
+
+
+def test_members_of_the_last_cohort_that_leave_are_forgotten():
+    cohort = LastCohort(tf.constant([1, 2, 4], tf.int64), tf.constant([[10.0], [20.0], [40.0]]))
+    found = regrouped((cohort,), np.array([0, 2, 3, 4]), Federation(4, 2.0, 2), lambda _: (cohort,))
+    np.testing.assert_array_equal(found[0].ids, [1, 3])
+    np.testing.assert_array_equal(found[0].kept, [[20.0], [40.0]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"leave": [5]}, r"clients' numbers in \[0, 5\); got \[5\]"),
+        ({"leave": [1, 1]}, "each client once"),
+        ({"leave": [0.5]}, "clients' numbers"),
+        ({"leave": range(5)}, "at least one client; got all 5"),
+        ({"leave": [0, 1, 2]}, r"num_clients=2\]; got 3"),
+        ({"participation": pfl.Participation(6, 3)}, "must be the 5 clients"),
+    ],
+)
+def test_a_change_that_cannot_be_changes_nothing(arguments, message, tiny_model):
+    with simulation_of("pflego", tiny_model) as simulation:
+        simulation.run_round()
+        before = states_of(simulation, range(5))
+        with pytest.raises(ValueError, match=message):
+            simulation.change_clients(**arguments)
+        assert simulation.data.num_clients == 5
+        for had, has in zip(before, states_of(simulation, range(5)), strict=True):
+            np.testing.assert_array_equal(has, had)
+
+
+def test_clients_with_other_examples_are_refused(tiny_model):
+    pair = [(np.zeros([2, 3], np.float32), [0, 1])]
+    with (
+        simulation_of("pflego", tiny_model) as simulation,
+        pytest.raises(ValueError, match=r"float32 examples of shape \(4,\) and local labels"),
+    ):
+        simulation.change_clients(join=pfl.from_arrays(pair, pair))
+
+
+def test_a_checkpoint_after_a_change_has_all_states(tiny_model, tmp_path):
+    with simulation_of("pflego", tiny_model, per_round=5) as simulation:
+        simulation.run_round()
+        simulation.save(tmp_path)
+        simulation.change_clients(leave=[0], join=two_more())
+        simulation.run_round()
+        simulation.save(tmp_path)
+        expected, data = states_of(simulation, range(6)), simulation.data
+        participation = simulation.participation
+    algorithm = pfl.build_algorithm("pflego", tiny_model)
+    with pfl.Simulation(algorithm, data, participation, engine="in_process") as restored:
+        restored.restore(tmp_path)
+        assert restored.round_number == 2
+        for had, has in zip(expected, states_of(restored, range(6)), strict=True):
+            np.testing.assert_array_equal(has, had)
+
+
+def test_the_loss_of_the_new_federation_weighs_its_examples(tiny_model):
+    with simulation_of("pflego", tiny_model) as simulation:
+        simulation.change_clients(leave=[1], join=two_more())
+        data, heads = simulation.data, states_of(simulation, range(6))[0]
+        theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
+        expected = 0.0
+        for client in range(6):
+            x, y = network.of_client(data.train, client)
+            head = np.asarray(heads[client][: data.num_classes[client]], np.float64)
+            expected += len(y) / data.train.offsets[-1] * network.loss(theta, head, x, y)
+        assert simulation.evaluate().metrics()["train_loss"] == pytest.approx(expected, rel=1e-5)
