@@ -21,6 +21,7 @@ from tf_pflego.core.algorithm import (
     Weights,
     no_client_state,
 )
+from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
 
 
@@ -100,6 +101,7 @@ def average_body(
     name: str,
     model: SplitModel,
     local_update: Callable[[Weights, Client], Weights],
+    personalize: Rule | None = None,
 ) -> Algorithm:
     """Returns a method that averages the body, while each client's head stays with it.
 
@@ -108,6 +110,7 @@ def average_body(
       model: The model; heads start from Uniform[0, 1), as in PFLEGO.
       local_update: (the server's theta with the client's head, Client) -> both after the client's
         local training.
+      personalize: See `Served`.
     """
 
     def client_update(theta, state, client, round_):
@@ -127,5 +130,5 @@ def average_body(
         init_server=lambda federation: SharedState(model.initial_weights().theta),
         init_client=init_client,
         exchanges=(Exchange(broadcast, client_update, take_mean),),
-        served={"personalized": Served(personal_model, model.predict)},
+        served={"personalized": Served(personal_model, model.predict, personalize=personalize)},
     )

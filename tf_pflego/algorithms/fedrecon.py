@@ -41,6 +41,7 @@ from tf_pflego.core.algorithm import (
     no_client_state,
 )
 from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
 
@@ -102,9 +103,13 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
         loss = model.head_objective(model.features(theta, client.examples), client)
         return Weights(theta, reconstruct(loss, start_of((), client)))
 
-    served = Served(kept_model, model.predict)
-    if not keeps_head:
-        served = Served(lambda server, client: server.theta, model.predict, reconstructed_model)
+    learns_on = head_rule(model)
+    if keeps_head:
+        served = Served(kept_model, model.predict, personalize=learns_on)
+    else:
+        served = Served(
+            lambda server, client: server.theta, model.predict, reconstructed_model, learns_on
+        )
     return Algorithm(
         name="fedrecon",
         model=model,

@@ -37,6 +37,7 @@ from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
 from tf_pflego.core.local_training import FULL_BATCH, StepsOrMiniBatches
 from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
 
@@ -78,4 +79,4 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
 
         return Weights(config.minimize(loss, weights.theta, client, body_passes), head)
 
-    return average_body("fedrep", model, local_update)
+    return average_body("fedrep", model, local_update, head_rule(model))

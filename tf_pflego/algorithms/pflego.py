@@ -45,6 +45,7 @@ import tensorflow as tf
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
+from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
 
@@ -124,11 +125,13 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     def personal_model(server, client):
         return Weights(server.theta, client.head)
 
+    learns_on = head_rule(model, config.head_solver, config.client_learning_rate)
+
     return Algorithm(
         name="pflego",
         model=model,
         init_server=init_server,
         init_client=init_client,
         exchanges=(Exchange(broadcast, client_update, server_update),),
-        served={"personalized": Served(personal_model, model.predict)},
+        served={"personalized": Served(personal_model, model.predict, personalize=learns_on)},
     )

@@ -12,7 +12,7 @@ _UNROLLED_STEPS = 7
 def gradient_descent(
     objective: HeadObjective,
     head: tf.Tensor,
-    steps: int,
+    steps: "int | tf.Tensor",
     rate: "float | tf.Tensor",
     momentum: float = 0.0,
 ) -> tf.Tensor:
@@ -21,7 +21,7 @@ def gradient_descent(
     Args:
       objective: The client's loss.
       head: [K, M + 1]; the rows of absent classes stay as they are.
-      steps: How many steps; with 0, the head is returned as it is.
+      steps: How many steps, a number or a tensor; with 0, the head is returned as it is.
       rate: The learning rate.
       momentum: m; a step moves by -rate v, where v <- m v + gradient starts from 0.
     """
@@ -31,10 +31,13 @@ def gradient_descent(
 
 
 def minimize(
-    objective: HeadObjective, head: tf.Tensor, steps: int, optimizer: optimizers.Optimizer
+    objective: HeadObjective,
+    head: tf.Tensor,
+    steps: "int | tf.Tensor",
+    optimizer: optimizers.Optimizer,
 ) -> tf.Tensor:
     """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
-    if steps == 0 or objective.rows == 1:  # With one class the loss is 0.
+    if are_none(steps) or objective.rows == 1:  # With one class the loss is 0.
         return head
 
     def step(wide, state):
@@ -45,13 +48,18 @@ def minimize(
     return objective.narrow(_repeat(step, (wide, optimizer.init(wide)), steps)[0], head)
 
 
+def are_none(steps: "int | tf.Tensor") -> bool:
+    """Returns whether it is known, while a graph is being built, that there are no steps."""
+    return not tf.is_tensor(steps) and steps == 0
+
+
 def _descend_two_classes(objective, head, steps, rate):
     """Follows only d = W_1 - W_0, since the gradient's two rows are each other's negative.
 
     Products with a matrix then become products with a vector. The error of class 1 is
     sigmoid(d . phi) - y and that of class 0 is its negative, so d moves twice as far as either row.
     """
-    if steps == 0:
+    if are_none(steps):
         return head
     targets, rates = objective.targets[1][:, None], 2 * rate * objective.example_weight
 
@@ -69,6 +77,14 @@ def _descend_two_classes(objective, head, steps, rate):
 
 def _repeat(step, carry, steps):
     """Returns step(*step(*... carry)), `steps` times."""
+
+    if tf.is_tensor(steps):
+        _, carry = tf.while_loop(
+            lambda k, _: k < steps,
+            lambda k, carry: (k + 1, step(*carry)),
+            (tf.constant(0), carry),
+        )
+        return carry
 
     def block(k, carry):
         for _ in range(_UNROLLED_STEPS):

@@ -11,7 +11,7 @@ equal `steps` cost about the same.
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
-from tf_pflego.models.head_descent import gradient_descent, minimize
+from tf_pflego.models.head_descent import are_none, gradient_descent, minimize
 from tf_pflego.models.head_objective import HeadObjective
 
 SOLVERS = ("gd", "momentum", "adam", "newton")
@@ -25,7 +25,7 @@ _MOST_HALVINGS = 10
 def solve(
     objective: HeadObjective,
     head: tf.Tensor,
-    steps: int,
+    steps: "int | tf.Tensor",
     solver: str,
     rate: "float | tf.Tensor",
 ) -> tf.Tensor:
@@ -34,11 +34,11 @@ def solve(
     Args:
       objective: The client's loss.
       head: [K, M + 1], the head to start from; the rows of absent classes stay as they are.
-      steps: How many steps.
+      steps: How many steps, a number or a tensor.
       solver: One of `SOLVERS`; newton takes one Newton step, by conjugate gradients, per ten steps.
       rate: The learning rate; newton needs none.
     """
-    if steps == 0 or objective.rows == 1:
+    if are_none(steps) or objective.rows == 1:
         return head
     run = {"gd": gradient_descent, "momentum": _momentum, "adam": _adam, "newton": _newton}[solver]
     solved = run(objective, head, steps, rate)
@@ -101,7 +101,8 @@ def _newton(objective, head, steps, rate):
         )
         return k + 1, wide - share * direction
 
-    newton_steps = max(1, steps // (_CONJUGATE_STEPS + 1))
+    least, most = (tf.minimum, tf.maximum) if tf.is_tensor(steps) else (min, max)
+    newton_steps = least(steps, most(1, steps // (_CONJUGATE_STEPS + 1)))
     return objective.narrow(_loop(step, newton_steps, objective.widen(head)), head)
 
 

@@ -1,0 +1,89 @@
+"""How models learn on where they serve, beside float64 gradient steps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.oracles import network
+from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.models.personalization import head_rule, network_rule
+
+
+@pytest.fixture(name="start")
+def start_fixture(tiny_model):
+    weights = tiny_model.initial_weights()
+    return Weights(
+        weights.theta, tf.constant(np.random.default_rng(0).normal(size=(3, 6)), "float")
+    )
+
+
+def client_of(data, client):
+    examples, labels = data.train.of(client)
+    count, classes = tf.constant(len(labels)), tf.constant(data.num_classes[client])
+    return Client(
+        tf.constant(examples), tf.constant(labels), count, classes, tf.constant(0.3), tf.zeros(2)
+    )
+
+
+def called(rule, weights, client, steps, rate):
+    """Returns the result with steps and rate as tensors of a graph, as an exported model has it."""
+    function = tf.function(rule, autograph=False)
+    return function(weights, client, tf.constant(steps), tf.constant(rate, tf.float32))
+
+
+def descended(data, client, weights, steps, rate, on_theta):
+    theta = [np.asarray(leaf, np.float64) for leaf in weights.theta]
+    head = np.asarray(weights.head, np.float64)
+    rows = data.num_classes[client]
+    x, y = network.of_client(data.train, client)
+    for _ in range(steps):
+        g_theta, g_head = network.gradients(theta, head[:rows], x, y)
+        if on_theta:
+            theta = [w - rate * g for w, g in zip(theta, g_theta, strict=True)]
+        head = np.concatenate([head[:rows] - rate * g_head, head[rows:]])
+    return theta, head
+
+
+@pytest.mark.parametrize("client", [0, 1], ids=["two of three classes", "three classes"])
+@pytest.mark.parametrize("steps", [0, 1, 23])
+@pytest.mark.parametrize("on_theta", [False, True], ids=["head", "network"])
+def test_a_model_learns_on_by_gradient_steps(
+    client, steps, on_theta, start, tiny_model, tiny_clients
+):
+    rule = (network_rule if on_theta else head_rule)(tiny_model)
+    found = called(rule, start, client_of(tiny_clients, client), steps, 0.1)
+    theta, head = descended(tiny_clients, client, start, steps, 0.1, on_theta)
+    np.testing.assert_allclose(found.head, head, atol=1e-5)
+    for leaf, wanted in zip(found.theta, theta, strict=True):
+        np.testing.assert_allclose(leaf, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["gd", "momentum", "newton"])
+def test_the_automatic_rate_lowers_the_loss(solver, start, tiny_model, tiny_clients):
+    client = client_of(tiny_clients, 1)
+    found = called(head_rule(tiny_model, solver), start, client, 30, 0.0)
+    before, after = (float(tiny_model.loss(weights, client)) for weights in (start, found))
+    assert after < 0.7 * before
+    assert all(np.array_equal(a, b) for a, b in zip(found.theta, start.theta, strict=True))
+
+
+@pytest.mark.parametrize("solver", ["gd", "adam"])
+def test_a_rate_that_is_far_too_large_does_not_raise_the_loss(
+    solver, start, tiny_model, tiny_clients
+):
+    client = client_of(tiny_clients, 1)
+    found = called(head_rule(tiny_model, solver), start, client, 10, 1e6)
+    assert float(tiny_model.loss(found, client)) <= float(tiny_model.loss(start, client))
+
+
+def test_adam_without_a_rate_takes_that_of_the_run(start, tiny_model, tiny_clients):
+    client = client_of(tiny_clients, 1)
+    rule = head_rule(tiny_model, "adam", adam_rate=0.02)
+    automatic, given = (called(rule, start, client, 10, rate) for rate in (0.0, 0.02))
+    np.testing.assert_array_equal(automatic.head, given.head)
+    assert not np.array_equal(automatic.head, start.head)
+
+
+def test_with_no_rate_a_network_stays(start, tiny_model, tiny_clients):
+    found = called(network_rule(tiny_model), start, client_of(tiny_clients, 1), 10, 0.0)
+    np.testing.assert_array_equal(found.head, start.head)

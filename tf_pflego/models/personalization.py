@@ -1,0 +1,62 @@
+"""How a client's model learns on where it serves: the rules for `Served.personalize`.
+
+Both take all examples that they are given in each step. Examples that come in mini-batches are
+given batch by batch, for one step each.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.local_training import gradient
+from tf_pflego.models.head_solvers import automatic_rate, solve
+from tf_pflego.models.split import SplitModel
+
+Rule = Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]
+
+
+def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float = 0.0) -> Rule:
+    """Returns the rule of methods whose clients train their heads over a fixed body.
+
+    The features are computed once, and the loss does not rise; see `models.head_solvers`. The
+    automatic learning rate is one over the curvature of the loss at the head.
+
+    Args:
+      model: The model.
+      solver: One of `SOLVERS`.
+      adam_rate: What stands in the place of the automatic rate if the solver is Adam, which has
+        none.
+    """
+
+    def personalize(weights, client, steps, learning_rate):
+        features = model.features(weights.theta, client.examples)
+        objective = model.head_objective(features, client)
+        if solver == "adam":
+            automatic = adam_rate
+        else:
+            automatic = automatic_rate(objective, weights.head, solver, largest=float("inf"))
+        rate = tf.where(learning_rate > 0, learning_rate, automatic)
+        return weights._replace(head=solve(objective, weights.head, steps, solver, rate))
+
+    return personalize
+
+
+def network_rule(model: SplitModel) -> Rule:
+    """Returns the rule of all other methods: gradient steps on body and head.
+
+    It has no automatic learning rate: with a rate of 0 nothing moves.
+
+    Args:
+      model: The model.
+    """
+
+    def personalize(weights, client, steps, learning_rate):
+        def step(k, weights):
+            slope = gradient(lambda at: model.loss(at, client), weights)
+            return k + 1, nests.subtract(weights, nests.scale(learning_rate, slope))
+
+        return tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights))[1]
+
+    return personalize
