@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import data, experiment
+from tf_pflego.algorithms import REGISTRY
 from tf_pflego.config import RunConfig
 from tf_pflego.data.datasets import NAMES
 from tf_pflego.metrics import RunDirectoryError
@@ -91,13 +92,14 @@ class StoredRun:
         try:
             content = path.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]  # A run may be writing the next line.
-            records = [json.loads(line) for line in whole.splitlines()]
+            records = [dict(json.loads(line)) for line in whole.splitlines()]
             names = dict.fromkeys(name for record in records for name in record)
             rows = {name: [record.get(name, np.nan) for record in records] for name in names}
-            columns = {name: np.array(row) for name, row in rows.items()}
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+            if any("round" not in record for record in records):
+                raise ValueError("a line has no round")
+        except (OSError, ValueError, TypeError) as error:
             raise self._damaged(path.name, error) from error
-        return columns
+        return {name: np.array(row) for name, row in rows.items()}
 
     @functools.cached_property
     def clients(self) -> data.ClientData:
@@ -149,9 +151,7 @@ class StoredRun:
         run_config = dataclasses.replace(
             self._run_config, engine=engine or self.configuration["engine"]
         )
-        simulation = experiment.build_simulation(
-            run_config, self.clients, **self._hyper_parameters
-        )
+        simulation = experiment.build_simulation(run_config, self.clients, **self._hyper_parameters)
         try:
             self._restore(simulation, checkpoints)
         except BaseException:
@@ -199,6 +199,11 @@ class StoredRun:
         """Returns the RunConfig and the algorithm's hyper-parameters."""
         names = {field.name for field in dataclasses.fields(RunConfig)}
         try:
+            missing = {"algorithm", "dataset", "engine", "seed"} - self.configuration.keys()
+            if missing:
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+            if not isinstance(self.configuration["dataset"], str):
+                raise ValueError(f"dataset is {self.configuration['dataset']!r}")
             own = {name: value for name, value in self.configuration.items() if name in names}
             # These tell how a run writes its directory, which is not done here.
             own |= {"overwrite": False, "resume": False}
@@ -206,12 +211,13 @@ class StoredRun:
                 own["data_dir"] = os.fspath(data_dir)
             if not self._has_dataset:
                 del own["dataset"]
-            missing = {"algorithm", "dataset", "engine", "seed"} - self.configuration.keys()
-            if missing:
-                raise ValueError(f"it has no {', '.join(sorted(missing))}")
-            others = self.configuration.keys() - names
-            return RunConfig(**own), {name: self.configuration[name] for name in others}
-        except (ValueError, TypeError, KeyError) as error:
+            others = {
+                name: value for name, value in self.configuration.items() if name not in names
+            }
+            run_config = RunConfig(**own)
+            REGISTRY[run_config.algorithm][0](**others)  # It checks its hyper-parameters.
+            return run_config, others
+        except (ValueError, TypeError) as error:
             raise self._damaged("config.json", error) from error
 
     def _json(self, name):

@@ -320,12 +320,16 @@ def _checked_class_names(names, num_classes):
                 f"`class_names` must be text; got {name!r}. Give every class its name, in the "
                 "order of the labels."
             )
-    if len(names) < num_classes or len(set(names)) < len(names) or "" in names:
-        repeated = sorted(name for name in set(names) if names.count(name) > 1)
-        got = f"{len(names)} names" + (f", with {repeated[0]!r} twice" if repeated else "")
+    first_wrong = None
+    for position, name in enumerate(names):
+        if not name or len(name.splitlines()) != 1 or name in names[:position]:
+            first_wrong = name
+            break
+    if len(names) < num_classes or first_wrong is not None:
+        got = f"{len(names)} names" if first_wrong is None else repr(first_wrong)
         raise ValueError(
-            f"`class_names` must be different names of all {num_classes} global classes; got "
-            f"{got}. Give every class its name, in the order of the labels."
+            f"`class_names` must be different names, of one line each, of all {num_classes} global "
+            f"classes; got {got}. Give every class its name, in the order of the labels."
         )
     return names
 

@@ -173,12 +173,23 @@ def assemble(
     dense.set_weights([head[:, :-1].T, head[:, -1]])
     probabilities = layers.Softmax(dtype="float32", name=PROBABILITIES)(logits)
     model = tf.keras.Model(inputs, probabilities, name="client_model")
-    # Keras saves a layer that is an attribute of a model with it, so that files have the names.
+    # Keras 2 saves a layer that is an attribute of a model with it; Keras 3 does not. A vocabulary
+    # that is given later would be among the model's weights.
     model.class_lookup = layers.StringLookup(
         vocabulary=list(class_names), num_oov_indices=0, invert=True, name=CLASS_NAMES
     )
+    _forget_eager_initializers()
     model.class_names = class_names
     return model
+
+
+def _forget_eager_initializers():
+    """Takes out of the default graph what TensorFlow notes there for a table that is made eagerly.
+
+    It is None, and brings up a warning whenever a graph is exported later.
+    """
+    initializers = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
+    initializers[:] = [operation for operation in initializers if operation is not None]
 
 
 def logits_model(model: "tf.keras.Model") -> "tf.keras.Model":
