@@ -152,6 +152,7 @@ def _train_new_clients(run_config, simulation, clients):
 def run(
     run_config: config.RunConfig,
     on_round: Callable[[dict], None] | None = None,
+    clients: data.ClientData | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -159,14 +160,18 @@ def run(
     Args:
       run_config: The run.
       on_round: Called with the metrics of each round, when they are written.
+      clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
+        The output directory has the name of their dataset, and their partition if they have one.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
       ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
     """
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, on_round)
+        return _run(run_config, hyper_parameters, on_round, clients)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
+    if clients is not None:
+        configuration["dataset"] = clients.dataset
     with RunDirectory(
         run_config.output_dir,
         configuration,
@@ -181,11 +186,11 @@ def run(
                 file=sys.stderr,
             )
             return directory.finished
-        return _run(run_config, hyper_parameters, on_round, directory)
+        return _run(run_config, hyper_parameters, on_round, clients, directory)
 
 
-def _run(run_config, hyper_parameters, on_round, directory=None):
-    clients = load_clients(run_config)
+def _run(run_config, hyper_parameters, on_round, clients, directory=None):
+    clients = load_clients(run_config) if clients is None else clients
     every = run_config.checkpoint_every if directory is not None else 0
     with build_simulation(run_config, clients, **hyper_parameters) as simulation:
         records = []

@@ -4,6 +4,8 @@ import ast
 import dataclasses
 import pathlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -96,6 +98,61 @@ def test_functions_are_pure(case):
 def test_evaluation_repeats(case):
     first, second = (leaves(tuple(case[2].evaluate_all().values())) for _ in range(2))
     assert_identical(first, second)
+
+
+def test_a_clients_model_predicts_what_the_run_does(case):
+    """Its hits are the evaluation's, and so is its loss, which moves with every weight."""
+    algorithm, clients, simulation = case
+    simulation.run_round()
+    for name, evaluation in simulation.evaluate_all().items():
+        for client in range(clients.num_clients):
+            model = simulation.client_model(client, name)
+            examples, labels = clients.test.of(client)
+            probabilities = model.predict(examples, verbose=0)
+            own = clients.num_classes[client]
+            all_classes = algorithm.model.num_outputs(own)
+            assert probabilities.shape == (len(labels), all_classes)
+            hits = np.sum(probabilities.argmax(axis=1) == labels)
+            assert hits == evaluation.test_hits[client]
+            examples, labels = clients.train.of(client)
+            probabilities = model.predict(examples, verbose=0).astype(np.float64)
+            loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()
+            assert loss == pytest.approx(evaluation.train_loss[client], rel=2e-6)
+            absent = [f"absent_{k}" for k in range(own, all_classes)]
+            assert [*model.class_names] == [*map(str, range(own)), *absent]
+
+
+# What a user's program does that has nothing but TensorFlow.
+LOADING = """
+import pathlib, sys
+import numpy as np
+import tensorflow as tf
+for path in map(pathlib.Path, sys.argv[1:]):
+    model = tf.keras.models.load_model(path)
+    expected = np.load(path.with_suffix(".npz"))
+    np.testing.assert_array_equal(model.predict(expected["raw"], verbose=0), expected["found"])
+    assert model.get_layer("class_names").get_vocabulary() == expected["names"].tolist()
+    print(path.stem)
+assert "tf_pflego" not in sys.modules
+"""
+
+
+def test_keras_alone_loads_every_methods_client_models(tiny_model, tiny_clients, tmp_path):
+    raw, paths = tiny_clients.test.examples, []
+    for method in NAMES:
+        algorithm = build(method, tiny_model)
+        simulation = simulation_of(algorithm, tiny_clients)
+        for name in algorithm.served:
+            model = simulation.client_model(0, name)
+            paths.append(tmp_path / f"{method}_{name}.keras")
+            model.save(paths[-1])
+            found = model.predict(raw, verbose=0)
+            names = np.array(model.class_names)
+            np.savez(paths[-1].with_suffix(".npz"), raw=raw, found=found, names=names)
+    command = [sys.executable, "-c", LOADING, *map(str, paths)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == [path.stem for path in paths]
 
 
 def test_a_round_that_is_broken_off_has_moved_nothing(case):

@@ -63,14 +63,16 @@ class ClientData:
       dataset: Name of the dataset.
       classes: For each client its global classes, ascending. The default is what the partition
         says, or else 0 .. K_i - 1.
+      class_names: The names of the global classes, in their order; None for their numbers.
       identities: [I] int64, one number per client, from which its random draws follow. It stays
         with the client when others join or leave, which changes the clients' positions. The
         default is 0 .. I - 1.
 
     Raises:
-      TypeError: Examples are no numbers, or labels, offsets or classes no integers.
+      TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
       ValueError: The arrays do not fit together, a client has no examples or no class, a label or
-        class is out of its range, a float is not finite, or an integer does not fit int32.
+        class is out of its range, a float is not finite, an integer does not fit int32, or a class
+        has no name of its own.
     """
 
     train: ClientSplit
@@ -80,6 +82,7 @@ class ClientData:
     partition: partition_lib.Partition | None = None
     dataset: str = "custom"
     classes: tuple[np.ndarray, ...] | None = None
+    class_names: tuple[str, ...] | None = None
     identities: np.ndarray | None = None
 
     def __post_init__(self):
@@ -106,10 +109,16 @@ class ClientData:
         else:
             classes = _checked_classes(classes, num_classes, self.label_space, splits)
         identities = _checked_identities(self.identities, len(num_classes))
+        names = self.class_names
+        if names is not None:
+            most = num_classes.max() if self.label_space == "global" else 0
+            largest = max(int(own[-1]) for own in classes)
+            names = _checked_class_names(names, max(int(most), largest + 1))
         stored = {
             **splits,
             "num_classes": num_classes,
             "classes": classes,
+            "class_names": names,
             "identities": identities,
         }
         for field, value in stored.items():
@@ -131,6 +140,14 @@ class ClientData:
         """The dtype in which a model sees examples: float32, or int32 for integers but uint8."""
         return tf.int32 if self.train.examples.dtype == np.int32 else tf.float32
 
+    def class_names_of(self, client_id: int) -> tuple[str, ...]:
+        """Returns the names of the K_i classes that a client's labels 0 .. K_i - 1 stand for."""
+        classes = self.classes[client_id]
+        if self.label_space == "global":
+            classes = np.arange(self.num_classes[client_id])
+        names = self.class_names
+        return tuple(str(own) if names is None else names[own] for own in classes)
+
     def part(self, start: int, stop: int) -> "ClientData":
         """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0."""
         splits = []
@@ -144,6 +161,7 @@ class ClientData:
             self.label_space,
             dataset=self.dataset,
             classes=self.classes[start:stop],
+            class_names=self.class_names,
         )
 
     def without(self, client_ids: Sequence[int]) -> "ClientData":
@@ -160,6 +178,7 @@ class ClientData:
             self.label_space,
             dataset=self.dataset,
             classes=tuple(self.classes[client] for client in stay),
+            class_names=self.class_names,
             identities=self.identities[stay],
         )
 
@@ -194,6 +213,7 @@ class ClientData:
             self.label_space,
             dataset=self.dataset,
             classes=(*self.classes, *others.classes),
+            class_names=self.class_names,
             identities=np.concatenate([self.identities, new]),
         )
 
@@ -246,7 +266,14 @@ def federate(
     num_classes = np.diff(class_offsets)
     if label_space == "global":
         num_classes = np.full(partition.num_clients, dataset.num_classes)
-    return ClientData(*splits, num_classes, label_space, partition, dataset.name)
+    return ClientData(
+        *splits,
+        num_classes,
+        label_space,
+        partition,
+        dataset.name,
+        class_names=dataset.class_names,
+    )
 
 
 def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
@@ -370,6 +397,29 @@ def _checked_classes(classes, num_classes, label_space, splits):
         for name, split in splits.items():
             checks.positions_among_classes(name, split.labels, split.offsets, flat, offsets)
     return partition_lib.parted(flat, offsets)
+
+
+def _checked_class_names(names, num_classes):
+    """Returns the names of `num_classes` global classes, or of more, as a tuple."""
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"`class_names` must be text; got {name!r}. Give every class its name, in the "
+                "order of the labels."
+            )
+    first_wrong = None
+    for position, name in enumerate(names):
+        if not name or len(name.splitlines()) != 1 or name in names[:position]:
+            first_wrong = name
+            break
+    if len(names) < num_classes or first_wrong is not None:
+        got = f"{len(names)} names" if first_wrong is None else repr(first_wrong)
+        raise ValueError(
+            f"`class_names` must be different names, of one line each, of all {num_classes} global "
+            f"classes; got {got}. Give every class its name, in the order of the labels."
+        )
+    return names
 
 
 def _checked_indices(split, partition, indices, num_examples):

@@ -55,12 +55,14 @@ class Dataset:
       train: Training examples; all examples where `test` is None.
       test: Test examples, or None if the partition is to split `train`.
       num_classes: C, number of global classes.
+      class_names: Their C names, in the order of the labels; None if they have only numbers.
     """
 
     name: str
     train: Examples
     test: Examples | None
     num_classes: int
+    class_names: tuple[str, ...] | None = None
 
 
 def load(
@@ -102,7 +104,8 @@ def load(
     else:
         train = _examples(builder, "train+validation" if name == "organamnist" else "train")
         test = _examples(builder, "test")
-    return Dataset(name, train, test, builder.info.features["label"].num_classes)
+    label = builder.info.features["label"]
+    return Dataset(name, train, test, label.num_classes, tuple(label.names))
 
 
 def merged(dataset: Dataset) -> Dataset:

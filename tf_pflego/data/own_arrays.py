@@ -17,6 +17,7 @@ def from_arrays(
     label_space: str = "local",
     num_classes: int | None = None,
     name: str = "custom",
+    class_names: Sequence[str] | None = None,
 ) -> ClientData:
     """Returns clients with the examples and labels that a user has for each of them.
 
@@ -30,6 +31,8 @@ def from_arrays(
       num_classes: C, the number of global classes; None for one more than the largest label. It is
         needed only in the global label space, if some last class occurs nowhere.
       name: Name of the dataset.
+      class_names: The names of the global classes, in the order of the labels; None for their
+        numbers.
 
     Raises:
       TypeError: A client has no pair of examples and labels, its labels are no integers, or its
@@ -62,6 +65,7 @@ def from_arrays(
         label_space,
         dataset=name,
         classes=partition_lib.parted(classes, class_offsets),
+        class_names=class_names,
     )
 
 

@@ -100,13 +100,13 @@ class RunDirectory:
         self._lock.release()
 
     def begin(
-        self, simulation: Simulation, partition: Partition, versions: dict[str, Any]
+        self, simulation: Simulation, partition: Partition | None, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Starts the run, or restores the state from which it goes on.
 
         Args:
           simulation: The simulation, before its first round.
-          partition: Which examples the clients have.
+          partition: Which examples the clients have; None if these come from no dataset.
           versions: Those of the program and of what it uses.
 
         Returns:
@@ -119,10 +119,11 @@ class RunDirectory:
         for name in _FILES:
             _remove(self._work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
-        held = io.BytesIO()
-        partition.save(held)
-        with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
-            stream.write(held.getvalue())
+        if partition is not None:
+            held = io.BytesIO()
+            partition.save(held)
+            with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
+                stream.write(held.getvalue())
         self._metrics = open(self._work / _METRICS, "wb")
         self._held = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tf_pflego.models import graphs, normalization, pooling
+from tf_pflego.models import cloning, graphs, normalization, pooling
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset(
@@ -60,6 +60,7 @@ class Body:
         example = _example_spec(model, example_shape)
         self.example_shape, self.example_dtype = tuple(example.shape[1:]), example.dtype
         weights = model.trainable_variables
+        self._cloning = cloning.Cloning(model, example)
         self.theta_names = tuple(getattr(weight, "path", weight.name) for weight in weights)
         _check_weights(weights, self.theta_names)
         self.initial_theta = [np.array(weight) for weight in weights]
@@ -87,6 +88,19 @@ class Body:
                 f"{examples.dtype.name}. Cast them first."
             )
         return self._function(list(theta), examples)
+
+    def clone(self, theta: Sequence[Any]) -> "tf.keras.Model":
+        """Returns a Keras model of its own that computes phi(x; theta).
+
+        It is made of layers as the body's, which is left as it is.
+
+        Args:
+          theta: Arrays or tensors like `initial_theta`.
+
+        Raises:
+          ValueError: The body cannot be copied; the message says why, and what to do.
+        """
+        return self._cloning(theta)
 
     def _differentiable(self, theta, examples):
         parts = self._graphs

@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -108,6 +109,14 @@ class SplitModel:
     def uniform_head(self, seed: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
         """Returns a head [K, M + 1] of Uniform[0, 1) for a client with so many classes."""
         return head_lib.uniform(seed, num_classes, self.num_classes, self.num_features)
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Returns among how many classes a client with `num_classes` predicts."""
+        return self.num_classes if self._shares_classifier else int(num_classes)
+
+    def keras_body(self, theta: Sequence[Any]) -> "tf.keras.Model":
+        """Returns the body with the weights `theta` as a Keras model; see `Body.clone`."""
+        return self._body.clone(theta)
 
     def features(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, for examples [n, *example_shape]."""

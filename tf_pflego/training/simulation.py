@@ -22,6 +22,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.core.regrouping import regrouped
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
+from tf_pflego.serving import ClientModels
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
 from tf_pflego.training.identity import differences, identity
@@ -250,6 +251,52 @@ class Simulation:
             )
             for name, found in statistics.items()
         }
+
+    def client_model(self, client: int, name: str | None = None) -> "tf.keras.Model":
+        """Returns a client's model, as it would be served now, as a Keras model of its own.
+
+        It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It gives
+        probabilities [n, K_i] of the client's classes, those that its labels 0 .. K_i - 1 stand
+        for; classes that it does not have are cut off. Only where all clients share a classifier of
+        more than K_i classes, the run predicts among all of these, and the model does so too: the
+        others are called `absent_K`. Its predictions are the run's; clients that adapt the weights
+        before they use them have done so.
+
+        Its layer `logits` gives the logits. It is made of standard layers and of layers as the
+        body's, so that `model.save("client.keras")` makes a file that Keras loads without this
+        package; classes of layers of the user's own it needs of course. The attribute `class_names`
+        has the names of the classes, and so has the layer `class_names`, which is saved too:
+        `get_layer("class_names").get_vocabulary()`.
+
+        Args:
+          client: The client's id.
+          name: Which of the models that the algorithm serves; None for the first, which plain
+            metrics are of.
+
+        Raises:
+          ValueError: There is no such client or model, or the body cannot be copied, or the
+            algorithm serves something else than body and head.
+        """
+        return self._client_models.model(client, name)
+
+    def served_weights(self, client: int, name: str | None = None) -> Structure:
+        """Returns what a client predicts with, as it would be served now.
+
+        Args:
+          client: The client's id.
+          name: As in `client_model`.
+
+        Returns:
+          The weights for `predict` of that `Served`; those of body and head are `Weights`.
+
+        Raises:
+          ValueError: There is no such client or model.
+        """
+        return self._client_models.weights(client, name)
+
+    @functools.cached_property
+    def _client_models(self):
+        return ClientModels(self)
 
     def run(
         self,

@@ -1,0 +1,222 @@
+"""A client's model takes what the data have, gives the run's predictions, and leaves the body be."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.models.test_body import BODIES, InInference, live_normalization, sequential
+from tf_pflego.models.body import Body
+from tf_pflego.serving.client_models import logits_model
+
+# float32: Keras adds in another order.
+TOLERANCE = 1e-6
+layers = tf.keras.layers
+
+
+def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
+    count = clients.num_classes.max() if num_classes is None else num_classes
+    model = pfl.SplitModel(body, count, example_shape=clients.example_shape)
+    algorithm = pfl.build_algorithm(name, model, **hyper_parameters)
+    drawn = pfl.Participation(clients.num_clients, clients.num_clients)
+    return pfl.Simulation(algorithm, clients, drawn, "in_process")
+
+
+def clients_of(draw, labels=((5, 9), (2, 5, 9)), **arguments):
+    """Two clients, the first with two classes and the second with three."""
+    pairs = [(draw(4 * len(own)), np.tile(own, 4)) for own in labels]
+    return pfl.from_arrays(pairs, pairs, **arguments)
+
+
+def images(count):
+    return np.random.default_rng(count).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)
+
+
+def small_cnn(name="body"):
+    then = layers.Conv2D(3, 3, activation="relu"), layers.Flatten()
+    return tf.keras.Sequential([tf.keras.Input((6, 6, 1)), *then], name=name)
+
+
+def logits_of(simulation, client, raw):
+    """Returns what the algorithm's own functions make of examples as a model sees them."""
+    served = next(iter(simulation.algorithm.served.values()))
+    weights = simulation.served_weights(client)
+    return served.predict(weights, tf.constant(raw), simulation.data.num_classes[client]).numpy()
+
+
+def test_it_takes_images_from_0_to_255_and_cuts_what_the_client_has_not():
+    simulation = simulation_of(small_cnn(), clients_of(images))
+    simulation.run_round()
+    for client, names in enumerate([("5", "9"), ("2", "5", "9")]):
+        model, raw = simulation.client_model(client), images(20)
+        assert model.input_shape == (None, 6, 6, 1) and model.input.dtype == tf.uint8
+        expected = logits_of(simulation, client, raw.astype(np.float32) / np.float32(255))
+        logits = logits_model(model).predict(raw, verbose=0)
+        largest = np.abs(logits).max()
+        np.testing.assert_allclose(logits, expected[:, : len(names)], atol=TOLERANCE * largest)
+        np.testing.assert_allclose(
+            model.predict(raw, verbose=0), tf.nn.softmax(expected)[:, : len(names)], atol=TOLERANCE
+        )
+        assert tuple(model.class_names) == names
+
+
+def test_tokens_stay_integers():
+    draw = lambda count: np.random.default_rng(count).integers(0, 11, (count, 5))  # noqa: E731
+    simulation = simulation_of(BODIES["both ways, masked"][1](), clients_of(draw))
+    model, raw = simulation.client_model(1), draw(9)
+    expected = logits_of(simulation, 1, raw.astype(np.int32))
+    np.testing.assert_allclose(
+        model.predict(raw, verbose=0), tf.nn.softmax(expected), atol=TOLERANCE
+    )
+
+
+def test_class_names_are_those_of_the_clients_classes(tmp_path):
+    names = [f"class/{k} ü" for k in range(10)]
+    simulation = simulation_of(small_cnn(), clients_of(images, class_names=names))
+    model = simulation.client_model(0)
+    assert [*model.class_names] == [names[5], names[9]]
+    model.save(tmp_path / "client.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "client.keras")
+    assert loaded.get_layer("class_names").get_vocabulary() == [names[5], names[9]]
+    raw = images(7)
+    predicted = loaded.predict(raw, verbose=0).argmax(axis=1)
+    as_text = loaded.get_layer("class_names")(predicted).numpy()
+    assert [text.decode() for text in as_text] == [[names[5], names[9]][k] for k in predicted]
+
+
+def test_in_the_global_label_space_a_client_chooses_among_all_classes():
+    clients = clients_of(images, label_space="global", num_classes=10)
+    model = simulation_of(small_cnn(), clients, "fedavg").client_model(0)
+    assert model.output_shape == (None, 10)
+    assert [*model.class_names] == [str(k) for k in range(10)]
+
+
+def test_a_shared_classifier_has_outputs_that_a_client_lacks():
+    """Those of the run, which counts them as wrong; a head of its own has none."""
+    clients = clients_of(images)
+    model = simulation_of(small_cnn(), clients, "fedavg", num_classes=4).client_model(0)
+    assert [*model.class_names] == ["5", "9", "absent_2", "absent_3"]
+    model = simulation_of(small_cnn(), clients, "fedper", num_classes=4).client_model(0)
+    assert [*model.class_names] == ["5", "9"]
+
+
+def test_the_users_body_and_the_run_stay_as_they_were():
+    body = small_cnn()
+    before = body.get_weights()
+    simulation = simulation_of(body, clients_of(images))
+    simulation.run_round()
+    first, second = simulation.client_model(0), simulation.client_model(0)
+    raw = images(5)
+    expected = second.predict(raw, verbose=0)
+    first.set_weights([w + 1 for w in first.get_weights()])
+    for weight, now in zip(before, body.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, now)
+    np.testing.assert_array_equal(second.predict(raw, verbose=0), expected)
+    np.testing.assert_array_equal(simulation.client_model(0).predict(raw, verbose=0), expected)
+
+
+def test_a_client_is_fine_tuned_as_in_the_evaluation_of_its_round():
+    """With a head that is drawn anew from the seed of client and round."""
+    clients = clients_of(images)
+    simulation = simulation_of(small_cnn(), clients, "fedrecon", head_start="anew", local_steps=2)
+    seen = []
+    for _ in range(2):
+        simulation.run_round()
+        evaluation = simulation.evaluate()
+        for client in range(2):
+            raw, labels = clients.train.of(client)
+            p = simulation.client_model(client).predict(raw, verbose=0).astype(np.float64)
+            loss = -np.log(p[np.arange(len(labels)), labels]).mean()
+            assert loss == pytest.approx(evaluation.train_loss[client], rel=1e-5)
+            seen.append(loss)
+    assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in BODIES if "inference" not in name and "," not in name]
+)
+def test_a_body_is_copied(name):
+    shape, build = BODIES[name]
+    model = build()
+    body = Body(model, shape)
+    rng = np.random.default_rng(3)
+    theta = [w + rng.normal(0, 0.1, w.shape).astype(np.float32) for w in body.initial_theta]
+    for variable in model.non_trainable_weights:  # The copy has the constants of the function.
+        variable.assign_add(tf.ones_like(variable))
+    x = rng.integers(0, 11, (6, *shape)) if "tokens" in name else rng.normal(size=(6, *shape))
+    x = tf.cast(x, body.example_dtype)
+    expected = body(theta, x)
+    np.testing.assert_allclose(body.clone(theta)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+class Described(InInference):
+    """A layer of the user's own that Keras can make again; its batch normalisation is in it."""
+
+    def __init__(self, inner, **named):
+        super().__init__(inner)
+
+    def get_config(self):
+        return {"inner": tf.keras.saving.serialize_keras_object(self.inner)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(tf.keras.saving.deserialize_keras_object(config["inner"]))
+
+
+def test_layers_of_the_users_own_are_copied_if_they_say_how(tmp_path):
+    draw = lambda count: np.random.default_rng(count).normal(size=(count, 4))  # noqa: E731
+    body = sequential((4,), Described(live_normalization()))
+    simulation = simulation_of(body, clients_of(draw))
+    model, raw = simulation.client_model(1), draw(9).astype(np.float32)
+    expected = model.predict(raw, verbose=0)
+    np.testing.assert_allclose(expected, tf.nn.softmax(logits_of(simulation, 1, raw)), atol=1e-5)
+    model.save(tmp_path / "client.keras")
+    own = {"Described": Described}
+    loaded = tf.keras.models.load_model(tmp_path / "client.keras", custom_objects=own)
+    np.testing.assert_array_equal(loaded.predict(raw, verbose=0), expected)
+    simulation = simulation_of(sequential((4,), InInference(live_normalization())), simulation.data)
+    with pytest.raises(
+        ValueError, match=r"(?s)Keras can make again.*NotImplementedError.*`get_config`"
+    ):
+        simulation.client_model(0)
+
+
+def test_a_body_that_has_changed_since_is_refused():
+    body = small_cnn()
+    simulation = simulation_of(body, clients_of(images))
+    body.layers[0].activation = tf.keras.activations.tanh
+    with pytest.raises(ValueError, match="must be as it was when the run was made from it"):
+        simulation.client_model(0)
+
+
+@pytest.mark.parametrize("client", [-1, 2, 0.5, "0", None])
+def test_a_client_that_is_not_there_is_refused(client):
+    simulation = simulation_of(small_cnn(), clients_of(images))
+    with pytest.raises(ValueError, match=r"`client` must be a whole number in \[0, 2\).*got"):
+        simulation.client_model(client)
+
+
+def test_a_model_that_is_not_served_is_refused():
+    simulation = simulation_of(small_cnn(), clients_of(images), "ditto")
+    with pytest.raises(
+        ValueError, match="one of personalized, generic, .* ditto serves; got 'own'"
+    ):
+        simulation.client_model(0, "own")
+    one, other = (simulation.client_model(0, name) for name in ("personalized", None))
+    np.testing.assert_array_equal(one.get_weights()[0], other.get_weights()[0])
+
+
+def test_what_is_no_body_and_head_is_refused():
+    simulation = simulation_of(small_cnn(), clients_of(images))
+    algorithm = simulation.algorithm
+    (served,) = algorithm.served.values()
+    another = {
+        "ndarray": dataclasses.replace(served, weights=lambda server, client: client.head),
+        "a way of its own": dataclasses.replace(served, predict=lambda *given: given[0]),
+    }
+    for got, changed in another.items():
+        simulation.algorithm = dataclasses.replace(algorithm, served={"personalized": changed})
+        with pytest.raises(ValueError, match=f"must be `Weights` .*pflego: .*{got}"):
+            simulation.client_model(0)

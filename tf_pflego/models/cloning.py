@@ -1,0 +1,57 @@
+"""Copies of a Keras model with other weights, made from the configurations of its layers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class Cloning:
+    """Copies a model as it is now.
+
+    Args:
+      model: A built Keras model. A copy is made from its configuration when it is asked for; the
+        weights that are not trainable keep the values that they have now.
+      example: The tf.TensorSpec of a batch of examples.
+    """
+
+    def __init__(self, model: "tf.keras.Model", example: tf.TensorSpec):
+        self._model = model
+        self._example = example
+        trainable = {id(weight) for weight in model.trainable_variables}
+        self._theta = [id(weight) for weight in model.trainable_variables]
+        self._constants = {
+            id(weight): np.array(weight) for weight in model.weights if id(weight) not in trainable
+        }
+
+    def __call__(self, theta: Sequence[Any]) -> "tf.keras.Model":
+        """Returns a copy with the trainable weights `theta`, in the order of the model's.
+
+        Raises:
+          ValueError: The configuration of a layer does not say how to make another one.
+        """
+        source = self._model
+        values = self._constants | dict(zip(self._theta, map(np.asarray, theta), strict=True))
+        # Of standard layers these classes are the ones that Keras finds itself.
+        classes = {type(layer).__name__: type(layer) for layer in _layers(source)}
+        try:
+            with tf.keras.utils.custom_object_scope(classes):
+                copy = tf.keras.models.clone_model(source)
+            copy(tf.zeros([1, *self._example.shape[1:]], self._example.dtype), training=False)
+            for own, other in zip(_layers(source), _layers(copy), strict=True):
+                other.trainable = own.trainable  # The order of the weights depends on it.
+            copy.set_weights([values[id(weight)] for weight in source.weights])
+        except Exception as error:
+            # What the user's classes raise, or Keras about them, can be of any kind.
+            raise ValueError(
+                "`body` must be made of layers that Keras can make again from their configuration; "
+                f"{source.name} is not ({type(error).__name__}: {str(error)[:300]}). Give each "
+                "class of your own a `get_config` that returns the arguments of its `__init__`."
+            ) from error
+        return copy
+
+
+def _layers(model):
+    """Returns the model and all layers in it, however deep, each before its own."""
+    return list(model._flatten_layers())

@@ -1,0 +1,255 @@
+"""A run as its directory holds it: what it was told to do, what it measured and what it learnt.
+
+Reading changes nothing in the directory and takes no lock, so that a run can be read while it
+trains: its metrics as far as they are written, and what it had learnt at its newest checkpoint.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tf_pflego import data, experiment
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.config import RunConfig
+from tf_pflego.data.datasets import NAMES
+from tf_pflego.metrics import RunDirectoryError
+from tf_pflego.training import CheckpointError, Checkpoints, Evaluation, Simulation
+
+# How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
+_ATTEMPTS = 5
+
+
+class StoredRun:
+    """A run in a directory. `load_run` makes it.
+
+    The data and the newest checkpoint are read when they are first needed, and then kept: also of a
+    run that trains on, `client_model` and `evaluate` answer for one round. Close it after use, or
+    use it in a `with` statement.
+
+    Attributes:
+      path: The directory.
+      configuration: Every flag and hyper-parameter of the run, by name.
+      versions: Those of the program and of what it used.
+      summary: What the run ended with; None if it has not ended.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        data_dir: str | os.PathLike | None = None,
+        clients: data.ClientData | None = None,
+    ):
+        self.path = pathlib.Path(directory).expanduser()
+        if not (self.path / "config.json").is_file():
+            what = "does not exist" if not self.path.exists() else "has no config.json"
+            raise RunDirectoryError(
+                f"`directory` must be the output directory of a run; {self.path} {what}. Give what "
+                "the run was given as --output_dir."
+            )
+        self.configuration = self._json("config.json")
+        self.versions = self.configuration.pop("versions", {})
+        summary = self.path / "summary.json"
+        self.summary = self._json("summary.json") if summary.is_file() else None
+        self._run_config, self._hyper_parameters = self._configured(data_dir)
+        self._given_clients = clients
+
+    def __enter__(self) -> "StoredRun":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Frees what was read."""
+        if "_restored" in self.__dict__:
+            self._restored.close()
+
+    @functools.cached_property
+    def partition(self) -> data.Partition | None:
+        """Which examples of the dataset the clients have; None for a run on a user's own arrays."""
+        path = self.path / "partition.npz"
+        if not path.exists() and not self._has_dataset:
+            return None
+        try:
+            return data.Partition.load(path)
+        except Exception as error:
+            # Of what is no .npz file NumPy and zipfile raise errors of many kinds.
+            raise self._damaged(path.name, error) from error
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The table of metrics.jsonl as it is now: for each name a column [T], one row per round.
+
+        Numbers are float64, and NaN where a round was not evaluated; `round`, `participants` and
+        the bytes are int64.
+        """
+        path, records = self.path / "metrics.jsonl", []
+        try:
+            content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]  # A run may be writing the next line.
+            records = [dict(json.loads(line)) for line in whole.splitlines()]
+            names = dict.fromkeys(name for record in records for name in record)
+            rows = {name: [record.get(name, np.nan) for record in records] for name in names}
+            if any("round" not in record for record in records):
+                raise ValueError("a line has no round")
+        except (OSError, ValueError, TypeError) as error:
+            raise self._damaged(path.name, error) from error
+        return {name: np.array(row) for name, row in rows.items()}
+
+    @functools.cached_property
+    def clients(self) -> data.ClientData:
+        """The clients' data, loaded again by the configuration; also of those that took no part."""
+        if self._given_clients is not None:
+            return self._given_clients
+        if not self._has_dataset:
+            raise RunDirectoryError(
+                f"`clients` must be given for the run in {self.path}, which is on arrays of your "
+                f"own ({self.configuration['dataset']}). Call load_run(directory, clients=...) "
+                "with what the run was given."
+            )
+        return experiment.load_clients(self._run_config)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of the dataset's classes; None for own arrays whose classes are numbers."""
+        return self.clients.class_names
+
+    @property
+    def round_number(self) -> int:
+        """The rounds that the run had had at the checkpoint which answers."""
+        return self._restored.round_number
+
+    def client_model(self, client: int, name: str | None = None) -> Any:
+        """Returns a client's model as a Keras model; see `Simulation.client_model`."""
+        return self._restored.client_model(client, name)
+
+    def evaluate(self, train_loss: bool = True) -> Evaluation:
+        """Returns the statistics of all clients; see `Simulation.evaluate`."""
+        return self._restored.evaluate(train_loss)
+
+    def simulation(self, engine: str | None = None) -> Simulation:
+        """Returns a simulation at the newest checkpoint, which can go on; close it after use.
+
+        What it does changes nothing in the directory; it saves elsewhere.
+
+        Args:
+          engine: tff or in_process; None for the run's own.
+
+        Raises:
+          RunDirectoryError: There is no checkpoint.
+          CheckpointError: The checkpoints are damaged, or the data are not those of the run.
+          DatasetError, ImportError: The data or the engine cannot be had.
+        """
+        checkpoints = Checkpoints(self.path / "checkpoints")
+        if not checkpoints.exist():
+            raise self._no_checkpoint()
+        run_config = dataclasses.replace(
+            self._run_config, engine=engine or self.configuration["engine"]
+        )
+        simulation = experiment.build_simulation(run_config, self.clients, **self._hyper_parameters)
+        try:
+            self._restore(simulation, checkpoints)
+        except BaseException:
+            simulation.close()
+            raise
+        return simulation
+
+    @functools.cached_property
+    def _restored(self):
+        """The simulation that answers."""
+        return self.simulation("in_process")
+
+    def _restore(self, simulation, checkpoints):
+        for attempt in range(1, _ATTEMPTS + 1):
+            seen = self._checkpoint_files()
+            try:
+                content = checkpoints.newest()
+                if content is None:
+                    raise self._no_checkpoint()
+                simulation.restore_from(checkpoints, content)
+                return
+            except (CheckpointError, OSError):
+                if attempt == _ATTEMPTS or self._checkpoint_files() == seen:
+                    raise
+
+    def _checkpoint_files(self):
+        return sorted(os.listdir(self.path / "checkpoints"))
+
+    def _no_checkpoint(self):
+        reason = "it is not finished and has not written one yet"
+        remedy = "Wait for its first checkpoint, or go on with it by --resume"
+        if not self.configuration.get("checkpoint_every"):
+            reason = "it was made with checkpoint_every=0"
+            remedy = "Run it again with another --checkpoint_every"
+        return RunDirectoryError(
+            f"the run in {self.path} must have a checkpoint, which holds what its clients have "
+            f"learnt; {reason}. {remedy}."
+        )
+
+    @property
+    def _has_dataset(self):
+        return self.configuration["dataset"] in NAMES
+
+    def _configured(self, data_dir):
+        """Returns the RunConfig and the algorithm's hyper-parameters."""
+        names = {field.name for field in dataclasses.fields(RunConfig)}
+        try:
+            missing = {"algorithm", "dataset", "engine", "seed"} - self.configuration.keys()
+            if missing:
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+            if not isinstance(self.configuration["dataset"], str):
+                raise ValueError(f"dataset is {self.configuration['dataset']!r}")
+            own = {name: value for name, value in self.configuration.items() if name in names}
+            # These tell how a run writes its directory, which is not done here.
+            own |= {"overwrite": False, "resume": False}
+            if data_dir is not None:
+                own["data_dir"] = os.fspath(data_dir)
+            if not self._has_dataset:
+                del own["dataset"]
+            others = {
+                name: value for name, value in self.configuration.items() if name not in names
+            }
+            run_config = RunConfig(**own)
+            REGISTRY[run_config.algorithm][0](**others)  # It checks its hyper-parameters.
+            return run_config, others
+        except (ValueError, TypeError) as error:
+            raise self._damaged("config.json", error) from error
+
+    def _json(self, name):
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise self._damaged(name, error) from error
+        if not isinstance(content, dict):
+            raise self._damaged(name, f"it is {type(content).__name__}")
+        return content
+
+    def _damaged(self, name, error):
+        return RunDirectoryError(
+            f"{name} in {self.path} must be what a run wrote; it is damaged or missing ({error}). "
+            "Get it from a copy, or make the run again."
+        )
+
+
+def load_run(
+    directory: str | os.PathLike,
+    data_dir: str | os.PathLike | None = None,
+    clients: data.ClientData | None = None,
+) -> StoredRun:
+    """Returns the run whose output directory this is, finished or not.
+
+    Args:
+      directory: The directory; nothing in it is changed.
+      data_dir: The TFDS directory with the run's dataset, if it is not where the run found it.
+      clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
+        what `run` was given.
+
+    Raises:
+      RunDirectoryError: It is not a run's directory, or its configuration is damaged.
+    """
+    return StoredRun(directory, data_dir, clients)
