@@ -91,6 +91,12 @@ class SplitModel:
         model._block = max(1, block_bytes // self.activation_bytes_per_example)
         return model
 
+    def in_one_pass(self) -> "SplitModel":
+        """Returns the same model for examples that are few enough: not in blocks."""
+        model = copy.copy(self)
+        model._block = None
+        return model
+
     def with_shared_classifier(self) -> "SplitModel":
         """Returns the same model for methods whose clients share one classifier.
 

@@ -15,7 +15,8 @@ from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Client, Served, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.tracing import Traced
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.clients import ClientData, copied_as_model_inputs
+from tf_pflego.models.split import SplitModel
 
 # Names of layers of a client's model.
 LOGITS, PROBABILITIES, CLASS_NAMES = "logits", "probabilities", "class_names"
@@ -42,12 +43,10 @@ class ClientModels:
         data, split = self._simulation.data, self._simulation.algorithm.model
         client, name = self._client(client), self._name(name)
         weights = self._weights_of_body_and_head(client, name)
-        num_outputs = split.num_outputs(data.num_classes[client])
-        names = data.class_names_of(client)
-        names += tuple(f"absent_{k}" for k in range(len(names), num_outputs))
+        names = names_of_outputs(split, data, client)
         model = assemble(
             split.keras_body(weights.theta),
-            np.asarray(weights.head)[:num_outputs],
+            np.asarray(weights.head)[: len(names)],
             data.example_shape,
             data.train.examples.dtype,
             names,
@@ -144,6 +143,16 @@ class ClientModels:
                 "Keras model as it is, and let each layer's `get_config` say all that it computes "
                 "with."
             )
+
+
+def names_of_outputs(split: SplitModel, data: ClientData, client: int) -> tuple[str, ...]:
+    """Returns the names of the classes that a client predicts among.
+
+    Those that it does not have, where all clients share a classifier, are called `absent_K`.
+    """
+    names = data.class_names_of(client)
+    count = split.num_outputs(data.num_classes[client])
+    return names + tuple(f"absent_{k}" for k in range(len(names), count))
 
 
 def assemble(

@@ -1,0 +1,257 @@
+"""Clients' models as files that are used without this package: SavedModel, Keras and TFLite.
+
+  client_3/          SavedModel: signatures serve, class_names, personalize, save and restore
+  client_3.tflite    the same signatures, for the TFLite interpreter
+  client_3.keras     a Keras model, which serves only
+  clients.json       for each client its file, classes and accuracy, in the run and from the file
+
+Each file is read again and tested on its client's test examples before the export is put in place.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core import durable
+from tf_pflego.serving.personal_model import PersonalModel
+from tf_pflego.training.evaluation import Evaluation
+
+FORMATS = ("savedmodel", "keras", "tflite")
+QUANTIZATIONS = ("none", "float16", "int8")
+_SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
+
+
+def export(
+    simulation: Any,
+    clients: Sequence[int],
+    output_dir: str | os.PathLike,
+    format: str = "savedmodel",
+    name: str | None = None,
+    quantize: str = "none",
+    learning: bool = True,
+    on_client: Callable[[dict], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Writes the models of some clients, each to a file of its own.
+
+    Args:
+      simulation: The `Simulation`, for example that of `load_run(...).simulation()`.
+      clients: The clients' ids.
+      output_dir: A directory that does not exist yet or is empty.
+      format: One of `FORMATS`.
+      name: Which of the models that the algorithm serves; None for the first.
+      quantize: How TFLite files hold the weights that do not learn on: none (as they are),
+        float16 or int8.
+      learning: Whether SavedModel and TFLite files have what lets them learn on.
+      on_client: Called with each client's entry when its file is written.
+
+    Returns:
+      The entries of clients.json.
+
+    Raises:
+      ValueError: There is no such client, format or model, or it cannot be exported in this way;
+        the message says why.
+      FileExistsError: The directory is not empty.
+    """
+    _refuse_other("format", format, FORMATS)
+    _refuse_other("quantize", quantize, QUANTIZATIONS)
+    if quantize != "none" and format != "tflite":
+        raise ValueError(
+            f"`quantize` must be none for {format}; got {quantize}. Choose `format` tflite."
+        )
+    entries = []
+    with new_directory(output_dir) as directory:
+        for client in clients:
+            path = directory / f"client_{client}{_SUFFIXES[format]}"
+            write = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}[format]
+            probabilities = write(simulation, client, name, path, quantize, learning)
+            entries.append(_entry(simulation, client, name, path, probabilities))
+            if on_client is not None:
+                on_client(entries[-1])
+        about = {
+            "algorithm": simulation.algorithm.name,
+            "model": name or next(iter(simulation.algorithm.served)),
+            "round": simulation.round_number,
+            "format": format,
+            "quantize": quantize,
+            "clients": entries,
+        }
+        with durable.batch() as files:
+            files.json(directory / "clients.json", about)
+    return entries
+
+
+def chosen_clients(which: str, evaluation: Callable[[], Evaluation]) -> list[int]:
+    """Returns the clients that a text names: `3,7`, `all`, or `worst:10`, the ten least accurate.
+
+    Args:
+      which: The text.
+      evaluation: Gives the statistics of all clients.
+    """
+    kind, _, count = which.partition(":")
+    try:
+        if which != "all" and kind != "worst":
+            found = [int(client) for client in which.split(",")]
+            if len(set(found)) < len(found):
+                raise ValueError
+            return found
+        if kind == "worst" and int(count) < 1:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            "`clients` must be numbers of clients such as 3,7, each once, or all, or worst:10; got "
+            f"{which!r}. Correct `clients`."
+        ) from None
+    found = evaluation()
+    accuracy = found.test_hits / found.test_examples
+    if which == "all":
+        return list(range(len(accuracy)))
+    return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
+
+
+def personal_model(simulation: Any, client: int, name: str | None = None) -> PersonalModel:
+    """Returns a client's model as functions, before it is written.
+
+    Raises:
+      ValueError: There is no such client or model, or the algorithm serves something else than
+        body and head.
+    """
+    # This checks the client, the name, and that it is a model of body and head.
+    keras_model = simulation.client_model(client, name)
+    served = simulation.algorithm.served[name or next(iter(simulation.algorithm.served))]
+    return PersonalModel(
+        simulation.algorithm.model,
+        simulation.served_weights(client, name),
+        keras_model.class_names,
+        simulation.data.train.examples.dtype,
+        served.personalize,
+    )
+
+
+@contextlib.contextmanager
+def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Gives a directory to write in, which takes the name `path` when all went well."""
+    path = pathlib.Path(path).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"`output_dir` must be a new or empty directory; {path} is not. Choose another "
+            "`output_dir`."
+        )
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if path.exists():
+            path.rmdir()
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _saved_model(simulation, client, name, path, quantize, learning):
+    model = personal_model(simulation, client, name)
+    with _quiet():
+        tf.saved_model.save(model, str(path), signatures=model.signatures(learning))
+    serve = tf.saved_model.load(str(path)).signatures["serve"]
+    return lambda examples: serve(examples=tf.constant(examples))["probabilities"].numpy()
+
+
+def _keras(simulation, client, name, path, quantize, learning):
+    simulation.client_model(client, name).save(path)
+    model = tf.keras.models.load_model(path, compile=False)
+    return lambda examples: model(examples, training=False).numpy()
+
+
+def _tflite(simulation, client, name, path, quantize, learning):
+    model = personal_model(simulation, client, name)
+    path.write_bytes(tflite_of(model, quantize, learning))
+    with _quiet():
+        runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
+    return lambda examples: runner(examples=examples)["probabilities"]
+
+
+def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = True) -> bytes:
+    """Returns a TFLite model with the signatures of a client's model."""
+    functions = model.signatures(learning)
+    with _quiet(), _saved(model, functions) as directory:
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            directory, signature_keys=list(functions)
+        )
+        operations = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if learning:  # Reading and writing files is none of TFLite's own operations.
+            operations.append(tf.lite.OpsSet.SELECT_TF_OPS)
+        converter.target_spec.supported_ops = operations
+        converter.experimental_enable_resource_variables = learning
+        if quantize != "none":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        return converter.convert()
+
+
+@contextlib.contextmanager
+def _saved(model, functions):
+    """Gives a temporary directory with the SavedModel, from which TFLite's converter reads."""
+    with tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
+        tf.saved_model.save(model, directory, signatures=functions)
+        yield directory
+
+
+def _entry(simulation, client, name, path, probabilities):
+    """Returns what clients.json says of a client, whose file is tested here."""
+    examples, labels = simulation.data.test.of(client)
+    model = simulation.client_model(client, name)
+    expected = model(examples, training=False).numpy()
+    found = probabilities(examples)
+    accuracy = {
+        key: float(np.mean(np.argmax(of, axis=1) == labels))
+        for key, of in (("test_accuracy_of_run", expected), ("test_accuracy", found))
+    }
+    return {
+        "client": int(client),
+        "file": path.name,
+        "bytes": size_of(path),
+        "classes": list(model.class_names),
+        "test_examples": len(labels),
+        **accuracy,
+        "largest_difference": float(np.abs(found - expected).max()),
+    }
+
+
+def size_of(path: pathlib.Path) -> int:
+    """Returns the bytes of a file, or of all files in a directory."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Keeps what TensorFlow says while it writes a model off the terminal."""
+    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
+    levels = [logger.level for logger in loggers]
+    with open(os.devnull, "wb") as nowhere, contextlib.ExitStack() as undo:
+        for logger, level in zip(loggers, levels, strict=True):
+            undo.callback(logger.setLevel, level)
+            logger.setLevel(logging.ERROR)
+        with contextlib.suppress(OSError):  # There may be no standard error.
+            kept = os.dup(2)
+            undo.callback(os.close, kept)
+            undo.callback(os.dup2, kept, 2)
+            # TensorFlow Lite writes to it from C++, where no Python logger sees it.
+            os.dup2(nowhere.fileno(), 2)
+        yield
+
+
+def _refuse_other(name, value, allowed):
+    if value not in allowed:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(allowed)}; got {value!r}. Choose one of them."
+        )

@@ -1,0 +1,152 @@
+"""A client's model that serves and learns on without this package: functions with signatures.
+
+  serve        examples -> probabilities
+  personalize  examples, labels, steps, learning_rate -> loss_before, loss_after
+  save         path -> path: writes what has been learnt
+  restore      path -> path: reads it
+  class_names  -> class_names
+
+The functions are those that the run itself uses, so that an exported model predicts and learns as
+the run's client does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.models.personalization import Rule, network_rule
+from tf_pflego.models.split import SplitModel
+
+
+class PersonalModel(tf.Module):
+    """A body and a head that are served, and that learn on by a method's rule.
+
+    Args:
+      model: The split model of the run.
+      weights: What the client is served with.
+      class_names: Its classes, in the order of its labels; as many as it predicts among.
+      example_dtype: How examples are given: uint8 for images from 0 to 255, float32 or int32.
+      rule: How it learns on; see `Served.personalize`. None for steps on the whole network.
+
+    Attributes:
+      learns: What `personalize` changes: "head" or "network".
+    """
+
+    def __init__(
+        self,
+        model: SplitModel,
+        weights: Weights,
+        class_names: tuple[str, ...],
+        example_dtype: np.dtype,
+        rule: Rule | None,
+    ):
+        super().__init__("personal_model")
+        self._model = model.in_one_pass()
+        self._names = tf.constant(class_names)
+        self._rows = len(class_names)
+        self.learns = "network" if rule is None else "head"
+        self._rule = network_rule(self._model) if rule is None else rule
+        # What does not change is a constant, so that converters may quantise it.
+        keep = tf.Variable if rule is None else tf.constant
+        self._theta = [keep(np.asarray(leaf)) for leaf in weights.theta]
+        self._head = tf.Variable(np.asarray(weights.head)[: self._rows], name="head")
+        self._learnt = [*(self._theta if rule is None else []), self._head]
+        self._examples = tf.TensorSpec(
+            [None, *model.example_shape], tf.as_dtype(example_dtype), "examples"
+        )
+
+    def signatures(self, learning: bool = True) -> dict[str, Callable]:
+        """Returns the concrete functions by the names of their signatures.
+
+        Args:
+          learning: Whether the model learns on; if not, it only serves.
+        """
+        of_path = [tf.TensorSpec([], tf.string, "path")]
+        of_examples = [
+            self._examples,
+            tf.TensorSpec([None], tf.int32, "labels"),
+            tf.TensorSpec([], tf.int32, "steps"),
+            tf.TensorSpec([], tf.float32, "learning_rate"),
+        ]
+        functions: dict[str, tuple[Callable, list]] = {
+            "serve": (self._probabilities, [self._examples]),
+            "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
+        }
+        if learning:
+            functions |= {
+                "personalize": (self._personalize, of_examples),
+                "save": (self._save, of_path),
+                "restore": (self._restore, of_path),
+            }
+        # Kept, since a loaded model finds its variables through what the module holds.
+        self._functions = {
+            name: tf.function(function, input_signature=specs, autograph=False)
+            for name, (function, specs) in functions.items()
+        }
+        return {
+            name: function.get_concrete_function() for name, function in self._functions.items()
+        }
+
+    def _probabilities(self, examples):
+        logits = self._model.predict(
+            self._weights(), copied_as_model_inputs(examples), tf.constant(self._rows)
+        )
+        return {"probabilities": tf.nn.softmax(logits[:, : self._rows])}
+
+    def _personalize(self, examples, labels, steps, learning_rate):
+        # A label that the client does not have would count as an error of all its classes.
+        allowed = tf.debugging.assert_less(
+            labels, self._rows, f"labels must be below {self._rows}, the number of classes"
+        )
+        with tf.control_dependencies([allowed] if allowed is not None else []):
+            labels = tf.identity(labels)
+        count = tf.shape(labels)[0]
+        client = Client(
+            examples=copied_as_model_inputs(examples),
+            labels=labels,
+            num_examples=count,
+            num_classes=tf.constant(self._rows),
+            client_weight=tf.constant(1.0),
+            seed=tf.zeros([2], tf.int32),
+        )
+        start = self._weights()
+        found = self._rule(start, client, steps, learning_rate)
+        if self.learns == "head":
+            found = Weights(start.theta, _if_finite(found.head, start.head))
+        else:
+            found = _if_finite(found, start)
+        before, after = self._model.loss(start, client), self._model.loss(found, client)
+        learnt = [*(found.theta if self.learns == "network" else []), found.head[: self._rows]]
+        with tf.control_dependencies([before]):
+            assigned = [v.assign(new) for v, new in zip(self._learnt, learnt, strict=True)]
+        with tf.control_dependencies([a.op if hasattr(a, "op") else a for a in assigned]):
+            return {"loss_before": before, "loss_after": tf.identity(after)}
+
+    def _weights(self):
+        rows = self._model.num_classes - self._rows
+        head = tf.pad(tf.convert_to_tensor(self._head), [(0, rows), (0, 0)])
+        return Weights([tf.convert_to_tensor(leaf) for leaf in self._theta], head)
+
+    def _save(self, path):
+        names = [f"learnt_{k}" for k in range(len(self._learnt))]
+        values = [variable.read_value() for variable in self._learnt]
+        tf.raw_ops.Save(filename=path, tensor_names=names, data=values)
+        return {"path": path}
+
+    def _restore(self, path):
+        for k, variable in enumerate(self._learnt):
+            value: Any = tf.raw_ops.Restore(
+                file_pattern=path, tensor_name=f"learnt_{k}", dt=tf.float32
+            )
+            variable.assign(tf.ensure_shape(value, variable.shape))
+        return {"path": path}
+
+
+def _if_finite(new, old):
+    """Returns the new weights if all of them are finite, else the old ones."""
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(w)) for w in tf.nest.flatten(new)])
+    return tf.nest.map_structure(lambda n, o: tf.where(finite, n, o), new, old)

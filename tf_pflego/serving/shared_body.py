@@ -1,0 +1,140 @@
+"""Many clients' models that share a body: the body once, and an array of heads.
+
+  body/          SavedModel: signature serve, of examples and a head
+  heads.npy      [C, K, M + 1] float32, the last column is the bias
+  clients.json   the row of each client in heads.npy, and its classes
+
+A client with fewer than K classes has rows of zeros, with a bias of -1e9, for those that it lacks;
+their probabilities are 0. TensorFlow alone reads all of it:
+
+    body = tf.saved_model.load("DIR/body").signatures["serve"]
+    heads = np.load("DIR/heads.npy", mmap_mode="r")
+    about = json.load(open("DIR/clients.json"))["clients"]["7"]
+    found = body(examples=tf.constant(examples), head=tf.constant(heads[about["row"]]))
+    names = np.array(about["classes"])[np.argmax(found["probabilities"], axis=1)]
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core import durable
+from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.models.head import ABSENT_LOGIT
+from tf_pflego.serving.client_models import names_of_outputs
+from tf_pflego.serving.export import new_directory
+
+
+class SharedBody(tf.Module):
+    """A body whose head comes with the examples.
+
+    Args:
+      simulation: The `Simulation`.
+      theta: The body's weights.
+      personalize: See `Served.personalize`; None if the body does not stay as it is.
+    """
+
+    def __init__(self, simulation: Any, theta: Sequence[tf.Tensor], personalize: Callable | None):
+        super().__init__("shared_body")
+        model = simulation.algorithm.model.in_one_pass()
+        variables = [tf.Variable(leaf, trainable=False) for leaf in theta]
+        self._theta = variables
+        rows = model.num_classes
+        examples = tf.TensorSpec(
+            [None, *model.example_shape],
+            tf.as_dtype(simulation.data.train.examples.dtype),
+            "examples",
+        )
+        head = tf.TensorSpec([rows, model.num_features + 1], tf.float32, "head")
+
+        def serve(examples, head):
+            weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
+            logits = model.predict(weights, copied_as_model_inputs(examples), tf.constant(rows))
+            return {"probabilities": tf.nn.softmax(logits)}
+
+        def learn(examples, head, num_classes, labels, steps, learning_rate):
+            weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
+            client = Client(
+                copied_as_model_inputs(examples),
+                labels,
+                tf.shape(labels)[0],
+                num_classes,
+                tf.constant(1.0),
+                tf.zeros([2], tf.int32),
+            )
+            return {"head": personalize(weights, client, steps, learning_rate).head}
+
+        functions = {"serve": (serve, [examples, head])}
+        if personalize is not None:
+            specs = [
+                examples,
+                head,
+                tf.TensorSpec([], tf.int32, "num_classes"),
+                tf.TensorSpec([None], tf.int32, "labels"),
+                tf.TensorSpec([], tf.int32, "steps"),
+                tf.TensorSpec([], tf.float32, "learning_rate"),
+            ]
+            functions["personalize"] = (learn, specs)
+        self.functions = {
+            name: tf.function(function, input_signature=specs, autograph=False)
+            for name, (function, specs) in functions.items()
+        }
+
+
+def export_shared_body(
+    simulation: Any, clients: Sequence[int], output_dir: str | os.PathLike, name: str | None = None
+) -> dict[str, Any]:
+    """Writes the body once, and the heads of clients.
+
+    Args:
+      simulation: The `Simulation`.
+      clients: The clients' ids.
+      output_dir: A directory that does not exist yet or is empty.
+      name: Which of the models that the algorithm serves; None for the first.
+
+    Returns:
+      The content of clients.json.
+
+    Raises:
+      ValueError: The clients' bodies differ.
+      FileExistsError: The directory is not empty.
+    """
+    simulation.client_model(clients[0], name)  # It checks that body and head are served.
+    name = name or next(iter(simulation.algorithm.served))
+    model, data = simulation.algorithm.model, simulation.data
+    theta, heads, about = None, [], {}
+    for row, client in enumerate(clients):
+        weights = simulation.served_weights(client, name)
+        theta = weights.theta if theta is None else theta
+        for own, first in zip(weights.theta, theta, strict=True):
+            if own is not first and not np.array_equal(own, first):
+                raise ValueError(
+                    f"`shared_body` needs a method whose clients share the body; client {client}'s "
+                    f"differs from client {clients[0]}'s, as {simulation.algorithm.name} serves "
+                    f"them ({name}). Export them one by one."
+                )
+        names = names_of_outputs(model, data, client)
+        head = np.zeros([model.num_classes, model.num_features + 1], np.float32)
+        head[:, -1] = ABSENT_LOGIT
+        head[: len(names)] = np.asarray(weights.head)[: len(names)]
+        heads.append(head)
+        about[str(client)] = {"row": row, "classes": list(names)}
+    served = simulation.algorithm.served[name]
+    content = {
+        "algorithm": simulation.algorithm.name,
+        "model": name,
+        "round": simulation.round_number,
+        "clients": about,
+    }
+    with new_directory(output_dir) as directory:
+        module = SharedBody(simulation, theta, served.personalize)
+        signatures = {key: f.get_concrete_function() for key, f in module.functions.items()}
+        tf.saved_model.save(module, str(directory / "body"), signatures=signatures)
+        np.save(directory / "heads.npy", np.stack(heads))
+        with durable.batch() as files:
+            files.json(directory / "clients.json", content)
+    return content
