@@ -13,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import leftovers
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.packing import Packing
 
@@ -28,7 +29,15 @@ def make_directory() -> str:
         owner = path.name.removeprefix(_PREFIX).split("_")[0]
         if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             shutil.rmtree(path, ignore_errors=True)
+    leftovers.forget(_remove_own)
+    leftovers.add(_remove_own)
     return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_")
+
+
+def _remove_own():
+    """Removes all directories of this process."""
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}{os.getpid()}_*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Inbox:
