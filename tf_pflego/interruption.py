@@ -45,17 +45,24 @@ class Interruption:
     Args:
       program: The name that the line begins with.
       grace_seconds: How long the program has to end in order.
+      second_ends: Whether a second signal ends the program at once.
 
     Attributes:
       asked: The signal that has come, or None.
       hint: Returns what the line says after "interrupted".
     """
 
-    def __init__(self, program: str = "tf_pflego", grace_seconds: float = _GRACE_SECONDS):
+    def __init__(
+        self,
+        program: str = "tf_pflego",
+        grace_seconds: float = _GRACE_SECONDS,
+        second_ends: bool = True,
+    ):
         self.asked: int | None = None
         self.hint: Callable[[], str] = str
         self._program = program
         self._grace_seconds = grace_seconds
+        self._second_ends = second_ends
         self._orderly = False
         self._said = False
 
@@ -113,7 +120,7 @@ class Interruption:
             number = self._next(left)
             if number == 0:
                 return
-            if number and time.monotonic() > first + _COPIES_SECONDS:
+            if number and self._second_ends and time.monotonic() > first + _COPIES_SECONDS:
                 break
         self._end()
 

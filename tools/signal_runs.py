@@ -45,6 +45,8 @@ _ENDLESS = "--num_rounds=1000000"
 _RARELY = "--eval_every=1000000"
 _COLUMNS = ("phase", "engine", "signal", "sent", "in order", "with hint", "longest seconds")
 _START_SECONDS = 120.0
+_END_SECONDS = 60.0
+_GONE_SECONDS = 5.0
 _POLL_SECONDS = 0.0005
 _TRIES = 10
 
@@ -86,7 +88,7 @@ def _writes(output):
 
 
 PHASES = {
-    "start-up": Phase((_ENDLESS,), _hears, 5.0),
+    "start-up": Phase((_ENDLESS,), _hears, 4.0),
     "tracing": Phase(
         (_ENDLESS,), lambda pid, output: any(output.glob("checkpoints/checkpoint-*.json")), 0.5
     ),
@@ -97,7 +99,7 @@ PHASES = {
         3.0,
     ),
     "evaluation": Phase(
-        (_ENDLESS, "--num_clients=400", "--clients_per_round=1", "--local_steps=1"),
+        (_ENDLESS, "--num_clients=150", "--clients_per_round=1", "--local_steps=1"),
         lambda pid, output: _rounds(output) >= 3,
         0.5,
     ),
@@ -148,6 +150,7 @@ def ending_of(
     share: float,
     scratch: pathlib.Path,
     data_dir: str = "",
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> Ending:
     """Runs the program, sends it a signal, and returns how it ended.
 
@@ -158,12 +161,19 @@ def ending_of(
       share: Which part of the phase's longest delay is waited, in [0, 1].
       scratch: A directory for the files of the run, which does not exist yet.
       data_dir: The TFDS data directory.
+      limit_seconds: How long the run may take to end.
     """
     for attempt in range(_TRIES):
         ending = _attempt(PHASES[phase], engine, number, share, scratch / str(attempt), data_dir)
         if ending is not None:
+            if ending.seconds > limit_seconds:
+                ending.faults.append(f"it took {ending.seconds:.2f} seconds")
             return ending
-    return Ending(0.0, False, [f"the phase was missed {_TRIES} times"])
+    return _failed(f"the phase was missed {_TRIES} times")
+
+
+def _failed(fault):
+    return Ending(float("nan"), False, [fault])
 
 
 def _attempt(phase, engine, number, share, scratch, data_dir):
@@ -186,7 +196,7 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
         deadline = time.monotonic() + _START_SECONDS
         while running.poll() is None and not phase.reached(running.pid, output):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the phase must begin within {_START_SECONDS:.0f} seconds")
+                return _failed(f"the phase did not begin within {_START_SECONDS:.0f} seconds")
             time.sleep(_POLL_SECONDS)
         time.sleep(share * phase.longest_delay)
         if phase.still is not None:
@@ -194,23 +204,20 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
             if running.poll() is not None or not phase.still(output):
                 return None
         if running.poll() is not None:
-            raise RuntimeError(f"the run must not end by itself; it said\n{running.stderr.read()}")
+            return _failed(f"it ended by itself, and said {running.stderr.read()}")
         running.send_signal(number)
         running.send_signal(signal.SIGCONT)
         sent = time.monotonic()
         try:
-            said, errors = running.communicate(timeout=10 * LIMIT_SECONDS)
+            _, errors = running.communicate(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return Ending(10 * LIMIT_SECONDS, False, ["it did not end"])
+            return _failed("it did not end")
         seconds = time.monotonic() - sent
     finally:
         running.kill()
         running.communicate()
     hint = "; go on with it by --resume" in errors
-    faults = _faults(errors, running.returncode, number, output, temporary)
-    if seconds > LIMIT_SECONDS:
-        faults.append(f"it took {seconds:.2f} seconds")
-    return Ending(seconds, hint, faults)
+    return Ending(seconds, hint, _faults(errors, running.returncode, number, output, temporary))
 
 
 def _faults(errors, code, number, output, temporary):
@@ -222,7 +229,7 @@ def _faults(errors, code, number, output, temporary):
     saved = any(output.rglob("checkpoint-*.json"))
     if lines != [f"tf_pflego: interrupted{'; go on with it by --resume' if saved else ''}"]:
         faults.append(f"it said {lines}")
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + _GONE_SECONDS
     while (left := _processes_with(temporary)) and time.monotonic() < deadline:
         time.sleep(0.01)
     if left:
