@@ -22,6 +22,7 @@ if not (3, 10) <= sys.version_info[:2] < (3, 12):
     )
 
 from tf_pflego import console
+from tf_pflego.core import temporary
 from tf_pflego.interruption import Interrupted, Interruption
 
 _USAGE = (
@@ -82,7 +83,8 @@ def _run(argv, interruption):
         interruption.hint = lambda: _hint(run_config.output_dir)
         engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
-        summary = experiment.run(run_config, interruption.check, **hyper_parameters)
+        with temporary.own_directory():
+            summary = experiment.run(run_config, interruption.check, **hyper_parameters)
     except flags.Error as error:
         return _fail(_explain(error, flag_values))
     except (ValueError, ImportError, OSError) as error:
@@ -153,7 +155,10 @@ def entry_point() -> None:
     console.prepare()
     # This is never left: a signal must not be heard by anybody else while Python ends.
     interruption = Interruption().__enter__()
-    sys.exit(_run_unless_interrupted(sys.argv, interruption))
+    code = _run_unless_interrupted(sys.argv, interruption)
+    if interruption.asked is not None:
+        os._exit(code)  # Nothing is left to do, and Python would free TensorFlow's memory first.
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ Small runs on digits get SIGINT or SIGTERM at a random time of a phase:
 
 A run must end within 5 seconds with exit code 128 + the signal, and say nothing but the one line,
 which must promise a resumption if there is a checkpoint. It must leave no process, no temporary
-file, no lock, and no damaged checkpoint. A table says what was found; the exit code is 1 if a run
-did not end so. 200 signals take about half an hour.
+file, no lock, and no damaged checkpoint. A line per run goes to standard error, and a table says
+what was found; the exit code is 1 if a run did not end so. 200 signals take about half an hour.
 """
 
 import argparse
@@ -121,7 +121,11 @@ def main(arguments: list[str]) -> int:
         def run(place):
             case, share = drawn[place]
             own = pathlib.Path(scratch) / str(place)
-            found[case].append(ending_of(*case, share, own, options.data_dir))
+            ending = ending_of(*case, share, own, options.data_dir)
+            found[case].append(ending)
+            phase, engine, number = case
+            said = "; ".join(ending.faults) or "in order"
+            console.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {said}")
             shutil.rmtree(own)
 
         with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
