@@ -1,51 +1,159 @@
-"""Signals wait for the end of a round, in a process of their own."""
+"""Signals end a program in order, in processes of their own."""
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
+import signal_runs
+
+from tests.test_main import ROOT, TIMEOUT_SECONDS
 
 PROGRAM = """
-import os, signal, sys
+import os, pathlib, signal, subprocess, sys, time
 from tf_pflego import interruption
-interruption._GRACE_SECONDS = 0.2
-own = interruption.Interruption()
-done = []
-try:
-    {body}
-except KeyboardInterrupt:
-    print("interrupted after", done)
-except SystemExit as error:
-    print("exit", error.code, "after", done)
+from tf_pflego.core import leftovers
+
+def send(name):
+    os.kill(os.getpid(), getattr(signal, name))
+
+with interruption.Interruption("program", grace_seconds={grace}) as own:
+    own.hint = lambda: "; hint"
+    done = []
+    try:
+{body}
+    except interruption.Interrupted:
+        print("in order after", done)
+        sys.exit(own.report())
+print("by itself")
 """
-SEND = "os.kill(os.getpid(), signal.{name}); done.append(1)"
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-def run(body):
-    program = PROGRAM.format(body=body)
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return result.stdout.strip()
+def run(*body, grace=0.3, ignored=None, program=PROGRAM):
+    def prepare():
+        # A shell's background jobs, and all that they start, ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if ignored:
+            signal.signal(ignored, signal.SIG_IGN)
+
+    lines = "\n".join(f"        {line}" for line in body)
+    return subprocess.run(
+        [sys.executable, "-c", program.format(body=lines, grace=grace)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        preexec_fn=prepare,
+    )
+
+
+def assert_interrupted(result, number, printed):
+    assert (result.returncode, result.stdout) == (128 + number, printed), result.stderr
+    assert result.stderr == "program: interrupted; hint\n"
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_waits_for_the_end_of_the_step(name):
+    result = run("own.check()", f"send('{name}')", "done.append(1)", "own.check()", grace=600)
+    assert_interrupted(result, getattr(signal, name), "in order after [1]\n")
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_before_the_first_step_the_program_ends_at_once(name):
+    result = run(f"send('{name}')", "time.sleep(600)", grace=600)
+    assert_interrupted(result, getattr(signal, name), "")
+
+
+def test_a_step_that_does_not_end_is_ended_and_leaves_nothing(tmp_path):
+    pid, made = tmp_path / "pid", tmp_path / "made"
+    result = run(
+        "own.check()",
+        f"made = pathlib.Path({str(made)!r})",
+        "leftovers.add(made.unlink)",
+        "made.touch()",
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)",
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))",
+        "send('SIGTERM')",
+        "time.sleep(600)",
+    )
+    assert_interrupted(result, signal.SIGTERM, "")
+    assert not made.exists()
+    # The child has been killed, if perhaps not yet been reaped.
+    stat = f"/proc/{pid.read_text()}/stat"
+    assert not os.path.exists(stat) or open(stat).read().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_a_second_signal_ends_the_program_at_once():
+    body = ("own.check()", "send('SIGINT')", "time.sleep(1)", "send('SIGINT')", "time.sleep(600)")
+    assert_interrupted(run(*body, grace=600), signal.SIGINT, "")
+
+
+def test_copies_of_a_signal_are_one():
+    """`timeout` sends one to the program and one to its process group."""
+    body = ("own.check()", "send('SIGTERM')", "send('SIGTERM')", "time.sleep(0.2)", "own.check()")
+    assert_interrupted(run(*body, grace=600), signal.SIGTERM, "in order after []\n")
+
+
+def test_what_was_ignored_stays_ignored():
+    """As SIGHUP is under `nohup`, and SIGINT in a shell's background jobs."""
+    for name in SIGNALS:
+        number = getattr(signal, name)
+        result = run("own.check()", f"send('{name}')", "own.check()", ignored=number)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "by itself\n", "")
+
+
+def test_a_forked_child_ends_as_if_there_were_no_handlers_and_alone():
+    result = run(
+        "own.check()",
+        "leftovers.add(lambda: print('removed'))",
+        "child = os.fork()",
+        "if not child: send('SIGTERM'); time.sleep(600)",
+        "print(os.waitpid(child, 0)[1])",
+        "time.sleep(0.2)",
+        "own.check()",
+        grace=600,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"{int(signal.SIGTERM)}\nby itself\n"
+
+
+def test_the_library_leaves_signals_alone():
+    code = """
+import signal, sys
+before = [signal.getsignal(number) for number in signal.valid_signals()]
+import tf_pflego
+for name in tf_pflego.__all__:
+    getattr(tf_pflego, name)
+import tf_pflego.main
+assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+assert signal.set_wakeup_fd(-1) == -1
+"""
+    result = run(program=code.replace("{", "{{").replace("}", "}}"))
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("SIGINT", "interrupted"), ("SIGTERM", f"exit {128 + signal.SIGTERM}")]
+    ("phase", "engine", "number"),
+    [
+        ("start-up", "in_process", signal.SIGINT),
+        ("tracing", "tff", signal.SIGTERM),
+        ("rounds", "in_process", signal.SIGTERM),
+        ("rounds", "tff", signal.SIGINT),
+        ("long round", "in_process", signal.SIGINT),
+        ("long round", "tff", signal.SIGTERM),
+        ("evaluation", "in_process", signal.SIGINT),
+        ("writing", "in_process", signal.SIGTERM),
+    ],
 )
-def test_a_signal_waits_for_the_end_of_the_round(name, said):
-    body = "; ".join(["own.between_rounds()", SEND.format(name=name), "own.between_rounds()"])
-    assert run(body) == f"{said} after [1]"
-
-
-def test_before_the_first_round_it_does_not_wait():
-    assert run(SEND.format(name="SIGINT")) == "interrupted after []"
-
-
-def test_it_does_not_wait_for_ever():
-    body = "; ".join(["own.between_rounds()", SEND.format(name="SIGTERM"), "signal.pause()"])
-    assert run(body) == f"exit {128 + signal.SIGTERM} after [1]"
-
-
-def test_a_second_signal_does_not_wait():
-    body = "; ".join(["own.between_rounds()", *[SEND.format(name="SIGINT")] * 2])
-    assert run(body) == "interrupted after [1]"
+def test_a_run_ends_in_order_whenever_a_signal_comes(phase, engine, number, digits_dir, tmp_path):
+    """The campaign is tools/signal_runs.py."""
+    if engine == "tff":
+        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    ending = signal_runs.ending_of(
+        phase, engine, number, 0.5, tmp_path, digits_dir, limit_seconds=TIMEOUT_SECONDS
+    )
+    assert not ending.faults
+    assert ending.hint or phase == "start-up"

@@ -326,18 +326,25 @@ def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
         command(tmp_path, digits_dir, *options),
         cwd=ROOT,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         # A shell's background jobs, and all that they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         start_new_session=True,
     )
     for line in running.stdout:
         if "pflego" in line:  # The second run, since FedPer comes first.
             break
-    time.sleep(1)
+    raw = tmp_path / "runs" / "table1" / "fashion_mnist_high_pflego" / "seed0"
+    while not (raw / ".lock").exists():
+        assert running.poll() is None
+        time.sleep(0.001)
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=TIMEOUT_SECONDS)
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     assert running.returncode == 130
+    assert errors == "reproduce: interrupted; the same command continues\n"
+    assert "tf_pflego: interrupted" in (raw / "log.txt").read_text(encoding="utf-8")
+    assert not (raw / ".lock").exists()
     (first,) = tables.read(tmp_path / "table1.csv")
     assert first["run"] == "fashion_mnist_high_fedper"
 
@@ -348,7 +355,6 @@ def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
     rows = tables.read(tmp_path / "table1.csv")
     assert rows[0] == first
     assert [row["algorithm"] for row in rows] == ["fedper", "pflego"]
-    raw = tmp_path / "runs" / "table1" / "fashion_mnist_high_pflego" / "seed0"
     summary = json.loads((raw / "summary.json").read_text(encoding="utf-8"))
     records = [json.loads(line) for line in (raw / "metrics.jsonl").read_text().splitlines()]
     assert rows[1][tables.PARTICIPANTS] == str(summary[tables.PARTICIPANTS])

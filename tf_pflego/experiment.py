@@ -1,14 +1,13 @@
 """Makes a finished run from a configuration: the only place that turns names into objects."""
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 import tf_pflego
-from tf_pflego import algorithms, config, data, models, new_clients
+from tf_pflego import algorithms, config, console, data, models, new_clients
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
 from tf_pflego.training import Simulation, summarize
@@ -153,6 +152,7 @@ def run(
     run_config: config.RunConfig,
     on_round: Callable[[dict], None] | None = None,
     clients: data.ClientData | None = None,
+    between_steps: Callable[[], None] = lambda: None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -162,13 +162,17 @@ def run(
       on_round: Called with the metrics of each round, when they are written.
       clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
         The output directory has the name of their dataset, and their partition if they have one.
+      between_steps: Called where nothing is half done: between the steps before the first round and
+        after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
+        which ends the run; a checkpoint is written first.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
       ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
     """
+    between_steps()
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, on_round, clients)
+        return _run(run_config, hyper_parameters, on_round, between_steps, clients)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration["dataset"] = clients.dataset
@@ -180,19 +184,20 @@ def run(
         run_config.checkpoints_kept,
     ) as directory:
         if directory.finished is not None:
-            print(
+            console.say(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
-                f"{run_config.num_rounds} rounds; nothing is done",
-                file=sys.stderr,
+                f"{run_config.num_rounds} rounds; nothing is done"
             )
             return directory.finished
-        return _run(run_config, hyper_parameters, on_round, clients, directory)
+        return _run(run_config, hyper_parameters, on_round, between_steps, clients, directory)
 
 
-def _run(run_config, hyper_parameters, on_round, clients, directory=None):
+def _run(run_config, hyper_parameters, on_round, between_steps, clients, directory=None):
     clients = load_clients(run_config) if clients is None else clients
+    between_steps()
     every = run_config.checkpoint_every if directory is not None else 0
     with build_simulation(run_config, clients, **hyper_parameters) as simulation:
+        between_steps()
         records = []
         if directory is not None:
             records = directory.begin(simulation, clients.partition, _versions())
@@ -209,8 +214,10 @@ def _run(run_config, hyper_parameters, on_round, clients, directory=None):
                 directory.save_checkpoint(simulation)
             if on_round is not None:
                 on_round(record)
+            between_steps()
 
         try:
+            between_steps()
             if simulation.round_number < run_config.num_rounds:
                 simulation.run(
                     run_config.num_rounds - simulation.round_number,
@@ -225,10 +232,13 @@ def _run(run_config, hyper_parameters, on_round, clients, directory=None):
         finally:
             progress.close()
         summary = summarize(records)
+        between_steps()
         of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
         summary |= summary_of_new
+        between_steps()
         if directory is not None:
             evaluations, state = simulation.evaluate_all(), simulation.server_state
+            between_steps()
             directory.finish(summary, evaluations, simulation.data, state, of_new)
     return summary
 

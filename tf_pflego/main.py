@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 import logging as python_logging
+import pathlib
 import re
 import sys
 import time
@@ -20,22 +21,9 @@ if not (3, 10) <= sys.version_info[:2] < (3, 12):
         "Make an environment with one of them.".format(*sys.version_info)
     )
 
-try:
-    import tensorflow as tf
-    from absl import flags, logging
-
-    from tf_pflego import config, engines, experiment
-    from tf_pflego.interruption import Interruption
-    from tf_pflego.metrics import result_table
-except (ImportError, TypeError, AttributeError) as error:
-    # Packages whose versions do not fit together raise these errors when they are imported.
-    message = " ".join(str(error).split())[:200]
-    print(
-        f"tf_pflego: a package that it needs cannot be imported ({message}). Install the versions "
-        "that work together: pip install --no-deps -r requirements.txt -e .",
-        file=sys.stderr,
-    )
-    sys.exit(2)
+from tf_pflego import console
+from tf_pflego.core import temporary
+from tf_pflego.interruption import Interrupted, Interruption
 
 _USAGE = (
     "usage: python -m tf_pflego.main [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n\n"
@@ -44,18 +32,44 @@ _USAGE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program.
+    """Runs the program. Signals are its own until it returns.
 
     Returns:
-      The exit code: 0, or 2 after an error that the user can correct, or 130 after Ctrl-C.
+      The exit code: 0, or 2 after an error that the user can correct, or 128 + the number of the
+      signal that interrupted it: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
-    argv = list(sys.argv if argv is None else argv)
-    _silence()
-    interruption = Interruption()
+    with Interruption() as interruption:
+        return _run_unless_interrupted(sys.argv if argv is None else argv, interruption)
+
+
+def _run_unless_interrupted(argv, interruption):
+    try:
+        code = _run(list(argv), interruption)
+        interruption.check()
+        return code
+    except Interrupted:
+        return interruption.report()
+
+
+def _run(argv, interruption):
+    try:  # This takes seconds, in which a signal already must be heard.
+        import tensorflow as tf
+        from absl import flags, logging
+
+        from tf_pflego import config, engines, experiment
+        from tf_pflego.metrics import result_table
+    except (ImportError, TypeError, AttributeError) as error:
+        # Packages whose versions do not fit together raise these errors when they are imported.
+        message = " ".join(str(error).split())[:200]
+        return _fail(
+            f"a package that it needs cannot be imported ({message}). Install the versions that "
+            "work together: pip install --no-deps -r requirements.txt -e ."
+        )
+    _silence(tf, logging)
     flag_values = flags.FlagValues()
     config.define_flags(flag_values)
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
-        print(_help(flag_values))
+        console.show(_help(flag_values, config.flag_names()))
         return 0
     try:
         rest = flag_values(argv)[1:]
@@ -65,41 +79,48 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         run_config, hyper_parameters, unused = config.from_flags(flag_values)
         for name in unused:
-            print(
-                f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored", file=sys.stderr
-            )
+            console.say(f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored")
+        interruption.hint = lambda: _hint(run_config.output_dir)
         engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
-        summary = experiment.run(run_config, interruption.between_rounds, **hyper_parameters)
+        with temporary.own_directory():
+            summary = experiment.run(
+                run_config, between_steps=interruption.check, **hyper_parameters
+            )
     except flags.Error as error:
         return _fail(_explain(error, flag_values))
     except (ValueError, ImportError, OSError) as error:
         return _fail(str(error))
-    except KeyboardInterrupt:
-        goes_on = run_config.output_dir and run_config.checkpoint_every
-        hint = "; go on with it by --resume" if goes_on else ""
-        print(f"\ntf_pflego: interrupted{hint}", file=sys.stderr)
-        return 130
     seconds = time.monotonic() - started
     title = (
         f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
         f"{summary['round']} rounds, {seconds:.0f} s"
     )
-    print(result_table(summary, title))
+    console.show(result_table(summary, title))
     if run_config.output_dir:
-        print(f"written to {run_config.output_dir}")
+        console.show(f"written to {run_config.output_dir}")
     return 0
 
 
-def _silence():
+def _silence(tf, logging):
     """Keeps the libraries' messages off the terminal; errors that matter to the user are raised."""
     warnings.filterwarnings("ignore")
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel(python_logging.ERROR)
 
 
+def _hint(output_dir):
+    """Returns what an interrupted run says of its output directory."""
+    if output_dir:
+        directory = pathlib.Path(output_dir).expanduser()
+        for place in (directory, directory / ".new_run"):
+            if any(place.glob("checkpoints/checkpoint-*.json")):
+                return "; go on with it by --resume"
+    return ""
+
+
 def _fail(message):
-    print(f"tf_pflego: {' '.join(message.split())}", file=sys.stderr)
+    console.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
 
 
@@ -122,9 +143,9 @@ def _choices(flag):
     return ", ".join(getattr(flag.parser, "enum_values", ()))
 
 
-def _help(flag_values):
+def _help(flag_values, names):
     lines = [_USAGE]
-    for name in config.flag_names():
+    for name in names:
         flag = flag_values[name]
         default = "" if flag.default in (None, "") else f" (default {flag.default})"
         lines.append(f"  --{name}\n      {flag.help}{default}")
@@ -133,7 +154,13 @@ def _help(flag_values):
 
 def entry_point() -> None:
     """Runs the program as the console script `tf-pflego`."""
-    sys.exit(main())
+    console.prepare()
+    # This is never left: a signal must not be heard by anybody else while Python ends.
+    interruption = Interruption().__enter__()
+    code = _run_unless_interrupted(sys.argv, interruption)
+    if interruption.asked is not None:
+        os._exit(code)  # Nothing is left to do, and Python would free TensorFlow's memory first.
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms, config, data, engines, models
+from tf_pflego import algorithms, config, console, data, engines, models
 from tf_pflego.algorithms.averaging import Weighted
 from tf_pflego.core.algorithm import (
     Algorithm,
@@ -532,7 +532,7 @@ def show(report):
                 f"{value['median']:.4f} s ({value['p10']:.4f} to {value['p90']:.4f}, "
                 f"{value['runs']} runs)"
             )
-        print(f"{name:<{width}}  {value}")
+        console.show(f"{name:<{width}}  {value}")
 
 
 def main():
@@ -578,4 +578,5 @@ def main():
 
 
 if __name__ == "__main__":
+    console.prepare()
     main()

@@ -1,5 +1,6 @@
 """The runs of experiments: making one, and adding it to the tables of results."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -7,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import tables
@@ -43,6 +45,7 @@ _RESULTS = (
     "bytes_down",
     "bytes_up",
 )
+_POLL_SECONDS = 0.1
 _OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
 
 
@@ -71,7 +74,13 @@ def is_made_with(row: dict, flags: dict[str, str]) -> bool:
     return given.keys() <= flags.keys() and all(held.get(name) == flags[name] for name in flags)
 
 
-def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path, again: bool = False) -> bool:
+def run(
+    flags: dict[str, str],
+    extra: list[str],
+    raw: pathlib.Path,
+    again: bool = False,
+    between_steps: Callable[[], None] = lambda: None,
+) -> bool:
     """Makes one run in the directory `raw`, or goes on with it, and returns whether it ended well.
 
     Args:
@@ -79,6 +88,7 @@ def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path, again: bool 
       extra: All flags that were given for it.
       raw: The directory.
       again: Whether to start anew in any case.
+      between_steps: Called again and again; it may raise `KeyboardInterrupt`, which ends the run.
     """
     written = raw / "run.flags"
     same = written.exists() and written.read_text(encoding="utf-8") == lines_of(flags)
@@ -90,8 +100,17 @@ def run(flags: dict[str, str], extra: list[str], raw: pathlib.Path, again: bool 
     command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={raw / 'run.flags'}", *extra]
     command += [f"--output_dir={raw}", "--resume"]
     with open(raw / "log.txt", "w", encoding="utf-8") as log:
-        outcome = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
-    return outcome.returncode == 0
+        running = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            while running.poll() is None:
+                between_steps()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    running.wait(_POLL_SECONDS)
+        finally:
+            # It ends by itself within seconds. After Ctrl-C in a terminal it has got that too.
+            running.terminate()
+            running.wait()
+    return running.returncode == 0
 
 
 def row_of(cell: Cell, raw: pathlib.Path) -> dict:

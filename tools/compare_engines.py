@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from tf_pflego import config, experiment
+from tf_pflego import config, console, experiment
 
 
 def final_weights(run_config, hyper_parameters):
@@ -36,10 +36,11 @@ def main():
         final_weights(dataclasses.replace(run_config, engine=engine), hyper_parameters)
         for engine in ("in_process", "tff")
     ]
-    print(f"{'shape':<20} {'largest value':>14} {'largest difference':>19}")
+    console.show(f"{'shape':<20} {'largest value':>14} {'largest difference':>19}")
     for a, b in zip(*finals, strict=True):
-        print(f"{a.shape!s:<20} {np.abs(a).max():>14.4g} {np.abs(a - b).max():>19.3g}")
+        console.show(f"{a.shape!s:<20} {np.abs(a).max():>14.4g} {np.abs(a - b).max():>19.3g}")
 
 
 if __name__ == "__main__":
+    console.prepare()
     main()

@@ -29,6 +29,8 @@ import time
 import numpy as np
 from experiments import ROOT
 
+from tf_pflego import console
+
 _FLAGS = (
     *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", "--num_rounds=150"),
     *("--eval_every=5", "--checkpoint_every=1"),
@@ -42,7 +44,7 @@ def main(arguments: list[str]) -> int:
     rng = random.Random(options.seed)
     cases = [(m, e) for m in options.methods.split(",") for e in options.engines.split(",")]
     left, good = options.kills, True
-    print("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|", flush=True)
+    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_kill_") as scratch:
         for place, (method, engine) in enumerate(cases):
             # The kills that are left are shared among the cases that are left.
@@ -50,7 +52,7 @@ def main(arguments: list[str]) -> int:
             row = _case(method, engine, share, pathlib.Path(scratch), options.data_dir, rng)
             left -= row["kills"]
             good = good and row["the end"] == "the same"
-            print("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |", flush=True)
+            console.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
     return 0 if good else 1
 
 
@@ -172,4 +174,5 @@ def _options(arguments):
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,8 @@ runs/reproduce/EXPERIMENT/CELL/seedN. A finished run is added to
   results/EXPERIMENT.curves.csv.gz   one row per run and round
   results/EXPERIMENT.clients.csv.gz  one row per run and client, at the end of the run
 
-and at the end, also after an interruption, the tables and figures are made from these files:
+and at the end, or by `redraw` after an interruption, the tables and figures are made from these
+files:
 
   results/EXPERIMENT.md              our results, with the paper's figures and the differences
   results/EXPERIMENT/*.png           loss and accuracy against rounds, seconds and bytes
@@ -35,8 +36,8 @@ import fnmatch
 import itertools
 import pathlib
 import re
-import signal
 import sys
+from collections.abc import Callable
 
 import cell_runs
 import figures
@@ -45,10 +46,15 @@ import tables
 import tables_pgfed
 from experiments import ROOT, TITLES, Cell, cells, examples
 
+from tf_pflego import console
+from tf_pflego.interruption import Interrupted, Interruption
+
 RESULTS = ROOT / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
 
 _LAST_LOG_LINES = 3
+# A run that is interrupted ends within its own three seconds, and a few tenths for its processes.
+_GRACE_SECONDS = 4.5
 
 
 def chosen(options: argparse.Namespace) -> list[Cell]:
@@ -91,8 +97,15 @@ def seeds_of(text: str) -> list[int]:
     return [int(seed) for seed in text.split(",")]
 
 
-def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
+def run_cells(
+    options: argparse.Namespace, extra: list[str], between_steps: Callable[[], None]
+) -> bool:
     """Makes the runs that the command line selects, except the finished ones.
+
+    Args:
+      options: The command line.
+      extra: The flags after `--`.
+      between_steps: Called again and again; it may raise `KeyboardInterrupt`, which ends a run.
 
     Returns:
       Whether all of them ended well.
@@ -111,31 +124,29 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
         )
     rounds = {"num_rounds": options.rounds} if options.rounds else {}
     good = True
-    # As after Ctrl-C, finished runs are still drawn.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        for seed, cell in itertools.product(seeds, selected):
-            flags = cell.flags | {"seed": seed} | rounds | given
-            flags = {name: str(value) for name, value in flags.items()}
-            raw = raw_runs / cell.experiment / cell.name / f"seed{seed}"
-            if not options.again and cell_runs.is_in_results(cell, flags, results):
-                print(f"{cell.name} seed {seed}: finished", flush=True)
-                continue
-            done = not options.again and cell_runs.is_left_over(cell, flags, raw)
-            if not done:
-                print(f"{cell.name} seed {seed}: running", flush=True)
-                done = cell_runs.run(flags, extra, raw, options.again)
-            if done:
-                cell_runs.merge(cell, seed, raw, results)
-                print(f"{cell.name} seed {seed}: added to {results}", flush=True)
-            else:
-                good = False
-                log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
-                print(f"{cell.name} seed {seed}: failed; {raw / 'log.txt'} ends with")
-                print("  " + "\n  ".join(log[-_LAST_LOG_LINES:]), flush=True)
-    finally:
-        if tables.runs_path(results, options.command).exists():
-            redraw(options.command, results)
+    for seed, cell in itertools.product(seeds, selected):
+        between_steps()
+        flags = cell.flags | {"seed": seed} | rounds | given
+        flags = {name: str(value) for name, value in flags.items()}
+        raw = raw_runs / cell.experiment / cell.name / f"seed{seed}"
+        if not options.again and cell_runs.is_in_results(cell, flags, results):
+            console.show(f"{cell.name} seed {seed}: finished")
+            continue
+        done = not options.again and cell_runs.is_left_over(cell, flags, raw)
+        if not done:
+            console.show(f"{cell.name} seed {seed}: running")
+            done = cell_runs.run(flags, extra, raw, options.again, between_steps)
+        if done:
+            cell_runs.merge(cell, seed, raw, results)
+            console.show(f"{cell.name} seed {seed}: added to {results}")
+        else:
+            good = False
+            log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
+            console.show(f"{cell.name} seed {seed}: failed; {raw / 'log.txt'} ends with")
+            console.show("  " + "\n  ".join(log[-_LAST_LOG_LINES:]))
+    between_steps()
+    if tables.runs_path(results, options.command).exists():
+        redraw(options.command, results)
     return good
 
 
@@ -150,7 +161,7 @@ def redraw(experiment: str, results: pathlib.Path) -> None:
     tables.replace(page, page_of(experiment, results).encode("utf-8"))
     _, draw = _FORMS.get(experiment, _FORM)
     for path in (page, *draw(experiment, results, rows)):
-        print(f"written: {path}")
+        console.show(f"written: {path}")
 
 
 def page_of(experiment: str, results: pathlib.Path) -> str:
@@ -188,7 +199,7 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
         page = results / "local_speed.md"
         report = cell_runs.read_json(results / "benchmark.json")
         tables.replace(page, tables_pgfed.page_of_speeds(report).encode("utf-8"))
-        print(f"written: {page}")
+        console.show(f"written: {page}")
 
 
 def refuse_unknown(experiments: list[str], results: pathlib.Path) -> list[str]:
@@ -235,28 +246,41 @@ def main(argv: list[str]) -> int:
     """Does what the command line says.
 
     Returns:
-      0 if all went well, 1 if a run failed, 2 after an error that the user can correct, or 130
-      after Ctrl-C.
+      0 if all went well, 1 if a run failed, 2 after an error that the user can correct, or 128 +
+      the number of the signal that interrupted it.
     """
+    # A second Ctrl-C reaches the run itself, which then ends at once, and is waited for.
+    with Interruption("reproduce", _GRACE_SECONDS, second_ends=False) as interruption:
+        interruption.hint = lambda: "; the same command continues"
+        try:
+            code = _do(argv, interruption.check)
+            interruption.check()
+            return code
+        except Interrupted:
+            return interruption.report()
+
+
+def _do(argv, between_steps):
+    between_steps()
     cut = argv.index("--") if "--" in argv else len(argv)
     options, extra = _parser().parse_args(argv[:cut]), argv[cut + 1 :]
     try:
         if options.command in TITLES:
-            return 0 if run_cells(options, extra) else 1
+            return 0 if run_cells(options, extra, between_steps) else 1
         if extra:
             raise ValueError(
                 f"`{options.command}` must have no flags after `--`, which only experiments take; "
                 f"got {extra[0]!r}. Leave it out."
             )
         if options.command == "list":
-            print("\n".join(_list_of(options.experiment)))
+            console.show("\n".join(_list_of(options.experiment)))
         elif options.command == "show":
             refuse_unknown([options.experiment], ROOT / options.results)
-            print(page_of(options.experiment, ROOT / options.results), end="")
+            console.show(page_of(options.experiment, ROOT / options.results), end="")
         elif options.command == "redraw":
             redraw_all(options.experiments, ROOT / options.results)
         elif options.command == "flags":
-            print(flag_file(options.experiment, options.cell), end="")
+            console.show(flag_file(options.experiment, options.cell), end="")
         elif options.command == "configs":
             for path, text in example_files().items():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -265,11 +289,8 @@ def main(argv: list[str]) -> int:
             for document in DOCUMENTS:
                 tables.replace(document, tables.refresh(document, ROOT).encode("utf-8"))
     except ValueError as error:
-        print(f"reproduce: {error}", file=sys.stderr)
+        console.say(f"reproduce: {error}")
         return 2
-    except KeyboardInterrupt:
-        print("\nreproduce: interrupted; the same command continues", file=sys.stderr)
-        return 130
     return 0
 
 
@@ -322,4 +343,5 @@ def _list_of(experiment):
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_pflego.engines.files import Inbox, Outbox, make_directory
+from tf_pflego.core.temporary import make_directory
+from tf_pflego.engines.files import Inbox, Outbox
 from tf_pflego.engines.packing import Packing
 
 ROW = {"a": np.zeros([3], np.float32), "b": np.zeros([2], np.int64)}

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tf_pflego.core import leftovers
+
 _BLOCK_BYTES = 2**20
 
 
@@ -97,7 +99,7 @@ class Batch:
 
     def discard(self) -> None:
         """Removes the files that have not been renamed."""
-        for partial in self._partial.values():
+        for partial in list(self._partial.values()):
             partial.unlink(missing_ok=True)
 
 
@@ -112,12 +114,15 @@ def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
       OSError: A file cannot be written; what was in its place is still there.
     """
     files = Batch()
+    leftovers.add(files.discard)
     try:
         yield files
         files.finish(also)
     except BaseException:
         files.discard()
         raise
+    finally:
+        leftovers.forget(files.discard)
 
 
 @contextlib.contextmanager

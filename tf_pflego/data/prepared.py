@@ -11,6 +11,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tf_pflego import console
+from tf_pflego.core import leftovers
+
 
 class DatasetError(ValueError):
     """A dataset is not there, cannot be had, or cannot be read."""
@@ -107,9 +110,17 @@ def _prepare(found, name, root, manual_dir):
     root.mkdir(parents=True, exist_ok=True)
     final = pathlib.Path(found.data_dir)
     staging = tempfile.mkdtemp(prefix=".tf_pflego_", dir=root)
+
+    def remove():
+        shutil.rmtree(staging, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                root.rmdir()  # Only if it is still empty.
+
+    leftovers.add(remove)
     try:
         staged = tfds.builder(name, data_dir=staging)
-        with _quiet() if name == "digits" else contextlib.nullcontext():
+        with _quiet(bars=name != "digits"):
             staged.download_and_prepare(
                 download_dir=os.path.join(staging, "downloads"),
                 # What the user has put there is read where it is.
@@ -120,17 +131,20 @@ def _prepare(found, name, root, manual_dir):
         with contextlib.suppress(OSError) if final.exists() else contextlib.nullcontext():
             os.rename(staged.data_dir, final)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):
-                root.rmdir()  # Only if it is still empty.
+        remove()
+        leftovers.forget(remove)
     return tfds.builder(name, data_dir=str(root))
 
 
 @contextlib.contextmanager
-def _quiet():
-    """Keeps TFDS' progress bars, of a second's work, off the terminal."""
-    tfds.disable_progress_bar()
+def _quiet(bars):
+    """Keeps what TFDS prints off standard output, and its progress bars off anything but terminals.
+
+    Args:
+      bars: Whether there are bars at all; those of a second's work only disturb.
+    """
+    if not (bars and console.Stream("stderr").isatty()):
+        tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):
         yield
 

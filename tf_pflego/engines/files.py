@@ -6,8 +6,6 @@ the worker writes one file per client, which the program reads and removes.
 
 import os
 import pathlib
-import shutil
-import tempfile
 from typing import BinaryIO
 
 import numpy as np
@@ -19,16 +17,6 @@ from tf_pflego.engines.packing import Packing
 # TensorFlow copies a constant of up to 10 MiB into its graph and then never reads the file again;
 # the files are sparse, so that the surplus costs nothing.
 _MIN_BYTES = 2**24
-_PREFIX = "tf_pflego_directory_"
-
-
-def make_directory() -> str:
-    """Makes a directory for this user alone, and removes those that killed processes have left."""
-    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*_*"):
-        owner = path.name.removeprefix(_PREFIX).split("_")[0]
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            shutil.rmtree(path, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_")
 
 
 class Inbox:

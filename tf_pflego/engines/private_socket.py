@@ -22,7 +22,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from tf_pflego.engines.files import make_directory
+from tf_pflego.core.temporary import make_directory
 
 # The numbers of Linux on x86-64, the only machine for which there is a TFF worker on Linux.
 _MACHINE = "x86_64"

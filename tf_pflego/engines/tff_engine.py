@@ -22,10 +22,11 @@ import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.temporary import make_directory
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
 from tf_pflego.engines.engine import Cohort, Outcome
-from tf_pflego.engines.files import Inbox, Outbox, make_directory
+from tf_pflego.engines.files import Inbox, Outbox
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.packing import Packing
 from tf_pflego.engines.threads import threads_per_operation

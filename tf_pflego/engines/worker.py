@@ -24,7 +24,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -34,6 +33,7 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
+from tf_pflego import console
 from tf_pflego.engines.private_socket import NotPrivateError, PrivateSocket
 
 _PR_SET_PDEATHSIG = 1
@@ -114,11 +114,10 @@ class Worker:
 
     def _start_on_port(self, deadline, reason):
         port = portpicker.pick_unused_port()
-        print(
+        console.say(
             f"tf_pflego: the TFF worker listens on port {port} of all network interfaces, and "
             "whoever reaches it can run code as you, because this system does not let the program "
-            f"replace the port by a private socket ({reason}); --engine=in_process needs no port",
-            file=sys.stderr,
+            f"replace the port by a private socket ({reason}); --engine=in_process needs no port"
         )
         self._process = self._started(port)
         self._connect(f"localhost:{port}", deadline)

@@ -4,6 +4,8 @@ import fcntl
 import os
 import pathlib
 
+from tf_pflego.core import leftovers
+
 _NAME = ".lock"
 
 
@@ -29,6 +31,7 @@ class DirectoryLock:
                 # The kernel unlocks the file when its descriptor is closed.
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current():
+                    leftovers.add(self.release)
                     return
             except BaseException:
                 os.close(self._descriptor)
@@ -42,6 +45,7 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Unlocks the directory, and removes it and its parents if they were made and are empty."""
+        leftovers.forget(self.release)
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
         for directory in self._made:

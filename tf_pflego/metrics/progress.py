@@ -1,26 +1,26 @@
 """What a run shows while it trains, and the table at its end."""
 
-import sys
 import time
-from typing import Any, TextIO
+from typing import Any
 
 import tqdm
 
+from tf_pflego import console
+
 
 class Progress:
-    """Shows a bar on a terminal, and a line for each evaluated round elsewhere.
+    """Shows a bar on standard error if that is a terminal, else a line for each evaluated round.
 
     Args:
       num_rounds: T.
       done: How many rounds are done already.
-      stream: Where to write.
     """
 
-    def __init__(self, num_rounds: int, done: int = 0, stream: TextIO = sys.stderr):
+    def __init__(self, num_rounds: int, done: int = 0):
         self._num_rounds = num_rounds
-        self._stream = stream
         self._started = time.monotonic()
         self._bar = None
+        stream = console.Stream("stderr")
         if stream.isatty():
             shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
             self._bar = tqdm.tqdm(
@@ -44,11 +44,7 @@ class Progress:
             self._bar.update()
         elif text:
             seconds = time.monotonic() - self._started
-            print(
-                f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s",
-                file=self._stream,
-                flush=True,
-            )
+            console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
 
     def close(self) -> None:
         """Closes the bar, if there is one, so that the terminal is left in order."""

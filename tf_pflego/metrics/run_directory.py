@@ -16,13 +16,13 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tf_pflego import console
 from tf_pflego.config import PLACES
 from tf_pflego.core import durable, nests
 from tf_pflego.core.nests import Structure
@@ -298,10 +298,9 @@ class RunDirectory:
         held = config["versions"]
         *_, last = [held, *(version for version in held.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
-            print(
+            console.say(
                 f"tf_pflego: the run in {self._work} goes on with other versions than {last}; its "
-                "results may differ in the last digits",
-                file=sys.stderr,
+                "results may differ in the last digits"
             )
             held[f"from_round_{self._round + 1}"] = versions
         self._write_json(_CONFIG, self._configuration | {"versions": held})

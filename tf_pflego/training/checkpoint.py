@@ -25,7 +25,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego import console
 from tf_pflego.core import durable, nests
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientStates
@@ -139,10 +139,9 @@ class Checkpoints:
                 damaged.append(f"{path.name}: {error}")
                 continue
             if damaged:
-                print(
+                console.say(
                     f"tf_pflego: a checkpoint in {self.directory} is damaged "
-                    f"({'; '.join(damaged)}); the one of round {content['round']} is used",
-                    file=sys.stderr,
+                    f"({'; '.join(damaged)}); the one of round {content['round']} is used"
                 )
             return content
         if damaged:

@@ -1,0 +1,92 @@
+"""What a program says; a terminal or pipe that does not take it never fails a run.
+
+A reader may close its pipe (`| head`), a disk may be full, a descriptor may be closed from the
+start (`2>&-`), and an encoding may lack a character of a path. What cannot be written is left out,
+and a character that cannot be encoded is written as its escape.
+"""
+
+import atexit
+import os
+import sys
+
+_STDERR = 2
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Writes a result to standard output."""
+    Stream("stdout").write(text + end)
+
+
+def say(text: str) -> None:
+    """Writes a line about the run to standard error."""
+    Stream("stderr").write(text + "\n")
+
+
+class Stream:
+    """A text stream whose writing never fails, for libraries that want a stream.
+
+    Args:
+      name: stdout or stderr; it is what `sys` has under this name.
+    """
+
+    def __init__(self, name: str):
+        self._stream = getattr(sys, name)  # None if there is none.
+        self.encoding = getattr(self._stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Writes and flushes, and returns the number of characters."""
+        try:
+            if self._stream is not None:
+                self._stream.write(
+                    text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+                )
+                self._stream.flush()
+        except (OSError, ValueError):  # ValueError: it is closed.
+            pass
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing, since `write` flushes."""
+
+    def isatty(self) -> bool:
+        """Returns whether it is a terminal."""
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except ValueError:
+            return False
+
+    def fileno(self) -> int:
+        """Returns the descriptor, which tells the width of a terminal."""
+        return self._stream.fileno()
+
+
+def prepare() -> None:
+    """Prepares a program, before it opens any file; a library must not call it.
+
+    A closed descriptor 0, 1 or 2 is opened on /dev/null. Else the next file that is opened would
+    get its number, and what libraries write to it would go into that file. When the program ends,
+    what could not be written is dropped, which else would change the exit code.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    atexit.register(_settle)
+
+
+def _settle():
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            _drop(stream)
+
+
+def _drop(stream):
+    """Lets a stream write what it still holds to /dev/null."""
+    try:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
+    except (OSError, ValueError):  # It is closed, so that nothing is left to write.
+        pass

@@ -1,0 +1,290 @@
+"""Sends signals to runs, and checks that each run ends within seconds, in order.
+
+  python tools/signal_runs.py [--signals=200] [--at_once=2] [--engines=in_process,tff]
+                              [--phases=start-up,...] [--data_dir=DIR] [--seed=0]
+
+Small runs on digits get SIGINT or SIGTERM at a random time of a phase:
+
+  start-up    from the first instant at which the program hears signals
+  tracing     in the first round, in which functions are traced
+  rounds      between the third round and some hundredths of a second later
+  long round  in a round of 10^9 local steps, a single call of TensorFlow or of the worker
+  evaluation  in runs that do little else
+  writing     while a checkpoint, or the files of a finished run, are being written
+
+A run must end within 5 seconds with exit code 128 + the signal, and say nothing but the one line,
+which must promise a resumption if there is a checkpoint. It must leave no process, no temporary
+file, no lock, and no damaged checkpoint. A line per run goes to standard error, and a table says
+what was found; the exit code is 1 if a run did not end so. 200 signals take about half an hour.
+"""
+
+import argparse
+import concurrent.futures
+import itertools
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from experiments import ROOT
+
+from tf_pflego import console
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LIMIT_SECONDS = 5.0
+
+_FLAGS = ("--dataset=digits", "--clients_per_round=5", "--checkpoint_every=5", "--num_clients=20")
+_ENDLESS = "--num_rounds=1000000"
+_RARELY = "--eval_every=1000000"
+_COLUMNS = ("phase", "engine", "signal", "sent", "in order", "with hint", "longest seconds")
+_START_SECONDS = 120.0
+_END_SECONDS = 60.0
+_GONE_SECONDS = 5.0
+_POLL_SECONDS = 0.0005
+_TRIES = 10
+
+
+class Phase(NamedTuple):
+    """When a signal is sent."""
+
+    flags: tuple[str, ...]
+    reached: Callable[[int, pathlib.Path], bool]  # of the process id and the output directory
+    longest_delay: float  # seconds from then on, of which a random part is waited
+    # A phase so short that the process is stopped in it; returns whether it then still was there.
+    still: Callable[[pathlib.Path], bool] | None = None
+
+
+class Ending(NamedTuple):
+    """How a run ended."""
+
+    seconds: float
+    hint: bool
+    faults: list[str]
+
+
+def _hears(pid, output):
+    """Returns whether the program has its handlers: Python alone has none for SIGTERM."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _rounds(output):
+    metrics = output / "metrics.jsonl"
+    return len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+
+
+def _writes(output):
+    """Returns whether a file is half written, or the files of the end are not all there."""
+    ending = (output / "clients.csv").exists() and not (output / "summary.json").exists()
+    return ending or any(output.rglob(".*.partial"))
+
+
+PHASES = {
+    "start-up": Phase((_ENDLESS,), _hears, 4.0),
+    "tracing": Phase(
+        (_ENDLESS,), lambda pid, output: any(output.glob("checkpoints/checkpoint-*.json")), 0.5
+    ),
+    "rounds": Phase((_ENDLESS, _RARELY), lambda pid, output: _rounds(output) >= 3, 0.5),
+    "long round": Phase(
+        (_ENDLESS, _RARELY, "--local_steps=1000000000"),
+        lambda pid, output: any(output.glob("checkpoints/checkpoint-*.json")),
+        3.0,
+    ),
+    "evaluation": Phase(
+        (_ENDLESS, "--num_clients=150", "--clients_per_round=1", "--local_steps=1"),
+        lambda pid, output: _rounds(output) >= 3,
+        0.5,
+    ),
+    "writing": Phase(("--num_rounds=4",), lambda pid, output: _writes(output), 0.0, _writes),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Sends the signals, and prints a row for each phase, engine and signal."""
+    options = _options(arguments)
+    cases = list(itertools.product(options.phases.split(","), options.engines.split(","), SIGNALS))
+    rng = random.Random(options.seed)
+    drawn = [
+        (case, rng.random()) for case, _ in zip(itertools.cycle(cases), range(options.signals))
+    ]
+    found = {case: [] for case in cases}
+    with tempfile.TemporaryDirectory(prefix="tf_pflego_signals_") as scratch:
+
+        def run(place):
+            case, share = drawn[place]
+            own = pathlib.Path(scratch) / str(place)
+            ending = ending_of(*case, share, own, options.data_dir)
+            found[case].append(ending)
+            phase, engine, number = case
+            said = "; ".join(ending.faults) or "in order"
+            console.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {said}")
+            shutil.rmtree(own)
+
+        with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+            list(pool.map(run, range(len(drawn))))
+    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    for (phase, engine, number), endings in found.items():
+        good = sum(not ending.faults for ending in endings)
+        hints = sum(ending.hint for ending in endings)
+        longest = max((ending.seconds for ending in endings), default=0)
+        row = (phase, engine, number.name, len(endings), good, hints, f"{longest:.2f}")
+        console.show("| " + " | ".join(map(str, row)) + " |")
+    faults = [
+        f"{phase}, {engine}, {number.name}: {fault}"
+        for (phase, engine, number), endings in found.items()
+        for ending in endings
+        for fault in ending.faults
+    ]
+    console.show("\n".join([f"{len(faults)} faults", *faults]))
+    return 1 if faults else 0
+
+
+def ending_of(
+    phase: str,
+    engine: str,
+    number: signal.Signals,
+    share: float,
+    scratch: pathlib.Path,
+    data_dir: str = "",
+    limit_seconds: float = LIMIT_SECONDS,
+) -> Ending:
+    """Runs the program, sends it a signal, and returns how it ended.
+
+    Args:
+      phase: One of `PHASES`.
+      engine: The engine.
+      number: The signal.
+      share: Which part of the phase's longest delay is waited, in [0, 1].
+      scratch: A directory for the files of the run, which does not exist yet.
+      data_dir: The TFDS data directory.
+      limit_seconds: How long the run may take to end.
+    """
+    for attempt in range(_TRIES):
+        ending = _attempt(PHASES[phase], engine, number, share, scratch / str(attempt), data_dir)
+        if ending is not None:
+            if ending.seconds > limit_seconds:
+                ending.faults.append(f"it took {ending.seconds:.2f} seconds")
+            return ending
+    return _failed(f"the phase was missed {_TRIES} times")
+
+
+def _failed(fault):
+    return Ending(float("nan"), False, [fault])
+
+
+def _attempt(phase, engine, number, share, scratch, data_dir):
+    """Returns None if the phase was over before the signal could be sent."""
+    output, temporary = scratch / "run", scratch / "temporary"
+    temporary.mkdir(parents=True)
+    command = [sys.executable, "-m", "tf_pflego.main", *_FLAGS, *phase.flags]
+    command += [f"--engine={engine}", f"--data_dir={data_dir}", f"--output_dir={output}"]
+    running = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        # A shell's background jobs, and all that they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while running.poll() is None and not phase.reached(running.pid, output):
+            if time.monotonic() > deadline:
+                return _failed(f"the phase did not begin within {_START_SECONDS:.0f} seconds")
+            time.sleep(_POLL_SECONDS)
+        time.sleep(share * phase.longest_delay)
+        if phase.still is not None:
+            running.send_signal(signal.SIGSTOP)
+            if running.poll() is not None or not phase.still(output):
+                return None
+        if running.poll() is not None:
+            return _failed(f"it ended by itself, and said {running.stderr.read()}")
+        running.send_signal(number)
+        running.send_signal(signal.SIGCONT)
+        sent = time.monotonic()
+        try:
+            _, errors = running.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return _failed("it did not end")
+        seconds = time.monotonic() - sent
+    finally:
+        running.kill()
+        running.communicate()
+    hint = "; go on with it by --resume" in errors
+    return Ending(seconds, hint, _faults(errors, running.returncode, number, output, temporary))
+
+
+def _faults(errors, code, number, output, temporary):
+    """Returns what is wrong with an ending."""
+    faults = []
+    if code != 128 + number:
+        faults.append(f"exit code {code}")
+    lines = [line for line in errors.splitlines() if not line.startswith("round ")]
+    saved = any(output.rglob("checkpoint-*.json"))
+    if lines != [f"tf_pflego: interrupted{'; go on with it by --resume' if saved else ''}"]:
+        faults.append(f"it said {lines}")
+    deadline = time.monotonic() + _GONE_SECONDS
+    while (left := _processes_with(temporary)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if left:
+        faults.append(f"processes are left: {left}")
+    for path in (*temporary.rglob("*"), *output.rglob(".*")):
+        faults.append(f"left: {path}")
+    if saved:
+        faults += _damages(output)
+    return faults
+
+
+def _processes_with(temporary):
+    """Returns the processes of this user whose TMPDIR is the directory."""
+    wanted, found = f"TMPDIR={temporary}".encode(), []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:  # It has ended, or is another user's.
+            pass
+    return found
+
+
+def _damages(output):
+    """Returns what is wrong with the checkpoints; all of them, not only the newest, are read."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tf_pflego.training import Checkpoints
+    from tf_pflego.training.checkpoint import CheckpointError, DamagedError
+
+    checkpoints = Checkpoints(output / "checkpoints")
+    try:
+        for path in checkpoints._manifests():
+            checkpoints._verified(path)
+    except (CheckpointError, DamagedError, OSError) as error:
+        return [str(error)]
+    return []
+
+
+def _options(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--signals", type=int, default=200, help="how many in all (default 200)")
+    parser.add_argument("--at_once", type=int, default=2, help="runs at a time (default 2)")
+    parser.add_argument("--engines", default="in_process,tff", help="default both")
+    parser.add_argument("--phases", default=",".join(PHASES), help="default all")
+    parser.add_argument("--data_dir", default="", help="the TFDS data directory")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random times (default 0)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    console.prepare()
+    sys.exit(main(sys.argv[1:]))
