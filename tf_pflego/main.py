@@ -32,7 +32,7 @@ except (ImportError, TypeError, AttributeError) as error:
     message = " ".join(str(error).split())[:200]
     print(
         f"tf_pflego: a package that it needs cannot be imported ({message}). Install the versions "
-        "that work together: pip install --no-deps -r requirements.txt -e .",
+        "that work together: pip install --no-deps -r requirements.txt",
         file=sys.stderr,
     )
     sys.exit(2)
