@@ -57,8 +57,8 @@ def _hashes(pins, python, glibc):
         requirements.write_text("\n".join(pins), encoding="utf-8")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps"]
         command += ["--ignore-installed", f"--target={directory}/none", f"--report={report}"]
+        command += ["--ignore-requires-python"]  # It means the version of Python that runs pip.
         command += [f"--python-version={python}", "--implementation=cp"]
-        command += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
         command += [f"--platform={tag}_x86_64" for tag in tags]
         subprocess.run([*command, f"--requirement={requirements}"], check=True)
         files = json.loads(report.read_text(encoding="utf-8"))["install"]
