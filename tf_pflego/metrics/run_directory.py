@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.config import PLACES
 from tf_pflego.core import durable, nests
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partition import Partition
 from tf_pflego.metrics.directory_lock import DirectoryLock
+from tf_pflego.places import PLACES
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
