@@ -27,7 +27,8 @@ $(INSTALLED): requirements.txt setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 12) or sys.exit("tf_pflego needs Python 3.10 or 3.11; $(PYTHON) is %d.%d. Install one and call: make PYTHON=python3.11 $(MAKECMDGOALS)" % v)'
 	@echo "installing into $(VENV) (about a minute, 2.2 GB)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt -e .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 clean:

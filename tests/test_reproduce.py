@@ -1,5 +1,6 @@
 """tools/reproduce.py as a user runs it, on digits, and the results of it in the repository."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -23,6 +24,7 @@ import tables_pgfed
 from absl import flags
 
 from tf_pflego import algorithms, config
+from tf_pflego.places import PLACES
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -427,8 +429,18 @@ def test_a_run_goes_on_if_its_flags_are_the_same(tmp_path, digits_dir):
     assert first_round_that_was_run(again=True) == 1
 
 
-def test_the_flags_that_say_where_things_are_are_those_of_the_program():
-    assert set(cell_runs._PLACES) == set(config.PLACES)
+def test_the_flags_that_say_where_things_are_are_known_without_tensorflow():
+    assert set(PLACES) <= {field.name for field in dataclasses.fields(config.RunConfig)}
+    code = "import sys, cell_runs; print('tensorflow' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(cell_runs.__file__).parent,
+        env=os.environ | {"PYTHONPATH": str(cell_runs.ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == ["False"]
 
 
 @pytest.mark.parametrize(

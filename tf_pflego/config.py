@@ -16,17 +16,6 @@ from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.models.networks import NETWORKS
 
-# Flags that say where things are and how they are kept; they do not make a run another run.
-PLACES = (
-    "data_dir",
-    "download",
-    "output_dir",
-    "overwrite",
-    "resume",
-    "checkpoint_every",
-    "checkpoints_kept",
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:

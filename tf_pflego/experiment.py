@@ -2,32 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, models, new_clients
+from tf_pflego.data.datasets import KNOWN
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
 from tf_pflego.training import Simulation, summarize
-
-
-class _Own(NamedTuple):
-    """What a run has unless its flags say otherwise."""
-
-    network: str = "mlp"
-    partition: str = "round_robin"
-    num_clients: int = 100
-
-
-_OWN = {
-    "cifar10": _Own("cifar_cnn"),
-    "cifar100": _Own("cifar_cnn"),
-    "omniglot": _Own("omniglot_cnn", "groups"),
-    "organamnist": _Own("cnn_fedavg"),
-    "office_home": _Own("cnn_fedavg", "dirichlet", 20),
-}
 
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
@@ -36,7 +20,7 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
     )
-    own = _OWN.get(run_config.dataset, _Own())
+    own = KNOWN[run_config.dataset]
     kind = own.partition if run_config.partition == "auto" else run_config.partition
     if kind == "dirichlet":
         dataset = data.merged(dataset)
@@ -113,7 +97,7 @@ def build_simulation(
     participation = run_config.participation_of(clients.num_clients)
     network = run_config.network
     if network == "auto":
-        network = _OWN.get(run_config.dataset, _Own()).network
+        network = KNOWN[run_config.dataset].network
     body = networks.build(network, clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()

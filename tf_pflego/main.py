@@ -63,7 +63,7 @@ def _run(argv, interruption):
         message = " ".join(str(error).split())[:200]
         return _fail(
             f"a package that it needs cannot be imported ({message}). Install the versions that "
-            "work together: pip install --no-deps -r requirements.txt -e ."
+            "work together: pip install --no-deps -r requirements.txt"
         )
     _silence(tf, logging)
     flag_values = flags.FlagValues()

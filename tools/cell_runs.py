@@ -14,17 +14,8 @@ import numpy as np
 import tables
 from experiments import ROOT, Cell, cells
 
-# Flags that say where things are and how they are kept, as `config.PLACES` has them; they do not
-# make a run another run. Importing them would start TensorFlow, which takes seconds.
-_PLACES = (
-    "data_dir",
-    "download",
-    "output_dir",
-    "overwrite",
-    "resume",
-    "checkpoint_every",
-    "checkpoints_kept",
-)
+from tf_pflego.places import PLACES
+
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.
 _SETTINGS = (
     "num_clients",
@@ -61,7 +52,7 @@ def flags_of(words: list[str]) -> dict[str, str]:
         if not match:
             raise ValueError(f"flags must be written as --NAME=VALUE; got {word!r}. Correct it.")
         flags[match[1]] = "True" if match[2] is None else match[2]
-    return {name: value for name, value in flags.items() if name not in _PLACES}
+    return {name: value for name, value in flags.items() if name not in PLACES}
 
 
 def is_made_with(row: dict, flags: dict[str, str]) -> bool:
@@ -118,7 +109,7 @@ def row_of(cell: Cell, raw: pathlib.Path) -> dict:
     config, summary = (read_json(raw / name) for name in ("config.json", "summary.json"))
     versions = config.pop("versions")
     flags = flags_of((raw / "run.flags").read_text(encoding="utf-8").splitlines())
-    others = config.keys() - flags.keys() - set(_PLACES)
+    others = config.keys() - flags.keys() - set(PLACES)
     defaults = {name: value for name, value in config.items() if name in others}
     return (
         {key: config.get(key) for key in ("dataset", "personalization", "algorithm", "seed")}

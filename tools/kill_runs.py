@@ -1,14 +1,16 @@
-"""Kills runs again and again, resumes them, and compares their ends with those of undisturbed runs.
+"""Kills runs, resumes them, and compares their ends with those of undisturbed runs.
 
-  python tools/kill_runs.py [--kills=40] [--engines=in_process,tff] [--methods=pflego,...]
+  python tools/kill_runs.py [--runs=40] [--engines=in_process,tff] [--methods=pflego,...]
                             [--data_dir=DIR] [--seed=0]
 
-For each method and engine, a small run on digits that checkpoints every round is killed (SIGKILL):
-in one case of four at a random time after its start, else at a random time after its first round.
-Before each resumption a file of the newest checkpoint is cut off in one case of four. When the
-case's share of the kills is used up, or the run has ended, it must have the weights, the clients'
-states, the metrics apart from seconds, and the clients.csv of a run that nothing disturbed. A table
-says what was done; the exit code is 1 if an end differs. It takes some minutes.
+The runs are shared among the methods and engines; 40 are one for each of the 20 methods on each of
+the two engines. Each is a small run on digits that checkpoints every round. It is killed (SIGKILL)
+and resumed, and every third run is killed and resumed once more. A kill comes at a random time
+after the start in one case of four, else at a random time within a random round. Before each
+resumption a file of the newest checkpoint is cut off in one case of four. In the end each run must
+have the weights, the clients' states, the metrics apart from seconds, and the clients.csv of a run
+that nothing disturbed. A table says what was done; the exit code is 1 if an end differs. It takes
+about half an hour on two cores.
 """
 
 import os
@@ -31,32 +33,44 @@ from experiments import ROOT
 
 from tf_pflego import console
 
+_ROUNDS = 150
 _FLAGS = (
-    *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", "--num_rounds=150"),
+    *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", f"--num_rounds={_ROUNDS}"),
     *("--eval_every=5", "--checkpoint_every=1"),
 )
-_COLUMNS = ("method", "engine", "kills", "rounds at the kills", "cut off", "passed over", "the end")
+_COUNTS = ("runs", "killed twice", "cut off", "passed over")
+_COLUMNS = ("method", "engine", *_COUNTS, "rounds at the kills", "the end")
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the campaign and prints a row per method and engine."""
+    """Runs the campaign, and prints a row per method and engine and one of the sums."""
     options = _options(arguments)
     rng = random.Random(options.seed)
     cases = [(m, e) for m in options.methods.split(",") for e in options.engines.split(",")]
-    left, good = options.kills, True
+    done, sums, same = 0, dict.fromkeys(_COUNTS, 0), []
     console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_kill_") as scratch:
         for place, (method, engine) in enumerate(cases):
-            # The kills that are left are shared among the cases that are left.
-            share = -(-left // (len(cases) - place))
-            row = _case(method, engine, share, pathlib.Path(scratch), options.data_dir, rng)
-            left -= row["kills"]
-            good = good and row["the end"] == "the same"
-            console.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
-    return 0 if good else 1
+            # The runs that are left are shared among the cases that are left.
+            share = -(-(options.runs - done) // (len(cases) - place))
+            if not share:
+                break
+            kills = [1 if number % 3 else 2 for number in range(done, done + share)]
+            done += share
+            row = _case(method, engine, kills, pathlib.Path(scratch), options.data_dir, rng)
+            same.append(row["the end"] == "the same")
+            sums = {name: sums[name] + row[name] for name in _COUNTS}
+            _print(row)
+    _print({"method": "all", "engine": "", **sums, "rounds at the kills": "", "the end": ""})
+    return 0 if all(same) else 1
+
+
+def _print(row):
+    console.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
 
 
 def _case(method, engine, kills, scratch, data_dir, rng):
+    """Returns the row of a method on an engine, with one run for each number in `kills`."""
     undisturbed, killed = (scratch / f"{method}_{engine}_{kind}" for kind in ("whole", "killed"))
     flags = [f"--algorithm={method}", f"--engine={engine}", *_FLAGS, f"--data_dir={data_dir}"]
     started = time.time()
@@ -64,33 +78,43 @@ def _case(method, engine, kills, scratch, data_dir, rng):
     first, last = (
         (undisturbed / name).stat().st_mtime for name in ("config.json", "metrics.jsonl")
     )
-    row = dict.fromkeys(("kills", "cut off", "passed over"), 0)
-    row |= {"method": method, "engine": engine, "rounds at the kills": []}
-    while row["kills"] < kills:
-        running = _start([*flags, "--resume"], killed)
-        if rng.random() < 0.25:
-            delay = rng.uniform(0, first - started)
-        else:
-            _wait_for_a_round(running, killed / "metrics.jsonl")
-            delay = rng.uniform(0, (last - first) / kills)
-        try:
-            running.wait(delay)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            row["kills"] += 1
-        row["passed over"] += "is damaged" in running.communicate()[1]
-        metrics = killed / "metrics.jsonl"
-        rounds = len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
-        row["rounds at the kills"].append(rounds)
-        if (killed / "summary.json").exists():
-            break
-        row["cut off"] += rng.random() < 0.25 and _cut_off(killed, rng)
-    row["passed over"] += "is damaged" in _finish(_start([*flags, "--resume"], killed))
-    row["rounds at the kills"] = " ".join(map(str, row["rounds at the kills"]))
-    row["the end"] = "the same" if _end(killed) == _end(undisturbed) else "DIFFERENT"
+    seconds = {"start": first - started, "round": (last - first) / _ROUNDS}
+    row = dict.fromkeys(_COUNTS, 0) | {"method": method, "engine": engine}
+    row |= {"runs": len(kills), "killed twice": kills.count(2)}
+    ends, rounds = [], []
+    for wanted in kills:
+        while (found := _killed_run(flags, killed, wanted, seconds, rng)) is None:
+            shutil.rmtree(killed)  # It came to its end before it was killed often enough.
+        rounds.append(" ".join(map(str, found["rounds"])))
+        row["cut off"] += found["cut off"]
+        row["passed over"] += found["passed over"]
+        ends.append(_end(killed) == _end(undisturbed))
+        shutil.rmtree(killed)
     shutil.rmtree(undisturbed)
-    shutil.rmtree(killed)
-    return row
+    same = "the same" if all(ends) else "DIFFERENT"
+    return row | {"rounds at the kills": "; ".join(rounds), "the end": same}
+
+
+def _killed_run(flags, output, kills, seconds, rng):
+    """Returns what was done to a run that was killed and resumed, or None if it ended too early."""
+    found = {"rounds": [], "cut off": 0, "passed over": 0}
+    for number in range(1, kills + 1):
+        running = _start([*flags, "--resume"], output)
+        if rng.random() < 0.25:
+            delay = rng.uniform(0, seconds["start"])
+        else:
+            least = found["rounds"][-1] + 1 if found["rounds"] else 1
+            _wait_for_round(running, output, rng.randint(least, _ROUNDS * number // kills))
+            delay = rng.uniform(0, seconds["round"])
+        time.sleep(delay)
+        running.kill()
+        found["passed over"] += "is damaged" in running.communicate()[1]
+        if (output / "summary.json").exists():
+            return None
+        found["rounds"].append(_rounds(output))
+        found["cut off"] += rng.random() < 0.25 and _cut_off(output, rng)
+    found["passed over"] += "is damaged" in _finish(_start([*flags, "--resume"], output))
+    return found
 
 
 def _start(flags, output):
@@ -99,15 +123,15 @@ def _start(flags, output):
     return subprocess.Popen(command, cwd=ROOT, **pipes)
 
 
-def _wait_for_a_round(running, metrics):
-    """Returns when the file has grown, or the run has ended."""
-    size = metrics.stat().st_size if metrics.exists() else 0
-    while running.poll() is None:
-        now = metrics.stat().st_size if metrics.exists() else 0
-        if now > size:
-            return
-        size = now  # A run that goes on may first make the file shorter.
+def _wait_for_round(running, output, wanted):
+    """Returns when this round is in the metrics, or the run has ended."""
+    while running.poll() is None and _rounds(output) < wanted:
         time.sleep(0.002)
+
+
+def _rounds(output):
+    metrics = output / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 def _finish(running):
@@ -165,7 +189,7 @@ def _options(arguments):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=40, help="how many in all (default 40)")
+    parser.add_argument("--runs", type=int, default=40, help="how many in all (default 40)")
     parser.add_argument("--engines", default="in_process,tff", help="default both")
     parser.add_argument("--methods", default=",".join(REGISTRY), help="default all")
     parser.add_argument("--data_dir", default="", help="the TFDS data directory")

@@ -5,7 +5,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tf_pflego import data
+from tf_pflego.data import datasets, partition
 from tf_pflego.data.digits import Digits
+from tf_pflego.models import networks
 
 
 def test_digits_are_scikit_learns(digits_dir):
@@ -18,6 +20,14 @@ def test_digits_are_scikit_learns(digits_dir):
     ours = np.concatenate([dataset.train.examples, dataset.test.examples]).reshape(-1, 64)
     theirs = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
+
+
+@pytest.mark.parametrize("known", datasets.KNOWN.values(), ids=datasets.KNOWN)
+def test_what_a_run_on_a_dataset_has_exists(known):
+    assert known.network in networks.NETWORKS
+    assert known.partition in partition.NAMES
+    assert known.num_clients > 0
+    assert known.own_builder or known.manual is None
 
 
 def test_unknown_dataset_is_refused():

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,19 +15,37 @@ from tf_pflego.data import (
 )
 from tf_pflego.data.prepared import DatasetError
 
-NAMES = (
-    "digits",
-    "mnist",
-    "fashion_mnist",
-    "emnist/byclass",
-    "cifar10",
-    "cifar100",
-    "omniglot",
-    "organamnist",
-    "office_home",
-)
-# The builders of our own, with what they read in TFDS' manual directory.
-_OWN = {"digits": None, "organamnist": organamnist.FILE, "office_home": office_home.FOLDER}
+
+class Known(NamedTuple):
+    """A dataset that `load` knows, and what a run on it has unless its flags say otherwise.
+
+    Attributes:
+      network: The body of the model, one of `models.networks.NETWORKS`.
+      partition: How the examples are dealt out, one of `partition.NAMES`.
+      num_clients: I, number of clients; the partition `groups` has its own.
+      own_builder: Whether the TFDS builder is one of ours, which downloads nothing.
+      manual: What such a builder reads in TFDS' manual directory; None if it reads nothing.
+    """
+
+    network: str = "mlp"
+    partition: str = "round_robin"
+    num_clients: int = 100
+    own_builder: bool = False
+    manual: str | None = None
+
+
+KNOWN = {
+    "digits": Known(own_builder=True),
+    "mnist": Known(),
+    "fashion_mnist": Known(),
+    "emnist/byclass": Known(),
+    "cifar10": Known("cifar_cnn"),
+    "cifar100": Known("cifar_cnn"),
+    "omniglot": Known("omniglot_cnn", "groups"),
+    "organamnist": Known("cnn_fedavg", own_builder=True, manual=organamnist.FILE),
+    "office_home": Known("cnn_fedavg", "dirichlet", 20, True, office_home.FOLDER),
+}
+NAMES = tuple(KNOWN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +114,8 @@ def load(
     """
     if name not in NAMES:
         raise DatasetError(f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}.")
-    builder = prepared.builder(name, data_dir, download, name in _OWN, _OWN.get(name))
+    known = KNOWN[name]
+    builder = prepared.builder(name, data_dir, download, known.own_builder, known.manual)
     test = None
     if name == "omniglot":
         train = Examples(*omniglot.read(builder, omniglot_splits))
