@@ -8,7 +8,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 import logging as python_logging
-import re
 import sys
 import time
 import warnings
@@ -24,7 +23,7 @@ try:
     import tensorflow as tf
     from absl import flags, logging
 
-    from tf_pflego import config, engines, experiment
+    from tf_pflego import command_line, config, engines, experiment, failures
     from tf_pflego.interruption import Interruption
     from tf_pflego.metrics import result_table
 except (ImportError, TypeError, AttributeError) as error:
@@ -47,36 +46,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program.
 
     Returns:
-      The exit code: 0, or 2 after an error that the user can correct, or 130 after Ctrl-C.
+      The exit code: 0, or 2 after an error that the user can correct, or 1 after a fault of the
+      program, or 130 after Ctrl-C.
     """
     argv = list(sys.argv if argv is None else argv)
     _silence()
     interruption = Interruption()
     flag_values = flags.FlagValues()
     config.define_flags(flag_values)
+    run_config = None
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
         print(_help(flag_values))
         return 0
     try:
-        rest = flag_values(argv)[1:]
-        if rest:
-            raise ValueError(
-                f"expected flags only; got {' '.join(rest)!r}. Write flags as --name=value."
-            )
+        command_line.parse(flag_values, argv[1:])
         run_config, hyper_parameters, unused = config.from_flags(flag_values)
-        for name in unused:
-            print(
-                f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored", file=sys.stderr
-            )
+        for line in unused:
+            print(f"tf_pflego: {command_line.as_flags(line, flag_values)}", file=sys.stderr)
         engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
         summary = experiment.run(run_config, interruption.between_rounds, **hyper_parameters)
-    except flags.Error as error:
-        return _fail(_explain(error, flag_values))
-    except (ValueError, ImportError, OSError) as error:
-        return _fail(str(error))
+    except Exception as error:
+        code, message = failures.explained(error)
+        print(f"tf_pflego: {command_line.as_flags(message, flag_values)}", file=sys.stderr)
+        return code
     except KeyboardInterrupt:
-        goes_on = run_config.output_dir and run_config.checkpoint_every
+        goes_on = run_config and run_config.output_dir and run_config.checkpoint_every
         hint = "; go on with it by --resume" if goes_on else ""
         print(f"\ntf_pflego: interrupted{hint}", file=sys.stderr)
         return 130
@@ -96,30 +91,6 @@ def _silence():
     warnings.filterwarnings("ignore")
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel(python_logging.ERROR)
-
-
-def _fail(message):
-    print(f"tf_pflego: {' '.join(message.split())}", file=sys.stderr)
-    return 2
-
-
-def _explain(error, flag_values):
-    """Returns the message for an error of absl: what was expected, what came, what to do."""
-    match = re.match(r"flag --(\w+)=(.*?): ", str(error))
-    if match and match[1] in flag_values:
-        flag = flag_values[match[1]]
-        expected = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
-            flag.flag_type(), ""
-        )
-        expected = expected or flag.parser.syntactic_help
-        if _choices(flag):
-            expected = f"one of {_choices(flag)}"
-        return f"`{match[1]}` must be {expected}; got {match[2]!r}. Correct --{match[1]}."
-    return f"{error}. See --help."
-
-
-def _choices(flag):
-    return ", ".join(getattr(flag.parser, "enum_values", ()))
 
 
 def _help(flag_values):

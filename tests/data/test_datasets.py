@@ -26,7 +26,7 @@ def test_unknown_dataset_is_refused():
 
 
 def test_dataset_that_is_not_there_is_one_line_and_leaves_nothing(tmp_path):
-    with pytest.raises(data.DatasetError, match=r"mnist is not in .*--download"):
+    with pytest.raises(data.DatasetError, match=r"mnist is not in .*`download=True`"):
         data.load("mnist", data_dir=str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 

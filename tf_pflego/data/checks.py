@@ -62,6 +62,27 @@ def integers(values: Any, what: str) -> np.ndarray:
     return values
 
 
+def client_ids(ids: Any, num_clients: int) -> np.ndarray:
+    """Returns ids of clients as [c] int64.
+
+    Args:
+      ids: An array or array-like.
+      num_clients: I.
+
+    Raises:
+      TypeError: They are no integers.
+      ValueError: The rank is not 1, or one is not in [0, I).
+    """
+    ids = integers(ids, "`client_ids`")
+    row = first_outside(ids, num_clients)
+    if row is not None:
+        raise ValueError(
+            f"`client_ids` must be in [0, {num_clients}), the clients; got {ids[row]}. Correct the "
+            "id."
+        )
+    return ids.astype(np.int64)
+
+
 def first_outside(labels: np.ndarray, limits: int | np.ndarray = LABEL_LIMIT) -> int | None:
     """Returns the first row whose label is not in [0, limit), or None.
 

@@ -25,10 +25,10 @@ import numpy as np
 
 from tf_pflego.config import PLACES
 from tf_pflego.core import durable, nests
+from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partition import Partition
-from tf_pflego.metrics.directory_lock import DirectoryLock
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
@@ -205,15 +205,15 @@ class RunDirectory:
     def _locked(self):
         try:
             return DirectoryLock(self.path)
-        except BlockingIOError:
+        except InUseError as error:
             raise RunDirectoryError(
-                f"`output_dir` must not be in use; another run writes to {self.path}. Wait for its "
-                "end, or choose another --output_dir."
+                f"`output_dir` must not be in use; another run writes to {self.path} ({error}). "
+                "Wait for its end, or choose another `output_dir`."
             ) from None
         except OSError as error:
             raise RunDirectoryError(
                 f"`output_dir` must be a directory that can be written; {self.path} is not "
-                f"({error.strerror}). Choose another --output_dir."
+                f"({error.strerror}). Choose another `output_dir`."
             ) from error
 
     def _place(self, overwrite, resume):
@@ -226,8 +226,8 @@ class RunDirectory:
         if (held or new.exists()) and not overwrite:
             raise RunDirectoryError(
                 f"`output_dir` must not hold another run; {self.path} has "
-                f"{', '.join(reversed(held)) or new.name}. Choose another --output_dir, go on with "
-                "that run with --resume, or replace it with --overwrite."
+                f"{', '.join(reversed(held)) or new.name}. Choose another `output_dir`, go on with "
+                "that run with `resume=True`, or replace it with `overwrite=True`."
             )
         return new if held else self.path
 
@@ -238,7 +238,7 @@ class RunDirectory:
         if self._checkpoint is not None:
             earlier = self._checkpoint["configuration"]
         elif config.exists():
-            earlier = json.loads(config.read_text(encoding="utf-8"))
+            earlier = _read_json(config)
             earlier.pop("versions", None)
         else:
             return
@@ -246,33 +246,34 @@ class RunDirectory:
         summary, metrics = self._work / _SUMMARY, self._work / _METRICS
         wanted = self._configuration["num_rounds"]
         if summary.exists():
-            content = json.loads(summary.read_text(encoding="utf-8"))
-            if content["round"] == wanted:
+            content = _read_json(summary)
+            if content.get("round") == wanted:
                 self.finished = content
                 return
         if self._checkpoint is None:
             if metrics.exists() and metrics.stat().st_size:
                 raise RunDirectoryError(
-                    f"`resume` needs a checkpoint; {self._work} has none. Start anew with "
-                    "--overwrite, and leave out --checkpoint_every=0."
+                    f"`resume` needs a checkpoint; {self._work} has none. Choose another "
+                    "`output_dir`, or replace the run with `overwrite=True`; leave out "
+                    "`checkpoint_every=0`."
                 )
         elif self._checkpoint["round"] > wanted:
             raise RunDirectoryError(
                 f"`num_rounds` must be at least {self._checkpoint['round']}, the rounds that the "
-                f"run in {self._work} has; got {wanted}. Raise --num_rounds."
+                f"run in {self._work} has; got {wanted}. Raise `num_rounds`."
             )
 
     def _refuse_another(self, earlier):
         own = self._configuration
         differing = [
-            f"--{name}: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
+            f"`{name}`: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
             for name in sorted(own.keys() | earlier.keys())
             if name not in ("num_rounds", *PLACES) and own.get(name) != earlier.get(name)
         ]
         if differing:
             raise RunDirectoryError(
                 f"`resume` needs the flags of the run in {self._work}; {'; '.join(differing)}. "
-                "Correct them, or choose another --output_dir."
+                "Correct them, or choose another `output_dir`."
             )
 
     def _check_metrics(self, content):
@@ -285,7 +286,7 @@ class RunDirectory:
     def _go_on(self, simulation, versions):
         """Restores the simulation; only then is anything removed."""
         content = self._checkpoint
-        config = json.loads((self._work / _CONFIG).read_text(encoding="utf-8"))
+        config = _read_json(self._work / _CONFIG)
         simulation.restore_from(self._checkpoints, content)
         for name in _RESULTS:
             _remove(self._work / name)
@@ -294,7 +295,7 @@ class RunDirectory:
         self._metrics = open(path, "ab")
         self._held = content["metrics"]
         self._round = self._checkpoint_round = content["round"]
-        held = config["versions"]
+        held = config.setdefault("versions", {})
         *_, last = [held, *(version for version in held.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
             print(
@@ -330,6 +331,22 @@ class RunDirectory:
     def _write_json(self, name, content):
         with durable.batch() as files:
             files.json(self._work / name, content)
+
+
+def _read_json(path):
+    """Returns the JSON object in a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        problem = error
+    else:
+        if isinstance(content, dict):
+            return content
+        problem = "it is no JSON object"
+    raise RunDirectoryError(
+        f"{path} must be what a run has written; it cannot be read as that ({problem}). Put back a "
+        "whole copy, or choose another `output_dir`; nothing has been changed."
+    )
 
 
 def _move(source, target, names):
