@@ -99,7 +99,7 @@ def expanded(
         path = path.strip() if equals else next(arguments, "")
         if not path:
             raise CommandLineError(
-                f"`flagfile` must name a file; got nothing{place}. Write `flagfile=FILE`, or leave "
+                f"--flagfile must name a file; got nothing{place}. Write --flagfile=FILE, or leave "
                 "it out."
             )
         found += _of_file(path, place, within)
@@ -110,7 +110,7 @@ def _of_file(path, place, within):
     real = os.path.realpath(os.path.expanduser(path))
     if real in within:
         raise CommandLineError(
-            f"`flagfile` must not include itself; got {path!r} again{place}. Leave that line out."
+            f"--flagfile must not include itself; got {path!r} again{place}. Leave that line out."
         )
     found = []
     for number, line in enumerate(_text(path, place).splitlines(), 1):
@@ -120,7 +120,7 @@ def _of_file(path, place, within):
         here = f" in {path}, line {number}"
         if not line.startswith("-") or not line.strip("-"):
             raise CommandLineError(
-                f"`flagfile` must have one flag per line, --NAME=VALUE; got {line[:60]!r}{here}. "
+                f"--flagfile must have one flag per line, --NAME=VALUE; got {line[:60]!r}{here}. "
                 "Correct the line, or begin it with # if it is a comment."
             )
         if line.lstrip("-") == "flagfile":
@@ -136,7 +136,7 @@ def _text(path, place):
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CommandLineError(
-            f"`flagfile` must be a file that can be read; got {path!r}{place} ({reason}). Correct "
+            f"--flagfile must be a file that can be read; got {path!r}{place} ({reason}). Correct "
             "the path."
         ) from error
     try:
@@ -145,7 +145,7 @@ def _text(path, place):
         text = "\0"
     if "\0" in text or len(content) > _MOST_BYTES:
         raise CommandLineError(
-            f"`flagfile` must be a text file with one flag per line; {path}{place} is not text, or "
+            f"--flagfile must be a text file with one flag per line; {path}{place} is not text, or "
             "too long for one. Name a file such as run_configs/quickstart.flags."
         )
     return text
@@ -163,6 +163,8 @@ def _explained(error, flag_values, arguments):
         )
     if match := re.fullmatch(r"Missing value for flag -*(\w+)", text):
         return f"`{match[1]}` must have a value; got none. Write --{match[1]}=VALUE."
+    if match := re.match(r"-+(no\w+)=(.*) does not take an argument", text, re.DOTALL):
+        return f"--{match[1]} must have no value; got {match[2]!r}. Leave out the value."
     match = re.match(r"flag --(\w+)=(.*?): ", text, re.DOTALL)
     if not match or match[1] not in flag_values:
         return f"{text}. See --help."

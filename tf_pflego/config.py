@@ -107,7 +107,7 @@ class RunConfig:
     clients_per_round: int = setting(
         20,
         "r, number of participants per round; for --participation=binomial their mean number",
-        read_with=("participation", ("fixed", "binomial")),
+        at_least=1,
     )
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting(

@@ -121,18 +121,8 @@ def run_cells(options: argparse.Namespace, extra: list[str]) -> bool:
             if not options.again and cell_runs.is_in_results(cell, flags, results):
                 print(f"{cell.name} seed {seed}: finished", flush=True)
                 continue
-            done = not options.again and cell_runs.is_left_over(cell, flags, raw)
-            if not done:
-                print(f"{cell.name} seed {seed}: running", flush=True)
-                done = cell_runs.run(flags, extra, raw, options.again)
-            if done:
-                cell_runs.merge(cell, seed, raw, results)
-                print(f"{cell.name} seed {seed}: added to {results}", flush=True)
-            else:
-                good = False
-                log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
-                print(f"{cell.name} seed {seed}: failed; {raw / 'log.txt'} ends with")
-                print("  " + "\n  ".join(log[-_LAST_LOG_LINES:]), flush=True)
+            with cell_runs.alone(raw):
+                good = _run_cell(cell, seed, flags, extra, raw, results, options.again) and good
     finally:
         if tables.runs_path(results, options.command).exists():
             redraw(options.command, results)
@@ -157,6 +147,32 @@ def page_of(experiment: str, results: pathlib.Path) -> str:
     """Returns the Markdown page with the tables of an experiment, from its CSV files."""
     page, _ = _FORMS.get(experiment, _FORM)
     return page(TITLES[experiment], tables.read_runs(results, experiment), experiment, results)
+
+
+def _run_cell(cell, seed, flags, extra, raw, results, again):
+    """Makes one run and adds it to the results, and returns whether all went well."""
+    name = f"{cell.name} seed {seed}"
+    try:
+        if not again and cell_runs.is_left_over(cell, flags, raw):
+            cell_runs.merge(cell, seed, raw, results)
+            print(f"{name}: added to {results}", flush=True)
+            return True
+    except cell_runs.DamagedRunError as error:
+        aside = cell_runs.set_aside(raw)
+        print(f"{name}: {error}; it is now {aside}, and the cell is run again", flush=True)
+    print(f"{name}: running", flush=True)
+    if not cell_runs.run(flags, extra, raw, again):
+        log = (raw / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        print(f"{name}: failed; {raw / 'log.txt'} ends with")
+        print("  " + "\n  ".join(log[-_LAST_LOG_LINES:]), flush=True)
+        return False
+    try:
+        cell_runs.merge(cell, seed, raw, results)
+    except cell_runs.DamagedRunError as error:
+        print(f"{name}: failed; {error}. Run the same command again", flush=True)
+        return False
+    print(f"{name}: added to {results}", flush=True)
+    return True
 
 
 def _plain_page(title, rows, experiment, results):
