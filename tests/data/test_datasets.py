@@ -120,3 +120,7 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     np.testing.assert_array_equal(clients.test.sizes, [8, 8, 8])
     with pytest.raises(data.DatasetError, match="must be among small1, small2; got 'train'"):
         data.load("omniglot", data_dir=str(tmp_path))
+    (record,) = tmp_path.glob("omniglot/*/omniglot-small2.tfrecord*")
+    record.write_bytes(record.read_bytes()[:-100])
+    with pytest.raises(data.DatasetError, match=r"split small2, must be readable in .*Put back"):
+        data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))

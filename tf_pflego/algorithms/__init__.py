@@ -65,7 +65,8 @@ def build(name: str, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
       TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`.
     """
     values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_classes)`.")
-    return REGISTRY[name][1](model, check(name, hyper_parameters))
+    config = check(name, hyper_parameters)
+    return REGISTRY[name][1](model, config)
 
 
 def check(name: str, hyper_parameters: dict[str, Any]) -> Any:
