@@ -24,6 +24,7 @@ import tables_pgfed
 from absl import flags
 
 from tf_pflego import algorithms, config
+from tf_pflego.core.directory_lock import DirectoryLock
 from tf_pflego.places import PLACES
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -472,3 +473,43 @@ def test_nothing_to_run_is_said_and_nothing_written(tmp_path, digits_dir, option
 def test_what_the_user_can_correct_is_said(capsys, arguments, said):
     assert reproduce.main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"reproduce: {said}")
+
+
+def finished_raw_run(tmp_path, digits_dir):
+    """A raw run that is not in the results yet, and the command that would add it."""
+    options = ("--algorithms=pflego", "--rounds=1")
+    assert reproduce_once(tmp_path, digits_dir, *options).returncode == 0
+    (tmp_path / "table1.csv").unlink()
+    return tmp_path / "runs/table1/fashion_mnist_high_pflego/seed0", options
+
+
+def test_a_damaged_run_is_set_aside_and_made_again(tmp_path, digits_dir):
+    raw, options = finished_raw_run(tmp_path, digits_dir)
+    for number, name in enumerate(("config.json", "metrics.jsonl"), 1):
+        os.truncate(raw / name, (raw / name).stat().st_size // 2)
+        before = {path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()}
+        result = reproduce_once(tmp_path, digits_dir, *options)
+        assert result.returncode == 0, result.stdout + result.stderr
+        aside = raw.with_name(f"seed0.damaged{number}")
+        assert f"{raw} cannot be read as a run" in result.stdout
+        assert f"it is now {aside}, and the cell is run again" in result.stdout
+        assert {
+            path.name: path.read_bytes() for path in aside.iterdir() if path.is_file()
+        } == before
+        assert len(tables.read(tmp_path / "table1.csv")) == 1
+        (tmp_path / "table1.csv").unlink()
+
+
+def test_a_run_that_is_at_work_is_left_alone(tmp_path, digits_dir):
+    """The run itself is locked, and so is the cell while this program makes its run."""
+    raw, options = tmp_path / "runs/table1/fashion_mnist_high_pflego/seed0", ("--rounds=1",)
+    raw.mkdir(parents=True)
+    (raw / "metrics.jsonl").write_text("the rounds of another run")
+    for locked in (raw, raw.with_name(".seed0.reproduce")):
+        lock = DirectoryLock(locked)
+        result = reproduce_once(tmp_path, digits_dir, "--algorithms=pflego", "--again", *options)
+        assert result.returncode == 2
+        said = f"reproduce: {raw} must not be in use; process {os.getpid()} uses it. Wait"
+        assert result.stderr.startswith(said)
+        assert (raw / "metrics.jsonl").read_text() == "the rounds of another run"
+        lock.release()

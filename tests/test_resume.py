@@ -256,7 +256,7 @@ def test_without_a_whole_checkpoint_it_is_refused(digits_dir, copy, capsys):
     before = contents(copy)
     assert_refused(resume(digits_dir, copy, capsys), "all are damaged", "server-7.npz has 100 of")
     shutil.rmtree(copy / "checkpoints")
-    assert_refused(resume(digits_dir, copy, capsys), "`resume` needs a checkpoint", "--overwrite")
+    assert_refused(resume(digits_dir, copy, capsys), "--resume needs a checkpoint", "--overwrite")
     assert contents(copy).items() <= before.items()
 
 
@@ -297,8 +297,8 @@ def test_a_finished_run_is_left_alone_or_goes_on_longer(digits_dir, undisturbed,
             ["--client_learning_rate: expected 0.007, got 0.1; --local_steps: expected 3, got 4"],
         ),
         (["--algorithm=fedavg"], ["--algorithm: expected pflego, got fedavg"]),
-        (["--overwrite"], ["`resume` must be given without `overwrite`; got both"]),
-        (["--output_dir="], ["`resume` must be given with `output_dir`; got no output_dir"]),
+        (["--overwrite"], ["--resume must be given without --overwrite; got both"]),
+        (["--output_dir="], ["--resume must be given with --output_dir; got no output_dir"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
@@ -341,7 +341,7 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     running = start(endless)
     wait_for_rounds(running, metrics, 20)
     another = in_this_process([*endless, "--overwrite"], capsys)
-    assert_refused(another, "`output_dir` must not be in use; another run writes to")
+    assert_refused(another, "--output_dir must not be in use; another run writes to")
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     assert running.returncode == 130

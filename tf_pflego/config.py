@@ -1,13 +1,14 @@
 """The configuration of a run, which checks itself, and the command-line flags made from it."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import flags
 
 from tf_pflego.algorithms import REGISTRY
-from tf_pflego.core import settings
+from tf_pflego.core import settings, values
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
@@ -19,14 +20,23 @@ from tf_pflego.models.networks import NETWORKS
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What a run is, apart from the hyper-parameters of its algorithm."""
+    """What a run is, apart from the hyper-parameters of its algorithm.
+
+    Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
+    `os.PathLike` for directories.
+
+    Raises:
+      ValueError: A field does not take its value, or two do not go together.
+    """
 
     algorithm: str = setting("pflego", "method to train with", choices=tuple(REGISTRY))
     engine: str = setting("tff", "where the clients run", choices=ENGINES)
     dataset: str = setting("digits", "dataset, by its TFDS name", choices=datasets.NAMES)
-    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default")
+    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
-    omniglot_splits: str = setting("train,test", "splits of Omniglot to merge")
+    omniglot_splits: str = setting(
+        "train,test", "splits of Omniglot to merge", read_with=("dataset", ("omniglot",))
+    )
     network: str = setting(
         "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
     )
@@ -37,18 +47,29 @@ class RunConfig:
         choices=("auto", *partition_lib.NAMES),
     )
     dirichlet_alpha: float = setting(
-        0.3, "alpha of --partition=dirichlet; smaller for clients that differ more", above=0
+        0.3,
+        "alpha of --partition=dirichlet; smaller for clients that differ more",
+        above=0,
+        read_with=("partition", ("dirichlet",)),
     )
     min_examples: int = setting(
-        40, "least number of a client's examples with --partition=dirichlet", at_least=1
+        40,
+        "least number of a client's examples with --partition=dirichlet",
+        at_least=1,
+        read_with=("partition", ("dirichlet",)),
     )
     personalization: str = setting(
         "high",
         "classes per client: 2 of the C classes (high), C/2 (medium) or all (no)",
         choices=partition_lib.PERSONALIZATIONS,
+        read_with=("partition", ("round_robin",)),
     )
     classes_per_client: int = setting(
-        0, "classes per client; 0 for the number that --personalization gives", at_least=0
+        0,
+        "classes per client; 0 for the number that --personalization gives",
+        at_least=0,
+        read_with=("partition", ("round_robin",)),
+        replaces="personalization",
     )
     num_clients: int = setting(
         0,
@@ -56,11 +77,15 @@ class RunConfig:
         at_least=0,
     )
     clients_per_round: int = setting(
-        20, "r, number of participants per round; for --participation=binomial their mean number"
+        20,
+        "r, number of participants per round; for --participation=binomial their mean number",
+        at_least=1,
     )
     participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
     clients_per_round_range: str = setting(
-        "", "least and most participants per round, as least,most, for --participation=range"
+        "",
+        "least and most participants per round, as least,most, for --participation=range",
+        read_with=("participation", ("range",)),
     )
     num_rounds: int = settings.num_rounds()
     activation_gigabytes: float = setting(
@@ -75,9 +100,14 @@ class RunConfig:
         at_least=0,
     )
     new_client_epochs: int = setting(
-        20, "epochs of the new clients, by plain SGD on mini-batches of 128", at_least=0
+        20,
+        "epochs of the new clients, by plain SGD on mini-batches of 128",
+        at_least=0,
+        read_with=("new_clients", None),
     )
-    new_client_learning_rate: float = setting(0.01, "learning rate of the new clients", above=0)
+    new_client_learning_rate: float = setting(
+        0.01, "learning rate of the new clients", above=0, read_with=("new_clients", None)
+    )
     label_space: str = setting(
         "local",
         "whether labels number a client's own classes (local) or the dataset's (global)",
@@ -85,12 +115,21 @@ class RunConfig:
     )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
-    seed: int = setting(0, "seed of the run, from which all random draws follow", at_least=0)
+    seed: int = setting(
+        0,
+        "seed of the run, from which all random draws follow",
+        at_least=0,
+        at_most=values.SEED_LIMIT,
+    )
     output_dir: str = setting(
-        "", "directory for configuration, partition and metrics; empty to write no files"
+        "",
+        "directory for configuration, partition and metrics; empty to write no files",
+        is_path=True,
     )
     overwrite: bool = setting(
-        False, "replace the run that the output directory holds, when the new one is whole"
+        False,
+        "replace the run that the output directory holds, when the new one is whole",
+        read_with=("output_dir", None),
     )
     resume: bool = setting(
         False,
@@ -102,8 +141,11 @@ class RunConfig:
         "write a checkpoint after each round whose number this divides, after the last one and "
         "when a signal ends the run; 0 for none",
         at_least=0,
+        read_with=("output_dir", None),
     )
-    checkpoints_kept: int = setting(2, "how many checkpoints stay", at_least=1)
+    checkpoints_kept: int = setting(
+        2, "how many checkpoints stay", at_least=1, read_with=("output_dir", None)
+    )
 
     def __post_init__(self):
         check(self)
@@ -111,16 +153,22 @@ class RunConfig:
             expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
             other = "overwrite" if self.overwrite else "output_dir"
             raise ValueError(
-                f"`resume` must be given {expected} `{other}`; got {got}. Correct --resume or "
-                f"--{other}."
+                f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
+                f"`{other}`."
             )
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
-            if len(bounds) != 2 or not all(bound.strip().isdigit() for bound in bounds):
+            if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
                 raise ValueError(
                     "`clients_per_round_range` must be two whole numbers, least,most; got "
-                    f"{self.clients_per_round_range!r}. Set e.g. --clients_per_round_range=4,28."
+                    f"{self.clients_per_round_range!r}. Set e.g. `clients_per_round_range='4,28'`."
                 )
+
+    def chosen(self, name: str) -> Any:
+        """Returns the value of a setting; where it leaves the choice to the dataset, that of it."""
+        value = getattr(self, name)
+        known = datasets.KNOWN[self.dataset]
+        return getattr(known, name, value) if value in ("auto", 0) else value
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns how participants are drawn from `num_clients` clients."""
@@ -201,11 +249,11 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     """Returns what the command line configures.
 
     Returns:
-      The configuration of the run, the hyper-parameters of its algorithm, and the names of the
-      flags that were given although the algorithm does not have them.
+      The configuration of the run, the hyper-parameters of its algorithm, and what is to be said of
+      flags that were given although the run does not read them.
 
     Raises:
-      ValueError: A flag has a value that it does not take.
+      ValueError: A flag has a value that it does not take, or two were given that set the same.
     """
     config = RunConfig(
         **{field.name: flag_values[field.name].value for field in dataclasses.fields(RunConfig)}
@@ -213,8 +261,39 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     own = {field.name for field in dataclasses.fields(REGISTRY[config.algorithm][0])}
     others = {field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)} - own
     given = {name: flag_values[name].value for name in own if flag_values[name].value is not None}
-    unused = sorted(name for name in others if flag_values[name].value is not None)
-    return config, dataclasses.asdict(REGISTRY[config.algorithm][0](**given)), unused
+    foreign = sorted(name for name in others if flag_values[name].value is not None)
+    unused = [f"{config.algorithm} has no `{name}`; it is ignored" for name in foreign]
+    hyper_parameters = dataclasses.asdict(REGISTRY[config.algorithm][0](**given))
+    return config, hyper_parameters, [*unused, *_not_read(config, flag_values)]
+
+
+def _not_read(config, flag_values):
+    """Yields what is to be said of flags of the run that were given and that it does not read.
+
+    A flag that has no effect is said and ignored. Two flags of which each says what the other says
+    contradict each other, and are refused.
+    """
+
+    def is_given(name):
+        return flag_values[name].present and flag_values[name].value is not False
+
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if not is_given(name):
+            continue
+        replaced = field.metadata["replaces"]
+        if replaced and value and is_given(replaced):
+            raise ValueError(
+                f"`{replaced}` must not be given with `{name}`, which says the same; got "
+                f"{getattr(config, replaced)} and {value}. Leave one of them out."
+            )
+        if field.metadata["read_with"] is None:
+            continue
+        other, wanted = field.metadata["read_with"]
+        held = config.chosen(other)
+        if held not in wanted if wanted else not held:
+            expected = "=" + " or ".join(wanted) if wanted else ""
+            yield f"`{name}` has no effect without `{other}{expected}`; it is ignored"
 
 
 def flag_names() -> Iterable[str]:

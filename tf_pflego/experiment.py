@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, models, new_clients
-from tf_pflego.data.datasets import KNOWN
+from tf_pflego.core import values
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
 from tf_pflego.training import Simulation, summarize
@@ -16,15 +16,15 @@ from tf_pflego.training import Simulation, summarize
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
     """Loads the dataset of a run and deals it out to its clients."""
+    _check_config(run_config)
     splits = [split for split in run_config.omniglot_splits.split(",") if split]
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
     )
-    own = KNOWN[run_config.dataset]
-    kind = own.partition if run_config.partition == "auto" else run_config.partition
+    kind = run_config.chosen("partition")
     if kind == "dirichlet":
         dataset = data.merged(dataset)
-    partition = _PARTITIONS[kind](run_config, dataset, run_config.num_clients or own.num_clients)
+    partition = _PARTITIONS[kind](run_config, dataset, run_config.chosen("num_clients"))
     return data.federate(dataset, partition, run_config.label_space)
 
 
@@ -32,7 +32,7 @@ def _round_robin(run_config, dataset, num_clients):
     if dataset.test is None:
         raise ValueError(
             f"`partition` must be groups or dirichlet for {dataset.name}, which has no test "
-            "examples of its own; got round_robin. Correct --partition."
+            "examples of its own; got round_robin. Correct `partition`."
         )
     held = run_config.classes_per_client or data.classes_per_client(
         run_config.personalization, dataset.num_classes
@@ -57,13 +57,13 @@ def _groups(run_config, dataset, num_clients):
     if dataset.train.groups is None or dataset.test is not None:
         raise ValueError(
             f"`partition` must be round_robin or dirichlet for {dataset.name}, which has no "
-            "groups; got groups. Correct --partition."
+            "groups; got groups. Correct `partition`."
         )
     partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
     if run_config.num_clients not in (0, partition.num_clients):
         raise ValueError(
             f"`num_clients` must be {partition.num_clients}, the groups of {dataset.name}; got "
-            f"{run_config.num_clients}. Leave --num_clients out."
+            f"{run_config.num_clients}. Leave `num_clients` out."
         )
     return partition
 
@@ -84,21 +84,24 @@ def build_simulation(
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
+      TypeError: `run_config` or `clients` is something else, or the algorithm has no such
+        hyper-parameter.
       ValueError: The configuration cannot be run; the message says what was expected.
       ImportError: The engine needs a package that cannot be imported.
     """
+    _check_config(run_config)
+    if clients is not None:
+        values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
+    algorithms.check(run_config.algorithm, hyper_parameters)
     clients = load_clients(run_config) if clients is None else clients
     if run_config.new_clients >= clients.num_clients:
         raise ValueError(
             f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
-            f"{run_config.new_clients}. Lower --new_clients."
+            f"{run_config.new_clients}. Lower `new_clients`."
         )
     clients = _who_take_part(run_config, clients)
     participation = run_config.participation_of(clients.num_clients)
-    network = run_config.network
-    if network == "auto":
-        network = KNOWN[run_config.dataset].network
-    body = networks.build(network, clients.example_shape, run_config.seed)
+    body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
     model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()
     model = model.within(
@@ -106,6 +109,10 @@ def build_simulation(
     )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
+
+
+def _check_config(run_config):
+    values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
 
 
 def _who_take_part(run_config, clients):
@@ -152,9 +159,15 @@ def run(
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
-      ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
+      TypeError, ValueError, ImportError: As in `build_simulation`, or the output directory cannot
+        be used.
     """
     between_steps()
+    _check_config(run_config)
+    checked = dataclasses.asdict(algorithms.check(run_config.algorithm, hyper_parameters))
+    hyper_parameters = {name: checked[name] for name in hyper_parameters}
+    if on_round is not None:
+        values.function("on_round", on_round)
     if not run_config.output_dir:
         return _run(run_config, hyper_parameters, on_round, between_steps, clients)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))

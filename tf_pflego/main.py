@@ -9,7 +9,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its
 
 import logging as python_logging
 import pathlib
-import re
 import sys
 import time
 import warnings
@@ -35,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program. Signals are its own until it returns.
 
     Returns:
-      The exit code: 0, or 2 after an error that the user can correct, or 128 + the number of the
-      signal that interrupted it: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+      The exit code: 0, or 2 after an error that the user can correct, or 1 after a fault of the
+      program, or 128 + the number of the signal that interrupted it: 130 after Ctrl-C, 143 after
+      SIGTERM, 129 after SIGHUP.
     """
     with Interruption() as interruption:
         return _run_unless_interrupted(sys.argv if argv is None else argv, interruption)
@@ -56,7 +56,7 @@ def _run(argv, interruption):
         import tensorflow as tf
         from absl import flags, logging
 
-        from tf_pflego import config, engines, experiment
+        from tf_pflego import command_line, config, engines, experiment, failures
         from tf_pflego.metrics import result_table
     except (ImportError, TypeError, AttributeError) as error:
         # Packages whose versions do not fit together raise these errors when they are imported.
@@ -68,18 +68,15 @@ def _run(argv, interruption):
     _silence(tf, logging)
     flag_values = flags.FlagValues()
     config.define_flags(flag_values)
+    run_config = None
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
         console.show(_help(flag_values, config.flag_names()))
         return 0
     try:
-        rest = flag_values(argv)[1:]
-        if rest:
-            raise ValueError(
-                f"expected flags only; got {' '.join(rest)!r}. Write flags as --name=value."
-            )
+        command_line.parse(flag_values, argv[1:])
         run_config, hyper_parameters, unused = config.from_flags(flag_values)
-        for name in unused:
-            console.say(f"tf_pflego: {run_config.algorithm} has no --{name}; it is ignored")
+        for line in unused:
+            console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
         interruption.hint = lambda: _hint(run_config.output_dir)
         engines.prepare_process(run_config.clients_per_round)
         started = time.monotonic()
@@ -87,10 +84,10 @@ def _run(argv, interruption):
             summary = experiment.run(
                 run_config, between_steps=interruption.check, **hyper_parameters
             )
-    except flags.Error as error:
-        return _fail(_explain(error, flag_values))
-    except (ValueError, ImportError, OSError) as error:
-        return _fail(str(error))
+    except Exception as error:
+        code, message = failures.explained(error)
+        console.say(f"tf_pflego: {command_line.as_flags(message, flag_values)}")
+        return code
     seconds = time.monotonic() - started
     title = (
         f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
@@ -122,25 +119,6 @@ def _hint(output_dir):
 def _fail(message):
     console.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
-
-
-def _explain(error, flag_values):
-    """Returns the message for an error of absl: what was expected, what came, what to do."""
-    match = re.match(r"flag --(\w+)=(.*?): ", str(error))
-    if match and match[1] in flag_values:
-        flag = flag_values[match[1]]
-        expected = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
-            flag.flag_type(), ""
-        )
-        expected = expected or flag.parser.syntactic_help
-        if _choices(flag):
-            expected = f"one of {_choices(flag)}"
-        return f"`{match[1]}` must be {expected}; got {match[2]!r}. Correct --{match[1]}."
-    return f"{error}. See --help."
-
-
-def _choices(flag):
-    return ", ".join(getattr(flag.parser, "enum_values", ()))
 
 
 def _help(flag_values, names):

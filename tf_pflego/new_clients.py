@@ -6,9 +6,9 @@ Source: PGFed, section 5.4 and Figure 4.
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms
+from tf_pflego import algorithms, engines
 from tf_pflego.algorithms.local import ClientState
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, values
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
@@ -40,8 +40,16 @@ def fine_tune(
       Their evaluations before the first epoch and after each.
 
     Raises:
-      ValueError: The algorithm serves something else than a network of body and head.
+      ValueError: The algorithm serves something else than a network of body and head, or a number
+        is not whole or out of its range.
+      TypeError: `simulation` or `clients` is of another class.
     """
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
+    values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
+    epochs = values.whole("epochs", epochs, 0)
+    learning_rate = values.number("learning_rate", learning_rate, above=0)
+    batch_size = values.whole("batch_size", batch_size, 0)
+    engine = values.one_of("engine", engine, engines.NAMES)
     algorithm = simulation.algorithm
     served = next(iter(algorithm.served.values()))
     ids = range(clients.num_clients)

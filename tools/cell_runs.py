@@ -8,12 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tables
 from experiments import ROOT, Cell, cells
 
+from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.places import PLACES
 
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.
@@ -65,6 +67,63 @@ def is_made_with(row: dict, flags: dict[str, str]) -> bool:
     return given.keys() <= flags.keys() and all(held.get(name) == flags[name] for name in flags)
 
 
+class DamagedRunError(Exception):
+    """A file of a raw run cannot be read as what a run writes."""
+
+
+@contextlib.contextmanager
+def alone(raw: pathlib.Path) -> Iterator[None]:
+    """Keeps other calls of this program from the raw run of one cell and seed.
+
+    Raises:
+      ValueError: Another one is at work there; the message says which process.
+    """
+    # The directory of the run itself is locked by the run.
+    with _locked(raw.with_name(f".{raw.name}.reproduce"), raw):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(directory, raw):
+    try:
+        lock = DirectoryLock(directory)
+    except InUseError as error:
+        raise ValueError(
+            f"{raw} must not be in use; {error} uses it. Wait for its end, or choose other cells."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def set_aside(raw: pathlib.Path) -> pathlib.Path:
+    """Renames the directory of a run, so that the run can be made again, and returns its new name.
+
+    Raises:
+      ValueError: A run is at work in it.
+    """
+    number = 1
+    while (aside := raw.with_name(f"{raw.name}.damaged{number}")).exists():
+        number += 1
+    with _locked(raw, raw):
+        aside.mkdir()
+        for path in raw.iterdir():
+            if path.name != ".lock":
+                path.rename(aside / path.name)
+    return aside
+
+
+@contextlib.contextmanager
+def _reading(raw):
+    """Lets whatever fails in reading the files of a run be a `DamagedRunError`."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DamagedRunError(f"{raw} cannot be read as a run ({reason})") from error
+
+
 def run(
     flags: dict[str, str],
     extra: list[str],
@@ -80,12 +139,20 @@ def run(
       raw: The directory.
       again: Whether to start anew in any case.
       between_steps: Called again and again; it may raise `KeyboardInterrupt`, which ends the run.
+
+    Raises:
+      ValueError: A run is at work in the directory.
     """
     written = raw / "run.flags"
     same = written.exists() and written.read_text(encoding="utf-8") == lines_of(flags)
     if again or not same or not (raw / "checkpoints").exists():
         # No file of an earlier run must ever lie beside the flags of this one.
-        shutil.rmtree(raw, ignore_errors=True)
+        with _locked(raw, raw):
+            for path in raw.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != ".lock":
+                    path.unlink()
     raw.mkdir(parents=True, exist_ok=True)
     written.write_text(lines_of(flags), encoding="utf-8")
     command = [sys.executable, "-m", "tf_pflego.main", f"--flagfile={raw / 'run.flags'}", *extra]
@@ -127,18 +194,12 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
     """Adds a finished run to its experiment's files, replacing a run of the same cell and seed.
 
     The run's checkpoints are removed.
+
+    Raises:
+      DamagedRunError: A file of the run is damaged; nothing is added.
     """
-    records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
-    key = {"run": cell.name, "seed": seed}
-    added = {
-        tables.curves_path: [key | json.loads(record) for record in records],
-        tables.clients_path: [key | client for client in clients],
-        tables.risk_weights_path: [key | entry for entry in _risk_weights(raw)],
-        tables.new_clients_path: [key | row for row in tables.read(raw / "new_clients.csv")],
-        # This file is the last, since a run counts as finished when its row is there.
-        tables.runs_path: [row_of(cell, raw)],
-    }
+    with _reading(raw):
+        added = _added(cell, {"run": cell.name, "seed": seed}, raw)
     places = {cell.name: place for place, cell in enumerate(cells(cell.experiment))}
     results.mkdir(parents=True, exist_ok=True)
     with tables.locked(results):
@@ -154,6 +215,26 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
     shutil.rmtree(raw / "checkpoints", ignore_errors=True)
 
 
+def _added(cell, key, raw):
+    """Returns the rows that a finished run adds to each file."""
+    records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [key | json.loads(record) for record in records]
+    row = row_of(cell, raw)
+    if [record["round"] for record in records] != list(range(1, row["num_rounds"] + 1)):
+        raise ValueError(f"metrics.jsonl has not each of the {row['num_rounds']} rounds")
+    clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
+    if not clients:
+        raise ValueError("clients.csv has no clients")
+    return {
+        tables.curves_path: records,
+        tables.clients_path: [key | client for client in clients],
+        tables.risk_weights_path: [key | entry for entry in _risk_weights(raw)],
+        tables.new_clients_path: [key | row for row in tables.read(raw / "new_clients.csv")],
+        # This file is the last, since a run counts as finished when its row is there.
+        tables.runs_path: [row],
+    }
+
+
 def is_in_results(cell: Cell, flags: dict[str, str], results: pathlib.Path) -> bool:
     """Returns whether the results have a run of this cell that was made with these flags."""
     rows = tables.read_runs(results, cell.experiment)
@@ -164,8 +245,16 @@ def is_left_over(cell: Cell, flags: dict[str, str], raw: pathlib.Path) -> bool:
     """Returns whether `raw` holds a finished run that was made with these flags.
 
     That is so if an interruption came after the end of the run and before its results were added.
+
+    Raises:
+      DamagedRunError: A file of the run is damaged.
     """
-    return (raw / "summary.json").exists() and is_made_with(row_of(cell, raw), flags)
+    with _reading(raw):
+        if (raw / "config.json").exists():
+            read_json(raw / "config.json")  # A run that goes on needs it too.
+        if not (raw / "summary.json").exists():
+            return False
+        return is_made_with(row_of(cell, raw), flags)
 
 
 def lines_of(flags: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from tf_pflego import config, console, experiment
+from tf_pflego import command_line, config, console, experiment
 
 
 def final_weights(run_config, hyper_parameters):
@@ -30,7 +30,7 @@ def main():
     """Prints, for each tensor, its largest value and the largest difference."""
     flag_values = flags.FlagValues()
     config.define_flags(flag_values)
-    flag_values(sys.argv)
+    command_line.parse(flag_values, sys.argv[1:])
     run_config, hyper_parameters, _ = config.from_flags(flag_values)
     finals = [
         final_weights(dataclasses.replace(run_config, engine=engine), hyper_parameters)

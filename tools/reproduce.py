@@ -38,6 +38,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 import cell_runs
 import figures
@@ -132,18 +133,9 @@ def run_cells(
         if not options.again and cell_runs.is_in_results(cell, flags, results):
             console.show(f"{cell.name} seed {seed}: finished")
             continue
-        done = not options.again and cell_runs.is_left_over(cell, flags, raw)
-        if not done:
-            console.show(f"{cell.name} seed {seed}: running")
-            done = cell_runs.run(flags, extra, raw, options.again, between_steps)
-        if done:
-            cell_runs.merge(cell, seed, raw, results)
-            console.show(f"{cell.name} seed {seed}: added to {results}")
-        else:
-            good = False
-            log = (raw / "log.txt").read_text(encoding="utf-8").splitlines()
-            console.show(f"{cell.name} seed {seed}: failed; {raw / 'log.txt'} ends with")
-            console.show("  " + "\n  ".join(log[-_LAST_LOG_LINES:]))
+        with cell_runs.alone(raw):
+            one = _OneRun(cell, seed, flags, extra, raw, results, options.again, between_steps)
+            good = _run_cell(one) and good
     between_steps()
     if tables.runs_path(results, options.command).exists():
         redraw(options.command, results)
@@ -168,6 +160,46 @@ def page_of(experiment: str, results: pathlib.Path) -> str:
     """Returns the Markdown page with the tables of an experiment, from its CSV files."""
     page, _ = _FORMS.get(experiment, _FORM)
     return page(TITLES[experiment], tables.read_runs(results, experiment), experiment, results)
+
+
+class _OneRun(NamedTuple):
+    """One run of a cell, as the command line asks for it."""
+
+    cell: Cell
+    seed: int
+    flags: dict[str, str]
+    extra: list[str]
+    raw: pathlib.Path
+    results: pathlib.Path
+    again: bool
+    between_steps: Callable[[], None]
+
+
+def _run_cell(one):
+    """Makes one run and adds it to the results, and returns whether all went well."""
+    name = f"{one.cell.name} seed {one.seed}"
+    added = f"{name}: added to {one.results}"
+    try:
+        if not one.again and cell_runs.is_left_over(one.cell, one.flags, one.raw):
+            cell_runs.merge(one.cell, one.seed, one.raw, one.results)
+            console.show(added)
+            return True
+    except cell_runs.DamagedRunError as error:
+        aside = cell_runs.set_aside(one.raw)
+        console.show(f"{name}: {error}; it is now {aside}, and the cell is run again")
+    console.show(f"{name}: running")
+    if not cell_runs.run(one.flags, one.extra, one.raw, one.again, one.between_steps):
+        log = (one.raw / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        console.show(f"{name}: failed; {one.raw / 'log.txt'} ends with")
+        console.show("  " + "\n  ".join(log[-_LAST_LOG_LINES:]))
+        return False
+    try:
+        cell_runs.merge(one.cell, one.seed, one.raw, one.results)
+    except cell_runs.DamagedRunError as error:
+        console.show(f"{name}: failed; {error}. Run the same command again")
+        return False
+    console.show(added)
+    return True
 
 
 def _plain_page(title, rows, experiment, results):

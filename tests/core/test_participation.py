@@ -59,8 +59,8 @@ def test_a_round_is_a_pure_function_of_seed_and_number():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((50, 80), r"must be in \[1, num_clients=50\]; got 80. Lower --clients_per_round"),
-        ((50, 0), r"got 0. Raise --clients_per_round"),
+        ((50, 80), r"must be in \[1, num_clients=50\]; got 80. Lower `clients_per_round`"),
+        ((50, 0), r"got 0. Raise `clients_per_round`"),
         ((50, 5, "some"), "one of fixed, binomial, range; got 'some'"),
         ((50, 5, "range"), "least,most with 0 <= least <= most <= num_clients=50"),
         ((50, 5, "range", (4, 51)), "got .4, 51."),

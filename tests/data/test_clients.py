@@ -136,7 +136,7 @@ def with_value(value, dtype, row=3):
         pytest.param(
             {"label_space": "both"},
             ValueError,
-            "`label_space` must be one of local, global; got 'both'. Choose",
+            "`label_space` must be one of local, global; got 'both'. Correct",
             id="unknown label space",
         ),
         pytest.param(

@@ -36,7 +36,7 @@ def test_unknown_dataset_is_refused():
 
 
 def test_dataset_that_is_not_there_is_one_line_and_leaves_nothing(tmp_path):
-    with pytest.raises(data.DatasetError, match=r"mnist is not in .*--download"):
+    with pytest.raises(data.DatasetError, match=r"mnist is not in .*`download=True`"):
         data.load("mnist", data_dir=str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 
@@ -130,3 +130,7 @@ def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
     np.testing.assert_array_equal(clients.test.sizes, [8, 8, 8])
     with pytest.raises(data.DatasetError, match="must be among small1, small2; got 'train'"):
         data.load("omniglot", data_dir=str(tmp_path))
+    (record,) = tmp_path.glob("omniglot/*/omniglot-small2.tfrecord*")
+    record.write_bytes(record.read_bytes()[:-100])
+    with pytest.raises(data.DatasetError, match=r"split small2, must be readable in .*Put back"):
+        data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))

@@ -91,7 +91,7 @@ def test_each_group_has_clients_of_its_own():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"alpha": 0.0}, "`dirichlet_alpha` must be above 0; got 0.0. Raise"),
+        ({"alpha": 0.0}, "`alpha` must be above 0; got 0.0. Raise"),
         ({"min_examples": 3}, "`min_examples` must be at least 4, so that .*; got 3. Raise"),
         ({"num_clients": 0}, "`num_clients` must be a multiple of 1, .*; got 0"),
         (

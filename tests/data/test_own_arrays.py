@@ -239,7 +239,7 @@ def test_own_dataset_is_dealt_with_public_names():
     test = pfl.Examples(tables(8), np.resize(np.arange(4), 8))
     dataset = pfl.Dataset("ours", train, test, num_classes=4)
     partition = pfl.round_robin(
-        train.labels, test.labels, num_clients=2, num_held=2, num_classes=4, seed=0
+        train.labels, test.labels, num_clients=2, classes_per_client=2, num_classes=4, seed=0
     )
     assert isinstance(partition, pfl.Partition)
     clients = pfl.federate(dataset, partition)

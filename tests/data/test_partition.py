@@ -43,13 +43,13 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
     ("changed", "error", "message"),
     [
         pytest.param(
-            {"num_held": 11},
+            {"classes_per_client": 11},
             ValueError,
             r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower",
             id="more classes per client than there are",
         ),
         pytest.param(
-            {"num_held": 0},
+            {"classes_per_client": 0},
             ValueError,
             r"`classes_per_client` must be in \[1, 10\], the number of classes; got 0. Raise",
             id="no class per client",
@@ -63,13 +63,13 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
         pytest.param(
             {"num_clients": 0},
             ValueError,
-            "`num_clients` must be at least 1; got 0. Raise --num_clients",
+            "`num_clients` must be at least 1; got 0. Raise `num_clients`",
             id="no clients",
         ),
         pytest.param(
             {"num_clients": 1000},
             ValueError,
-            "every client must have train examples; .* would have none of the 200",
+            "`num_clients` must be at most 200, the number of train examples, .*; got 1000. Lower",
             id="more clients than examples",
         ),
         pytest.param(
@@ -103,7 +103,7 @@ def test_round_robin_refuses_the_impossible_with_its_numbers(changed, error, mes
         "train_labels": labels_of(10, 20),
         "test_labels": labels_of(10, 20),
         "num_clients": 10,
-        "num_held": 2,
+        "classes_per_client": 2,
         "num_classes": 10,
         "seed": 0,
     }

@@ -124,9 +124,9 @@ def test_members_of_the_last_cohort_that_leave_are_forgotten():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"leave": [5]}, r"clients' numbers in \[0, 5\); got \[5\]"),
-        ({"leave": [1, 1]}, "each client once"),
-        ({"leave": [0.5]}, "clients' numbers"),
+        ({"leave": [5]}, r"in \[0, 5\), the clients; got 5"),
+        ({"leave": [1, 1]}, "must be different"),
+        ({"leave": [0.5]}, "must be integers"),
         ({"leave": range(5)}, "at least one client; got all 5"),
         ({"leave": [0, 1, 2]}, r"num_clients=2\]; got 3"),
         ({"participation": pfl.Participation(6, 3)}, "must be the 5 clients"),
@@ -136,7 +136,7 @@ def test_a_change_that_cannot_be_changes_nothing(arguments, message, tiny_model)
     with simulation_of("pflego", tiny_model) as simulation:
         simulation.run_round()
         before = states_of(simulation, range(5))
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             simulation.change_clients(**arguments)
         assert simulation.data.num_clients == 5
         for had, has in zip(before, states_of(simulation, range(5)), strict=True):

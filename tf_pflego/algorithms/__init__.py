@@ -1,5 +1,6 @@
 """The registry of algorithms: a new algorithm needs its own file and one line here."""
 
+import dataclasses
 from typing import Any
 
 from tf_pflego.algorithms.apfl import ApflConfig, build_apfl
@@ -22,6 +23,7 @@ from tf_pflego.algorithms.pflego import PflegoConfig, build_pflego
 from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
 from tf_pflego.algorithms.pgfed_ce import PGFedCeConfig, build_pgfed_ce
 from tf_pflego.algorithms.pgfedmo import PGFedMoConfig, build_pgfedmo
+from tf_pflego.core import values
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
@@ -60,9 +62,22 @@ def build(name: str, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     Raises:
       ValueError: There is no such algorithm, or a hyper-parameter has a value that it does not
         take.
-      TypeError: The algorithm has no such hyper-parameter.
+      TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`.
     """
-    if name not in REGISTRY:
-        raise ValueError(f"`algorithm` must be one of {', '.join(REGISTRY)}; got {name!r}.")
-    config, build_algorithm = REGISTRY[name]
-    return build_algorithm(model, config(**hyper_parameters))
+    values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    config = check(name, hyper_parameters)
+    return REGISTRY[name][1](model, config)
+
+
+def check(name: str, hyper_parameters: dict[str, Any]) -> Any:
+    """Returns the configuration of an algorithm; see `build` for the arguments and the errors."""
+    name = values.one_of("algorithm", name, tuple(REGISTRY))
+    config = REGISTRY[name][0]
+    known = [field.name for field in dataclasses.fields(config)]
+    for given in hyper_parameters:
+        if given not in known:
+            raise TypeError(
+                f"`{given}` must be a hyper-parameter of {name}, which has {', '.join(known)}. "
+                "Leave it out or correct its name."
+            )
+    return config(**hyper_parameters)

@@ -41,14 +41,12 @@ class ApflConfig(MiniBatches):
 
     momentum: float = settings.momentum(0.0)
     mixing: float = settings.setting(
-        0.5, "a, share of its own model in what serves a client of APFL; in [0, 1]", at_least=0
+        0.5,
+        "a, share of its own model in what serves a client of APFL; in [0, 1]",
+        at_least=0,
+        at_most=1,
     )
     learn_mixing: bool = settings.setting(False, "whether each client of APFL learns its share a_i")
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.mixing > 1:
-            raise ValueError(f"`mixing` must be at most 1; got {self.mixing}. Lower --mixing.")
 
 
 class ClientState(NamedTuple):

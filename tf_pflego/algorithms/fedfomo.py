@@ -45,16 +45,11 @@ class FedFomoConfig(MiniBatches):
         8, "M, the largest number of others' models that a client of FedFomo is sent", at_least=1
     )
     validation_share: float = settings.setting(
-        0.2, "share of a client's training examples that FedFomo weighs models on", above=0
+        0.2,
+        "share of a client's training examples that FedFomo weighs models on",
+        above=0,
+        below=1,
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.validation_share >= 1:
-            raise ValueError(
-                f"`validation_share` must be below 1; got {self.validation_share}. "
-                "Lower --validation_share."
-            )
 
 
 class ServerState(NamedTuple):

@@ -69,7 +69,7 @@ class PflegoConfig(settings.HyperParameters):
         if self.head_solver == "adam" and self.client_learning_rate == "auto":
             raise ValueError(
                 "`client_learning_rate` must be a number for Adam; got 'auto'. "
-                "Try --client_learning_rate=0.01."
+                "Try `client_learning_rate=0.01`."
             )
 
 

@@ -25,15 +25,11 @@ class PGFedMoConfig(PGFedConfig):
     """Hyper-parameters of PGFedMo."""
 
     risk_momentum: float = settings.setting(
-        0.5, "b, share of the kept risk gradient in the new one of PGFedMo; in [0, 1)", at_least=0
+        0.5,
+        "b, share of the kept risk gradient in the new one of PGFedMo; in [0, 1)",
+        at_least=0,
+        below=1,
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.risk_momentum >= 1:
-            raise ValueError(
-                f"`risk_momentum` must be below 1; got {self.risk_momentum}. Lower --risk_momentum."
-            )
 
 
 class ClientState(NamedTuple):

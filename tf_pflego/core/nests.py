@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 Structure = Any  # A nest of tensors: NamedTuples, tuples, lists and dicts.
@@ -98,3 +99,40 @@ def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
       Each leaf [c, ...], or [...] for one sum.
     """
     return tf.nest.map_structure(lambda leaf: tf.tensordot(weights, leaf, axes=1), stacked)
+
+
+def stacked_like(spec: Structure, nest: Structure, count: int) -> Structure:
+    """Returns a nest of `count` members each, as arrays, after a check that it fits.
+
+    Args:
+      spec: The nest of `tf.TensorSpec` of one member.
+      nest: Arrays, tensors or array-likes; each leaf [count, ...].
+      count: The number of members.
+
+    Raises:
+      ValueError: The nest has another structure, or a leaf another shape or dtype.
+    """
+    try:
+        tf.nest.assert_same_structure(spec, nest)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"`states` must have the structure of {type(spec).__name__} with the leaves "
+            f"{', '.join(positions(spec)) or '(none)'}; got {type(nest).__name__}. Change what "
+            "`client_states` returns."
+        ) from error
+    leaves = []
+    for (name, leaf), own in zip(named(nest).items(), tf.nest.flatten(spec), strict=True):
+        try:
+            leaf = np.asarray(leaf)
+        except ValueError as error:
+            raise ValueError(
+                f"`states` {name} must be one array; got ragged rows. Pad them."
+            ) from (error)
+        shape, dtype = (count, *own.shape), own.dtype.as_numpy_dtype
+        if leaf.shape != shape or leaf.dtype != dtype:
+            raise ValueError(
+                f"`states` {name} must be {np.dtype(dtype)} of shape {shape}, one row for each of "
+                f"the ids; got {leaf.dtype} of shape {leaf.shape}. Convert it."
+            )
+        leaves.append(leaf)
+    return tf.nest.pack_sequence_as(spec, leaves)

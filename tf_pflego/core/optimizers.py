@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.core import nests
+from tf_pflego.core import nests, values
 from tf_pflego.core.nests import Structure
 
 NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad")
@@ -41,8 +41,7 @@ class MomentState(NamedTuple):
 
 def build(name: str, learning_rate: Rate) -> Optimizer:
     """Returns the optimiser `name`, one of `NAMES`, with a base rate of `learning_rate`."""
-    if name not in NAMES:
-        raise ValueError(f"`server_optimizer` must be one of {', '.join(NAMES)}; got {name!r}.")
+    name = values.one_of("server_optimizer", name, NAMES)
     if name == "momentum":
         return sgd(learning_rate, MOMENTUM)
     return {"adam": adam, "sgd": sgd, "yogi": yogi, "adagrad": adagrad}[name](learning_rate)

@@ -4,10 +4,11 @@ Source: PFLEGO, section 3.2.1 (binomial and fixed) and Figure 7 (range).
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, values
 from tf_pflego.core.algorithm import Federation
 
 MODES = ("fixed", "binomial", "range")
@@ -25,6 +26,9 @@ class Participation:
         takes part independently with probability r/I. With range, a number is drawn uniformly from
         `clients_per_round_range` in each round, and then that many clients without replacement.
       clients_per_round_range: (least, most) for the mode range, both included.
+
+    Raises:
+      ValueError: There is no such mode, a number is not whole, or there are not so many clients.
     """
 
     num_clients: int
@@ -33,12 +37,21 @@ class Participation:
     clients_per_round_range: tuple[int, int] | None = None
 
     def __post_init__(self):
-        if self.mode not in MODES:
+        values.one_of("participation", self.mode, MODES)
+        for name in ("num_clients", "clients_per_round"):
+            # Frozen is for users: what they gave is replaced once, by an int.
+            object.__setattr__(self, name, values.whole(name, getattr(self, name)))
+        if self.num_clients < 1:
             raise ValueError(
-                f"`participation` must be one of {', '.join(MODES)}; got {self.mode!r}."
+                f"`num_clients` must be at least 1; got {self.num_clients}. Raise `num_clients`."
             )
         if self.mode == "range":
             bounds = self.clients_per_round_range
+            if bounds is not None:
+                if not isinstance(bounds, Sequence | np.ndarray) or isinstance(bounds, str):
+                    bounds = (bounds,)
+                bounds = tuple(values.whole("clients_per_round_range", one) for one in bounds)
+                object.__setattr__(self, "clients_per_round_range", bounds)
             if (
                 bounds is None
                 or len(bounds) != 2
@@ -48,13 +61,13 @@ class Participation:
                 raise ValueError(
                     "`clients_per_round_range` must be least,most with 0 <= least <= most <= "
                     f"num_clients={self.num_clients} and most >= 1; got {bounds}. "
-                    "Set --clients_per_round_range=least,most."
+                    "Set `clients_per_round_range` to such a pair."
                 )
         elif not 1 <= self.clients_per_round <= self.num_clients:
             raise ValueError(
                 f"`clients_per_round` must be in [1, num_clients={self.num_clients}]; got "
                 f"{self.clients_per_round}. "
-                f"{'Lower' if self.clients_per_round > 1 else 'Raise'} --clients_per_round."
+                f"{'Lower' if self.clients_per_round > 1 else 'Raise'} `clients_per_round`."
             )
 
     @property

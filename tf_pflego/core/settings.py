@@ -1,29 +1,49 @@
 """Settings that runs and algorithms share: one name, one type, one range and one help text each."""
 
 import dataclasses
-import math
 from typing import Any
 
-from tf_pflego.core import optimizers
+from tf_pflego.core import optimizers, values
 
 
 def setting(
-    default: Any, help_text: str, *, at_least=None, above=None, choices=None, words=(), taken=None
+    default: Any,
+    help_text: str,
+    *,
+    at_least=None,
+    above=None,
+    at_most=None,
+    below=None,
+    choices=None,
+    words=(),
+    taken=None,
+    is_path=False,
+    read_with=None,
+    replaces=None,
 ) -> Any:
     """Returns a dataclass field with its help text and the values that it takes.
 
     Args:
-      default: Its default, which may differ between algorithms.
+      default: Its default, which may differ between algorithms; its type is that of the setting.
       help_text: Its help text.
       at_least: The least number that it takes.
       above: The number that it must be above.
+      at_most: The largest number that it takes; None for the limits of `core.values`.
+      below: The number that it must be below.
       choices: All values that it takes.
       words: The words that at least one algorithm takes in place of a number.
       taken: The words that this algorithm takes; None for all of `words`.
+      is_path: Whether it is a path.
+      read_with: (name of another setting, values) if it is read only while the other has one of
+        these values; with None for the values, while the other is not empty.
+      replaces: The name of another setting that is not read if this one is not empty.
     """
-    limits = {"at_least": at_least, "above": above, "choices": choices, "words": words}
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    kind = {"choices": choices, "words": words, "is_path": is_path}
+    reading = {"read_with": read_with, "replaces": replaces}
     own = {"taken": words if taken is None else taken}
-    return dataclasses.field(default=default, metadata={"help": help_text, **limits, **own})
+    metadata = {"help": help_text, **limits, **kind, **reading, **own}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def definition(field: dataclasses.Field) -> dict[str, Any]:
@@ -99,7 +119,7 @@ def proximal_weight():
 def momentum(default=0.9):
     """The setting of m, the momentum of the local steps."""
     help_text = "m, momentum of the local steps, which starts anew in each round"
-    return setting(default, help_text, at_least=0)
+    return setting(default, help_text, at_least=0, at_most=1)
 
 
 def server_learning_rate():
@@ -120,6 +140,8 @@ def head_solver(choices):
 class HyperParameters:
     """The base of an algorithm's configuration, a dataclass of `setting` fields that checks itself.
 
+    Values of other types that stand for the same, such as NumPy's numbers, are converted.
+
     Raises:
       ValueError: A field has a value that it does not take.
     """
@@ -129,36 +151,42 @@ class HyperParameters:
 
 
 def check(config: Any) -> None:
-    """Raises ValueError for the first field of a configuration that does not take its value."""
+    """Converts the fields of a configuration to plain values, as `check_value` does.
+
+    Raises:
+      ValueError: A field does not take its value.
+    """
     for field in dataclasses.fields(config):
-        check_value(field.name, getattr(config, field.name), field)
+        value = check_value(field.name, getattr(config, field.name), field)
+        # Frozen is for users: what they gave is replaced once, by what it stands for.
+        object.__setattr__(config, field.name, value)
 
 
-def check_value(name: str, value: Any, field: dataclasses.Field) -> None:
-    """Raises ValueError if a setting does not take a value.
+def check_value(name: str, value: Any, field: dataclasses.Field) -> Any:
+    """Returns the value of a setting as str, bool, int or float.
 
     Args:
       name: The setting's name.
-      value: The value.
+      value: What the user gave; see `core.values` for the types that are taken.
       field: The setting, as `setting` returns it.
+
+    Raises:
+      ValueError: The setting does not take the value.
     """
-    limits = field.metadata
-    if limits["choices"] is not None:
-        if value not in limits["choices"]:
-            allowed = ", ".join(limits["choices"])
-            raise ValueError(f"`{name}` must be one of {allowed}; got {value!r}. Correct --{name}.")
-        return
-    if isinstance(field.default, bool | str) or value in limits["taken"]:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        allowed = "".join(f" or {word}" for word in limits["taken"])
-        raise ValueError(
-            f"`{name}` must be a finite number{allowed}; got {value!r}. Correct --{name}."
-        )
-    if isinstance(field.default, int) and value != int(value):
-        raise ValueError(f"`{name}` must be a whole number; got {value!r}. Correct --{name}.")
-    least, above = limits["at_least"], limits["above"]
-    if least is not None and value < least:
-        raise ValueError(f"`{name}` must be at least {least}; got {value}. Raise --{name}.")
-    if above is not None and value <= above:
-        raise ValueError(f"`{name}` must be above {above}; got {value}. Raise --{name}.")
+    about = field.metadata
+    if about["choices"] is not None:
+        return values.one_of(name, value, about["choices"])
+    if about["is_path"]:
+        return values.path(name, value)
+    if isinstance(field.default, bool):
+        return values.truth(name, value)
+    if isinstance(field.default, str):
+        return values.text(name, value)
+    if isinstance(value, str) and value in about["taken"]:
+        return str(value)
+    if isinstance(field.default, int):
+        at_most = values.INTEGER_LIMIT if about["at_most"] is None else about["at_most"]
+        return values.whole(name, value, about["at_least"], at_most)
+    at_most = values.FLOAT_LIMIT if about["at_most"] is None else about["at_most"]
+    limits = {key: about[key] for key in ("at_least", "above", "below")}
+    return values.number(name, value, at_most=at_most, words=about["taken"], **limits)

@@ -62,6 +62,32 @@ def integers(values: Any, what: str) -> np.ndarray:
     return values
 
 
+def client_ids(
+    ids: Any, num_clients: int, name: str = "client_ids", different: bool = False
+) -> np.ndarray:
+    """Returns ids of clients as [c] int64.
+
+    Args:
+      ids: An array or array-like.
+      num_clients: I.
+      name: What the user calls them.
+      different: Whether each must occur once.
+
+    Raises:
+      TypeError: They are no integers.
+      ValueError: The rank is not 1, one is not in [0, I), or one occurs twice and must not.
+    """
+    ids = integers(ids, f"`{name}`")
+    row = first_outside(ids, num_clients)
+    if row is not None:
+        raise ValueError(
+            f"`{name}` must be in [0, {num_clients}), the clients; got {ids[row]}. Correct the id."
+        )
+    if different and len(np.unique(ids)) != len(ids):
+        raise ValueError(f"`{name}` must be different; got an id twice. Name each client once.")
+    return ids.astype(np.int64)
+
+
 def first_outside(labels: np.ndarray, limits: int | np.ndarray = LABEL_LIMIT) -> int | None:
     """Returns the first row whose label is not in [0, limit), or None.
 

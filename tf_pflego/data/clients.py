@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import values
 from tf_pflego.data import checks
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
@@ -86,11 +87,10 @@ class ClientData:
     identities: np.ndarray | None = None
 
     def __post_init__(self):
-        if self.label_space not in LABEL_SPACES:
-            raise ValueError(
-                f"`label_space` must be one of {', '.join(LABEL_SPACES)}; got "
-                f"{self.label_space!r}. Choose one of them."
-            )
+        values.one_of("label_space", self.label_space, LABEL_SPACES)
+        for name in ("train", "test"):
+            remedy = "Make one, or use `from_arrays`."
+            values.instance(name, getattr(self, name), ClientSplit, remedy)
         num_classes = _checked_num_classes(self.num_classes)
         splits = {"train": self.train, "test": self.test}
         splits = {name: _stored(name, split, num_classes) for name, split in splits.items()}
@@ -149,7 +149,13 @@ class ClientData:
         return tuple(str(own) if names is None else names[own] for own in classes)
 
     def part(self, start: int, stop: int) -> "ClientData":
-        """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0."""
+        """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0.
+
+        Raises:
+          ValueError: It would have no client, or one that there is not.
+        """
+        start = values.whole("start", start, 0, self.num_clients - 1)
+        stop = values.whole("stop", stop, start + 1, self.num_clients)
         splits = []
         for split in (self.train, self.test):
             rows = slice(split.offsets[start], split.offsets[stop])
@@ -238,6 +244,11 @@ def federate(
       ValueError: As `ClientData`; and an index that the dataset does not have or that is dealt
         twice, or an example of a class that its client does not hold.
     """
+    values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
+    remedy = "Make one with `round_robin` or `dirichlet`."
+    values.instance("partition", partition, partition_lib.Partition, remedy)
+    values.one_of("label_space", label_space, LABEL_SPACES)
+    values.whole("num_classes", dataset.num_classes, 1, checks.LABEL_LIMIT)
     sources = {"train": dataset.train, "test": dataset.test}
     if dataset.test is None:
         sources["test"] = dataset.train

@@ -1,11 +1,13 @@
 """Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from tf_pflego.core import values
 from tf_pflego.data import (
     digits,  # noqa: F401  registers the builder `digits` with TFDS
     office_home,
@@ -86,7 +88,7 @@ class Dataset:
 
 def load(
     name: str,
-    data_dir: str | None = None,
+    data_dir: str | os.PathLike | None = None,
     download: bool = False,
     omniglot_splits: Sequence[str] = ("train", "test"),
 ) -> Dataset:
@@ -111,9 +113,14 @@ def load(
     Raises:
       DatasetError: Unknown name or split, not there and not to be downloaded, a published file that
         is missing or damaged, or a download that failed. What failed leaves nothing behind.
+      ValueError: `data_dir` is no path of this machine, or `download` no truth value.
     """
     if name not in NAMES:
-        raise DatasetError(f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}.")
+        raise DatasetError(
+            f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}. Correct `dataset`."
+        )
+    data_dir = None if data_dir is None else values.path("data_dir", data_dir)
+    download = values.truth("download", download)
     known = KNOWN[name]
     builder = prepared.builder(name, data_dir, download, known.own_builder, known.manual)
     test = None
@@ -130,6 +137,7 @@ def load(
 
 def merged(dataset: Dataset) -> Dataset:
     """Returns the dataset with training and test examples as one, for a partition to split."""
+    values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
     if dataset.test is None:
         return dataset
     parts = [dataset.train, dataset.test]

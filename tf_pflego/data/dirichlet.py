@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, values
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.partition import Partition
 
@@ -48,17 +48,17 @@ def dirichlet(
       ValueError: A label is not in [0, C), the number of clients does not fit the groups, a number
         is out of its range, or no draw gave every client enough examples.
     """
+    num_clients = values.whole("num_clients", num_clients)
+    num_classes = values.whole("num_classes", num_classes, 1)
+    min_examples = values.whole("min_examples", min_examples)
+    alpha, seed = values.number("alpha", alpha, above=0), values.seed(seed)
     labels = partition_lib.checked_labels("`labels`", labels, num_classes)
     partition_lib.check_test_fraction(test_fraction)
-    if not alpha > 0:
-        raise ValueError(
-            f"`dirichlet_alpha` must be above 0; got {alpha}. Raise --dirichlet_alpha."
-        )
     least = int(np.ceil(1 / min(test_fraction, 1 - test_fraction)))
     if min_examples < least:
         raise ValueError(
             f"`min_examples` must be at least {least}, so that a client has training and test "
-            f"examples; got {min_examples}. Raise --min_examples."
+            f"examples; got {min_examples}. Raise `min_examples`."
         )
     if groups is None:
         groups = np.zeros(len(labels), np.int64)
@@ -66,7 +66,7 @@ def dirichlet(
     if num_clients < 1 or num_clients % len(ids):
         raise ValueError(
             f"`num_clients` must be a multiple of {len(ids)}, the number of groups; got "
-            f"{num_clients}. Correct --num_clients."
+            f"{num_clients}. Correct `num_clients`."
         )
     rng = seeds.generator(seed, "partition/dirichlet")
     per_group = num_clients // len(ids)
@@ -88,8 +88,8 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
     if num_clients * min_examples > len(labels):
         raise ValueError(
             f"`min_examples` must be at most {len(labels) // num_clients}, for {len(labels)} "
-            f"examples and {num_clients} clients; got {min_examples}. Lower --min_examples or "
-            "--num_clients."
+            f"examples and {num_clients} clients; got {min_examples}. Lower `min_examples` or "
+            "`num_clients`."
         )
     of_classes = np.bincount(labels, minlength=num_classes)
     smallest = 0
@@ -102,8 +102,8 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
         raise ValueError(
             f"`min_examples` must be what some draw gives to each of {num_clients} clients; got "
             f"{min_examples}, and in {MAX_DRAWS} draws with alpha {alpha} the smallest client had "
-            f"at most {smallest} examples. Lower --min_examples or --num_clients, or raise "
-            "--dirichlet_alpha."
+            f"at most {smallest} examples. Lower `min_examples` or `num_clients`, or raise "
+            "alpha (`dirichlet_alpha`)."
         )
     owner = np.empty(len(labels), np.int64)
     shuffled = rng.permutation(len(labels))

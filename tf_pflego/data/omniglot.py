@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_pflego.data.prepared import DatasetError
+from tf_pflego.data.prepared import DatasetError, reading
 
 _SIDE = 28
 
@@ -33,22 +33,24 @@ def read(
     seen: set[int] = set()
     if not splits or len(set(splits)) != len(splits):
         raise DatasetError(
-            f"`omniglot_splits` must name different splits; got {','.join(splits)!r}."
+            f"`omniglot_splits` must name different splits; got {','.join(splits)!r}. Correct "
+            "`omniglot_splits`."
         )
     for split in splits:
         if split not in builder.info.splits:
             raise DatasetError(
                 f"`omniglot_splits` must be among {', '.join(builder.info.splits)}; got "
-                f"{split!r}. There is no other in {builder.data_dir}."
+                f"{split!r}. There is no other in {builder.data_dir}; correct `omniglot_splits`."
             )
         here = set()
-        for example in tfds.as_numpy(builder.as_dataset(split=split)):
-            alphabet = int(example["alphabet"])
-            if alphabet not in seen:
-                here.add(alphabet)
-                images.append(example["image"][..., :1])
-                labels.append(example["label"])
-                alphabets.append(alphabet)
+        with reading(builder.info.name, builder.data_dir, f"split {split}"):
+            for example in tfds.as_numpy(builder.as_dataset(split=split)):
+                alphabet = int(example["alphabet"])
+                if alphabet not in seen:
+                    here.add(alphabet)
+                    images.append(example["image"][..., :1])
+                    labels.append(example["label"])
+                    alphabets.append(alphabet)
         seen |= here
     large = np.stack(images).astype(np.float32)
     small = tf.image.resize(large, [_SIDE] * 2, method="area").numpy()

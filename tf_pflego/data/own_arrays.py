@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core import values
 from tf_pflego.data import checks
 from tf_pflego.data import partition as partition_lib
-from tf_pflego.data.clients import ClientData, ClientSplit
+from tf_pflego.data.clients import LABEL_SPACES, ClientData, ClientSplit
 
 
 def from_arrays(
@@ -38,8 +39,19 @@ def from_arrays(
       TypeError: A client has no pair of examples and labels, its labels are no integers, or its
         examples no numbers.
       ValueError: `train` and `test` have different numbers of clients, a client has no examples,
-        or its arrays do not fit together or to those of client 0; and as `ClientData`.
+        `label_space` or `num_classes` has a value that it does not take, or a client's arrays do
+        not fit together or to those of client 0; and as `ClientData`.
     """
+    label_space = values.one_of("label_space", label_space, LABEL_SPACES)
+    name = values.text("name", name)
+    if num_classes is not None:
+        num_classes = values.whole("num_classes", num_classes, 1)
+    for split, pairs in (("train", train), ("test", test)):
+        if not hasattr(pairs, "__len__") or not hasattr(pairs, "__getitem__"):
+            raise TypeError(
+                f"`{split}` must be a sequence of pairs (examples, labels), one for each client; "
+                f"got {type(pairs).__name__}. Give a list."
+            )
     if len(train) != len(test):
         raise ValueError(
             "`train` and `test` must have one pair for each client; got "

@@ -7,12 +7,14 @@ import dataclasses
 import itertools
 import operator
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, values
 from tf_pflego.data import checks
 
 PERSONALIZATIONS = ("high", "medium", "no")
@@ -53,14 +55,25 @@ class Partition:
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "Partition":
-        """Reads what `save` wrote."""
-        with np.load(path) as arrays:
-            return cls(
-                *(
+        """Reads what `save` wrote.
+
+        Raises:
+          ValueError: It is not such a file, or a damaged one.
+          OSError: It cannot be read.
+        """
+        path = values.path("path", path)
+        try:
+            with np.load(path) as arrays:
+                parts = [
                     parted(arrays[field.name], arrays[f"{field.name}_offsets"])
                     for field in dataclasses.fields(cls)
-                )
-            )
+                ]
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{path} must be a whole file that `Partition.save` wrote; it cannot be read as "
+                f"one ({error}). Save the partition again, to another file."
+            ) from error
+        return cls(*parts)
 
 
 def starts(sizes: Sequence[int]) -> np.ndarray:
@@ -99,11 +112,8 @@ def classes_per_client(personalization: str, num_classes: int) -> int:
 
     Source: PFLEGO, section 4.3.
     """
-    if personalization not in PERSONALIZATIONS:
-        raise ValueError(
-            f"`personalization` must be one of {', '.join(PERSONALIZATIONS)}; got "
-            f"{personalization!r}."
-        )
+    personalization = values.one_of("personalization", personalization, PERSONALIZATIONS)
+    num_classes = values.whole("num_classes", num_classes, 1)
     return {"high": 2, "medium": max(1, num_classes // 2), "no": num_classes}[personalization]
 
 
@@ -111,7 +121,7 @@ def round_robin(
     train_labels: np.ndarray,
     test_labels: np.ndarray,
     num_clients: int,
-    num_held: int,
+    classes_per_client: int,
     num_classes: int,
     seed: int,
 ) -> Partition:
@@ -124,41 +134,47 @@ def round_robin(
       train_labels: [N] global classes.
       test_labels: [N_test] global classes.
       num_clients: I.
-      num_held: K, classes per client.
+      classes_per_client: K.
       num_classes: C.
       seed: The seed of the run.
 
     Raises:
       TypeError: The labels are no integers.
-      ValueError: A label is not in [0, C), K is not in [1, C], some class would have no holder, or
-        some client no example.
+      ValueError: A label is not in [0, C), a number is not whole or the seed no seed, K is not in
+        [1, C], some class would have no holder, or some client no example.
     """
-    if num_clients < 1:
-        raise ValueError(
-            f"`num_clients` must be at least 1; got {num_clients}. Raise --num_clients."
-        )
+    num_clients = values.whole("num_clients", num_clients, 1)
+    num_classes = values.whole("num_classes", num_classes, 1)
+    num_held = values.whole("classes_per_client", classes_per_client)
+    seed = values.seed(seed)
     if not 1 <= num_held <= num_classes:
         raise ValueError(
             f"`classes_per_client` must be in [1, {num_classes}], the number of classes; got "
-            f"{num_held}. {'Lower' if num_held > 1 else 'Raise'} --classes_per_client."
+            f"{num_held}. {'Lower' if num_held > 1 else 'Raise'} `classes_per_client`."
         )
     if num_clients * num_held < num_classes:
         raise ValueError(
             f"`num_clients` must be at least {-(-num_classes // num_held)}, so that with "
             f"{num_held} classes per client each of the {num_classes} classes is held by someone; "
-            f"got {num_clients}. Raise --num_clients or --classes_per_client."
+            f"got {num_clients}. Raise `num_clients` or `classes_per_client`."
         )
     labels_of = {
         "train": checked_labels("`train_labels`", train_labels, num_classes),
         "test": checked_labels("`test_labels`", test_labels, num_classes),
     }
+    for name, labels in labels_of.items():
+        if num_clients > len(labels):
+            raise ValueError(
+                f"`num_clients` must be at most {len(labels)}, the number of {name} examples, of "
+                f"which every client needs one; got {num_clients}. Lower `num_clients`."
+            )
     rng = seeds.generator(seed, "partition/classes")
     holds = _draw_classes(num_clients, num_held, num_classes, rng)
     parts = []
     for name, labels in labels_of.items():
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
         parts.append(by_owner(owner, num_clients))
-        _refuse_empty(name, parts[-1], len(labels), "Lower --num_clients.")
+        _refuse_empty(name, parts[-1], len(labels), "Lower `num_clients`.")
     return Partition(tuple(np.flatnonzero(row) for row in holds), *parts)
 
 
@@ -178,7 +194,7 @@ def by_group(
       ValueError: There are not as many groups as labels, a label is negative, the fraction is not
         in (0, 1), or a client would have no training or no test example.
     """
-    labels = checked_labels("`labels`", labels)
+    labels, seed = checked_labels("`labels`", labels), values.seed(seed)
     ids, owner = checked_groups(groups, labels)
     check_test_fraction(test_fraction)
     is_test = np.zeros(len(labels), bool)
@@ -211,6 +227,7 @@ def checked_groups(groups: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
 
 def check_test_fraction(test_fraction: float) -> None:
     """Raises ValueError unless the share of test examples is in (0, 1)."""
+    test_fraction = values.number("test_fraction", test_fraction)
     if not 0 < test_fraction < 1:
         raise ValueError(
             f"`test_fraction` must be in (0, 1); got {test_fraction}. Give the share of the "

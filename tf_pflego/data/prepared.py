@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -58,31 +59,68 @@ def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
     for part in split.split("+"):
         if part not in builder.info.splits:
             raise DatasetError(
-                f"`dataset` {builder.info.name} has no split {part!r} in {builder.data_dir}; it "
-                f"has {', '.join(builder.info.splits)}."
+                f"`dataset` {builder.info.name} must have the split {part!r}; {builder.data_dir} "
+                f"has {', '.join(builder.info.splits) or 'none'}. Point `data_dir` to a TFDS "
+                "directory that has it."
             )
-    try:
+    with reading(builder.info.name, builder.data_dir, f"split {split}"):
         return tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
-    except (OSError, tf.errors.OpError) as error:
+
+
+@contextlib.contextmanager
+def reading(name: str, directory: str, what: str) -> Iterator[None]:
+    """Lets whatever fails in reading what TFDS has prepared say so in one form.
+
+    Args:
+      name: The dataset's name.
+      directory: Where it is.
+      what: What of it is read.
+
+    Raises:
+      DatasetError: It cannot be read.
+    """
+    try:
+        yield
+    except (DatasetError, tfds.core.DatasetNotFoundError):
+        raise
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        raise  # Nothing is wrong with the files.
+    except Exception as error:
+        # A file that is cut, changed or of another version fails in TensorFlow, in TFDS, in JSON
+        # or in protocol buffers, each with errors of its own.
         raise DatasetError(
-            f"`dataset` {builder.info.name}, split {split}, could not be read from "
-            f"{builder.data_dir} ({str(error).splitlines()[0][:200]}). Remove that directory and "
-            "prepare it again."
+            f"`dataset` {name}, {what}, must be readable in {directory}; it is not "
+            f"({reason(error)}). A file there is damaged, of another version or not permitted to "
+            "you. Put back a whole copy, or point `data_dir` to another directory, in which it can "
+            "be prepared anew with `download=True`."
         ) from error
 
 
+def reason(error: Exception) -> str:
+    """Returns the first line of an error's message, or the name of its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
 def _found_or_prepared(name, data_dir, download, own, manual):
+    root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    description = contextlib.nullcontext()
+    if (root / name.partition("/")[0]).exists():
+        description = reading(name, str(root), "its description")
     try:
-        found = tfds.builder(name, data_dir=data_dir)
+        with description:
+            found = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
-        raise DatasetError(f"TFDS does not know {name!r}: {error}") from error
+        raise DatasetError(
+            f"`dataset` must be one that TFDS knows; got {name!r} ({reason(error)}). Correct "
+            "`dataset`."
+        ) from error
     if os.path.isdir(found.data_dir):
         return found
-    root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     if not (download or own):
         raise DatasetError(
-            f"`dataset` {name} is not in {root}. Point --data_dir to a TFDS directory that has it, "
-            "or let it be fetched with --download."
+            f"`dataset` {name} is not in {root}. Point `data_dir` to a TFDS directory that has it, "
+            "or let it be fetched with `download=True`."
         )
     manual_dir = root / "downloads" / "manual"
     if manual and not (manual_dir / manual).exists():
@@ -96,11 +134,10 @@ def _found_or_prepared(name, data_dir, download, own, manual):
         raise  # A builder of ours has said what is wrong with the file that it reads.
     except Exception as error:
         # TFDS, requests and the file system each have their own; the user needs one line.
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DatasetError(
-            f"`dataset` {name} could not be prepared in {root} ({reason}). Check "
+            f"`dataset` {name} could not be prepared in {root} ({reason(error)}). Check "
             f"{'' if own else 'the network and '}that the directory can be written, or point "
-            "--data_dir to a TFDS directory that has it."
+            "`data_dir` to a TFDS directory that has it."
         ) from error
 
 

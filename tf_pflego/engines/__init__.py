@@ -1,5 +1,6 @@
 """Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
+from tf_pflego.core import values
 from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.threads import prepare_process
@@ -33,16 +34,15 @@ def build(name, algorithm, clients, server_state, federation, seed) -> Engine:
       ValueError: There is no such engine.
       ImportError: `tff` was chosen, and TensorFlow Federated cannot be imported.
     """
+    name = values.one_of("engine", name, NAMES)
     if name == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
-    if name != "tff":
-        raise ValueError(f"`engine` must be one of {', '.join(NAMES)}; got {name!r}.")
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
         raise ImportError(
             f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). "
             "Install it with `pip install --no-deps -r requirements.txt`, or use "
-            "--engine=in_process."
+            "`engine='in_process'`."
         ) from error
     return TffEngine(algorithm, clients, server_state, seed, federation)

@@ -85,6 +85,7 @@ class Worker:
             {"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)} if threads_per_operation else {}
         )
         self._inherited_files = tuple(inherited_files)
+        self._owner = os.getpid()
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
         self._process = self._channel = None
         atexit.register(self.stop)
@@ -185,7 +186,12 @@ class Worker:
         )
 
     def stop(self, grace_seconds: float = 2.0) -> None:
-        """Terminates the child and reaps it; may be called more than once."""
+        """Terminates the child and reaps it; may be called more than once.
+
+        In a process that was forked from this one it does nothing: the child is not its own.
+        """
+        if os.getpid() != self._owner:
+            return
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:

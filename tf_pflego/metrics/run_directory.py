@@ -24,10 +24,10 @@ import numpy as np
 
 from tf_pflego import console
 from tf_pflego.core import durable, nests
+from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.partition import Partition
-from tf_pflego.metrics.directory_lock import DirectoryLock
 from tf_pflego.places import PLACES
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
@@ -206,15 +206,15 @@ class RunDirectory:
     def _locked(self):
         try:
             return DirectoryLock(self.path)
-        except BlockingIOError:
+        except InUseError as error:
             raise RunDirectoryError(
-                f"`output_dir` must not be in use; another run writes to {self.path}. Wait for its "
-                "end, or choose another --output_dir."
+                f"`output_dir` must not be in use; another run writes to {self.path} ({error}). "
+                "Wait for its end, or choose another `output_dir`."
             ) from None
         except OSError as error:
             raise RunDirectoryError(
                 f"`output_dir` must be a directory that can be written; {self.path} is not "
-                f"({error.strerror}). Choose another --output_dir."
+                f"({error.strerror}). Choose another `output_dir`."
             ) from error
 
     def _place(self, overwrite, resume):
@@ -227,8 +227,8 @@ class RunDirectory:
         if (held or new.exists()) and not overwrite:
             raise RunDirectoryError(
                 f"`output_dir` must not hold another run; {self.path} has "
-                f"{', '.join(reversed(held)) or new.name}. Choose another --output_dir, go on with "
-                "that run with --resume, or replace it with --overwrite."
+                f"{', '.join(reversed(held)) or new.name}. Choose another `output_dir`, go on with "
+                "that run with `resume=True`, or replace it with `overwrite=True`."
             )
         return new if held else self.path
 
@@ -259,26 +259,27 @@ class RunDirectory:
         if self._checkpoint is None:
             if metrics.exists() and metrics.stat().st_size:
                 raise RunDirectoryError(
-                    f"`resume` needs a checkpoint; {self._work} has none. Start anew with "
-                    "--overwrite, and leave out --checkpoint_every=0."
+                    f"`resume` needs a checkpoint; {self._work} has none. Choose another "
+                    "`output_dir`, or replace the run with `overwrite=True`; leave out "
+                    "`checkpoint_every=0`."
                 )
         elif self._checkpoint["round"] > wanted:
             raise RunDirectoryError(
                 f"`num_rounds` must be at least {self._checkpoint['round']}, the rounds that the "
-                f"run in {self._work} has; got {wanted}. Raise --num_rounds."
+                f"run in {self._work} has; got {wanted}. Raise `num_rounds`."
             )
 
     def _refuse_another(self, earlier):
         own = self._configuration
         differing = [
-            f"--{name}: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
+            f"`{name}`: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
             for name in sorted(own.keys() | earlier.keys())
             if name not in ("num_rounds", *PLACES) and own.get(name) != earlier.get(name)
         ]
         if differing:
             raise RunDirectoryError(
                 f"`resume` needs the flags of the run in {self._work}; {'; '.join(differing)}. "
-                "Correct them, or choose another --output_dir."
+                "Correct them, or choose another `output_dir`."
             )
 
     def _check_metrics(self, content):

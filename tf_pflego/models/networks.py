@@ -7,11 +7,21 @@ Decentralized Data", section 3, for `cnn_fedavg`.
 
 import tensorflow as tf
 
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, values
 
 
 def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.keras.Model":
-    """For MNIST, Fashion-MNIST, EMNIST and digits: flatten, dense 200 ReLU; M = 200."""
+    """For MNIST, Fashion-MNIST, EMNIST and digits: flatten, dense 200 ReLU; M = 200.
+
+    Args:
+      example_shape: Shape of one example.
+      seed: Seed of the weights.
+      units: M, features.
+
+    Raises:
+      ValueError: A size is not a whole number from 1 on, or the seed no seed.
+    """
+    units = values.whole("units", units, 1)
     return _sequential("mlp", example_shape, [tf.keras.layers.Flatten(), _dense(units, seed, 0)])
 
 
@@ -78,27 +88,28 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
     Raises:
       ValueError: There is no such network, or examples of this shape do not fit it.
     """
-    if name not in NETWORKS:
-        raise ValueError(f"`network` must be one of {', '.join(NETWORKS)}; got {name!r}.")
+    name = values.one_of("network", name, tuple(NETWORKS))
     if name != "mlp" and len(example_shape) != 3:
         raise ValueError(
             f"`network` {name} needs images [height, width, channels]; got examples of shape "
-            f"{tuple(example_shape)}. Choose --network=mlp."
+            f"{tuple(example_shape)}. Choose `network='mlp'`."
         )
     try:
         return NETWORKS[name](example_shape, seed)
     except ValueError as error:  # A layer leaves nothing of images that are too small.
         raise ValueError(
             f"`network` {name} needs larger images, of which a layer leaves something; got "
-            f"{tuple(example_shape)}. Choose --network=mlp."
+            f"{tuple(example_shape)}. Choose `network='mlp'`."
         ) from error
 
 
 def _sequential(name, example_shape, layers):
-    return tf.keras.Sequential([tf.keras.Input(tuple(example_shape)), *layers], name=name)
+    shape = values.shape("example_shape", example_shape)
+    return tf.keras.Sequential([tf.keras.Input(shape), *layers], name=name)
 
 
 def _initializer(seed, layer):
+    seed = values.seed(seed)
     return tf.keras.initializers.GlorotUniform(seed=seeds.integer(seed, "model", layer))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_pflego.core import nests
+from tf_pflego.core import nests, values
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import value_and_gradient
 from tf_pflego.models import head as head_lib
@@ -43,7 +43,8 @@ class SplitModel:
 
     Raises:
       TypeError: The body is not a Keras model.
-      ValueError: The body does not fit.
+      ValueError: The body does not fit, `num_classes` is not a whole number from 1 on, or the
+        shape or the seed is none.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class SplitModel:
         seed: int = 0,
         example_shape: tuple[int, ...] | None = None,
     ):
-        self.num_classes = int(num_classes)
+        self.num_classes = values.whole("num_classes", num_classes, 1)
+        self.seed = values.seed(seed)
+        if example_shape is not None:
+            example_shape = values.shape("example_shape", example_shape)
         self._body = Body(body, example_shape)
         self.example_shape = self._body.example_shape
         self.example_dtype = self._body.example_dtype
@@ -63,7 +67,6 @@ class SplitModel:
         self.activation_bytes_per_example = self._body.bytes_per_example
         self._block = None
         self._shares_classifier = False
-        self.seed = seed
 
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> "SplitModel":
         """Returns the model, in blocks if the activations of all clients at once would not fit.

@@ -147,7 +147,8 @@ class Checkpoints:
         if damaged:
             raise CheckpointError(
                 f"at least one checkpoint in {self.directory} must be whole; all are damaged "
-                f"({'; '.join(damaged)}). Start anew."
+                f"({'; '.join(damaged)}). Put back a whole copy, or start anew in another "
+                "directory."
             )
         return None
 

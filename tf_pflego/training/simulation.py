@@ -15,22 +15,27 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import seeds, settings
+from tf_pflego.core import nests, seeds, settings, values
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.regrouping import regrouped
 from tf_pflego.core.tracing import Traced
+from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.serving import ClientModels
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
 from tf_pflego.training.identity import differences, identity
 from tf_pflego.training.summary import BOOKKEEPING, LAST_ROUNDS, summarize
+from tf_pflego.training.turns import Turns, in_turn
 
 
 class Simulation:
     """One run of an algorithm over a federation.
+
+    One thread at a time uses it, in the process that made it, until it is closed; anything else is
+    a RuntimeError, which changes nothing.
 
     Args:
       algorithm: The algorithm to train with.
@@ -44,6 +49,10 @@ class Simulation:
       round_number: Rounds done so far.
       in_round: Whether a round is under way. It also is True after a round that was interrupted at
         one of the few instants when its results were being stored.
+
+    Raises:
+      TypeError: An argument is of another class.
+      ValueError: The arguments do not fit together, or the engine or the seed is none.
     """
 
     def __init__(
@@ -54,12 +63,18 @@ class Simulation:
         engine: str = "tff",
         seed: int = 0,
     ):
+        values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
+        values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
+        remedy = "Make one: `Participation(num_clients, clients_per_round)`."
+        values.instance("participation", participation, Participation, remedy)
+        seed = values.seed(seed)
         _refuse_unfit(algorithm, data, participation)
         self.algorithm = algorithm
         self.seed = seed
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
+        self._turns = Turns()
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
 
@@ -88,20 +103,46 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Closes the engine, which ends its worker process and closes the data files."""
-        self._engine.close()
+        """Closes the engine, which ends its worker process and closes the data files.
 
+        It may be called more than once. In a process that was forked from the one that made the
+        simulation it does nothing: the worker and the files are the other's.
+        """
+        if self._turns.is_of_this_process() and not self._turns.ended:
+            self._close()
+
+    @in_turn(moves=True)
+    def _close(self):
+        self._engine.close()
+        self._turns.end()
+
+    @in_turn()
     def client_states(self, client_ids: Sequence[int]) -> Structure:
         """Returns copies of the states of clients, with a leading axis of clients in each leaf.
 
         For a client that has not taken part yet, this is the state that it would start from.
+
+        Raises:
+          TypeError: The ids are no integers.
+          ValueError: There is no client of such an id.
         """
-        return self._engine.read_states(client_ids, self.server_state)
+        ids = checks.client_ids(client_ids, self.data.num_clients)
+        return self._engine.read_states(ids, self.server_state)
 
+    @in_turn()
     def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
-        """Replaces the states of clients; each leaf has a leading axis of clients."""
-        self._engine.write_states(client_ids, states)
+        """Replaces the states of clients; each leaf has a leading axis of clients.
 
+        Raises:
+          TypeError: The ids are no integers.
+          ValueError: There is no client of such an id, an id occurs twice, or the states are not
+            structured, shaped and typed as those of `client_states`.
+        """
+        ids = checks.client_ids(client_ids, self.data.num_clients, different=True)
+        states = nests.stacked_like(self._engine.states.spec, states, len(ids))
+        self._engine.write_states(ids, states)
+
+    @in_turn(moves=True)
     def change_clients(
         self,
         leave: Sequence[int] = (),
@@ -126,7 +167,7 @@ class Simulation:
             there twice, or the new clients' data do not fit, or the participants are more than the
             clients. The simulation is as it was.
         """
-        leaving = _checked_ids("leave", leave, self.data.num_clients)
+        leaving = np.sort(checks.client_ids(leave, self.data.num_clients, "leave", different=True))
         if len(leaving) == self.data.num_clients and join is None:
             raise ValueError(
                 f"`leave` must leave at least one client; got all {len(leaving)}. Let others join."
@@ -155,6 +196,7 @@ class Simulation:
             checkpoints.write_everything_next()
         old.close()
 
+    @in_turn(moves=True)
     def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
         """Runs the next round.
 
@@ -169,6 +211,10 @@ class Simulation:
           `bytes_down` and `bytes_up`. An evaluated round also has `test_accuracy/*`, `train_loss`
           if `train_loss` is set and, if anyone took part, `participant_test_accuracy/*`.
         """
+        evaluate, train_loss = (
+            values.truth("evaluate", evaluate),
+            values.truth("train_loss", train_loss),
+        )
         started = time.perf_counter()
         number = self.round_number + 1
         record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
@@ -234,6 +280,7 @@ class Simulation:
         """
         return next(iter(self.evaluate_all(train_loss).values()))
 
+    @in_turn()
     def evaluate_all(self, train_loss: bool = True) -> dict[str, Evaluation]:
         """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
         return self._evaluate(self.server_state, self.round_number, train_loss)
@@ -252,6 +299,7 @@ class Simulation:
             for name, found in statistics.items()
         }
 
+    @in_turn()
     def client_model(self, client: int, name: str | None = None) -> "tf.keras.Model":
         """Returns a client's model, as it would be served now, as a Keras model of its own.
 
@@ -279,6 +327,7 @@ class Simulation:
         """
         return self._client_models.model(client, name)
 
+    @in_turn()
     def served_weights(self, client: int, name: str | None = None) -> Structure:
         """Returns what a client predicts with, as it would be served now.
 
@@ -298,6 +347,7 @@ class Simulation:
     def _client_models(self):
         return ClientModels(self)
 
+    @in_turn(moves=True)
     def run(
         self,
         num_rounds: int,
@@ -312,14 +362,23 @@ class Simulation:
           eval_every: Each round whose number this divides is evaluated, and so are the last ten.
           train_loss_every: The training loss is computed in each evaluated round whose number this
             divides, and in the last round.
-          on_round: Called with the metrics of each round.
+          on_round: Called with the metrics of each round. It may read, evaluate and save the
+            simulation, and may not run, restore or close it.
 
         Returns:
           See `summarize`.
+
+        Raises:
+          ValueError: A number is not whole or out of its range.
+          TypeError: `on_round` is no function.
         """
-        settings.check_value("num_rounds", num_rounds, settings.num_rounds())
-        settings.check_value("eval_every", eval_every, settings.eval_every())
-        settings.check_value("train_loss_every", train_loss_every, settings.train_loss_every())
+        num_rounds = settings.check_value("num_rounds", num_rounds, settings.num_rounds())
+        eval_every = settings.check_value("eval_every", eval_every, settings.eval_every())
+        train_loss_every = settings.check_value(
+            "train_loss_every", train_loss_every, settings.train_loss_every()
+        )
+        if on_round is not None:
+            values.function("on_round", on_round)
         last = self.round_number + num_rounds
         records = []
         while self.round_number < last:
@@ -329,9 +388,10 @@ class Simulation:
                 self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last)
             )
             if on_round is not None:
-                on_round(records[-1])
+                self._turns.call_back(on_round, records[-1])
         return summarize(records)
 
+    @in_turn()
     def save(self, directory: str | os.PathLike, kept: int = 2) -> None:
         """Writes a checkpoint, from which `restore` goes on to the same weights.
 
@@ -344,9 +404,11 @@ class Simulation:
 
         Raises:
           ValueError: The directory has checkpoints that this simulation has neither written nor
-            restored.
+            restored, or is no path of this machine; or `kept` is not a whole number from 1 on.
           OSError: The checkpoint cannot be written; the earlier ones are as they were.
         """
+        kept = values.whole("kept", kept, 1)
+        directory = values.path("directory", directory, may_be_empty=False)
         key = os.path.realpath(os.path.expanduser(directory))
         checkpoints = self._checkpoints.get(key) or Checkpoints(directory)
         if key not in self._checkpoints and checkpoints.exist():
@@ -358,6 +420,7 @@ class Simulation:
         self.save_to(checkpoints)
         self._checkpoints[key] = checkpoints
 
+    @in_turn(moves=True)
     def restore(self, directory: str | os.PathLike) -> None:
         """Goes back, or on, to the newest checkpoint that is whole.
 
@@ -368,16 +431,22 @@ class Simulation:
         Raises:
           CheckpointError: There is no whole checkpoint, or it is one of another simulation, for
             example of another algorithm, model, seed or number of clients.
+          ValueError: The directory is no path of this machine.
         """
+        directory = values.path("directory", directory, may_be_empty=False)
         checkpoints = Checkpoints(directory)
         content = checkpoints.newest()
         if content is None:
-            raise CheckpointError(f"`directory` must hold a checkpoint; {directory} has none.")
+            raise CheckpointError(
+                f"`directory` must hold a checkpoint; {directory} has none. "
+                "Correct the path, or `save` one there."
+            )
         self.restore_from(checkpoints, content)
         for others in self._checkpoints.values():
             others.write_everything_next()
         self._checkpoints[os.path.realpath(os.path.expanduser(directory))] = checkpoints
 
+    @in_turn()
     def save_to(
         self,
         checkpoints: Checkpoints,
@@ -396,6 +465,7 @@ class Simulation:
         content = {"round": self.round_number} | self._identity | (about or {})
         checkpoints.save(content, self.server_state, self._engine.states, also)
 
+    @in_turn(moves=True)
     def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
         """Restores a checkpoint, as `restore` does.
 
@@ -444,22 +514,6 @@ def _refuse_unfit(algorithm, data, participation):
             f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
             "the model for them."
         )
-
-
-def _checked_ids(name, ids, num_clients):
-    """Returns ids of clients, ascending."""
-    found = np.asarray(ids)
-    if not found.size:
-        return np.zeros(0, np.int64)
-    whole = found.ndim == 1 and found.dtype.kind in "iu"
-    if not whole or found.min() < 0 or found.max() >= num_clients:
-        raise ValueError(
-            f"`{name}` must be clients' numbers in [0, {num_clients}); got {ids!r}. Name clients "
-            "that there are."
-        )
-    if len(np.unique(found)) < len(found):
-        raise ValueError(f"`{name}` must name each client once; got {ids!r}. Name it once.")
-    return np.sort(found.astype(np.int64))
 
 
 class _ServerFunctions:

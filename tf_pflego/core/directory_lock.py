@@ -1,5 +1,6 @@
 """A directory that one process at a time uses."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -9,6 +10,10 @@ from tf_pflego.core import leftovers
 _NAME = ".lock"
 
 
+class InUseError(BlockingIOError):
+    """Another process holds the lock; the message says which."""
+
+
 class DirectoryLock:
     """A lock on a directory, which ends with the process, however that ends.
 
@@ -16,12 +21,12 @@ class DirectoryLock:
       path: The directory; it is made if it does not exist.
 
     Raises:
-      BlockingIOError: Another process holds the lock.
+      InUseError: Another process holds the lock.
       OSError: The directory cannot be made or written.
     """
 
     def __init__(self, path: pathlib.Path):
-        self._directory = path
+        self._process = os.getpid()
         self._made = [parent for parent in (path, *path.parents) if not parent.exists()]
         path.mkdir(parents=True, exist_ok=True)
         self._path = path / _NAME
@@ -31,8 +36,15 @@ class DirectoryLock:
                 # The kernel unlocks the file when its descriptor is closed.
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current():
+                    with contextlib.suppress(OSError):  # The lock holds on a full disk too.
+                        os.pwrite(self._descriptor, f"{self._process}\n".encode().ljust(20), 0)
                     leftovers.add(self.release)
                     return
+            except BlockingIOError:
+                holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()
+                os.close(self._descriptor)
+                # A process that has just taken it may not have written its number yet.
+                raise InUseError(f"process {holder}" if holder else "another process") from None
             except BaseException:
                 os.close(self._descriptor)
                 raise
@@ -44,7 +56,12 @@ class DirectoryLock:
         return self._path.exists() and self._path.stat().st_ino == held
 
     def release(self) -> None:
-        """Unlocks the directory, and removes it and its parents if they were made and are empty."""
+        """Unlocks the directory, and removes it and its parents if they were made and are empty.
+
+        In a child that was forked, it does nothing: the lock is the parent's.
+        """
+        if os.getpid() != self._process:
+            return
         leftovers.forget(self.release)
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)

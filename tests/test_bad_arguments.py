@@ -1,0 +1,405 @@
+"""Bad arguments in Python: the type of the error, what was expected, what came, what to do."""
+
+import os
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tf_pflego import data, models
+from tf_pflego.core import values
+from tf_pflego.data import ClientData
+
+LABELS = np.arange(40) % 4
+
+
+def arrays(**changed):
+    pair = (np.zeros([2, 4], np.float32), np.array([0, 1]))
+    return pfl.from_arrays(**{"train": [pair] * 3, "test": [pair] * 3, **changed})
+
+
+def dataset():
+    examples = data.Examples(np.zeros([40, 4], np.float32), LABELS)
+    return data.Dataset("own", examples, examples, 4)
+
+
+def round_robin(**changed):
+    given = {"num_clients": 4, "classes_per_client": 2, "num_classes": 4, "seed": 0}
+    return pfl.round_robin(LABELS, LABELS, **(given | changed))
+
+
+def dirichlet(**changed):
+    given = {"num_clients": 2, "num_classes": 4, "seed": 0, "min_examples": 4}
+    return pfl.dirichlet(LABELS, **(given | changed))
+
+
+def body(**changed):
+    return pfl.mlp(**{"example_shape": (4,), "seed": 3, "units": 5, **changed})
+
+
+def configured(**changed):
+    return lambda: pfl.RunConfig(**changed)
+
+
+def built(name="pflego", **hyper_parameters):
+    return lambda: pfl.build_algorithm(name, model(), **hyper_parameters)
+
+
+def model(**changed):
+    return pfl.SplitModel(**{"body": body(), "num_classes": 3, **changed})
+
+
+ROWS = [
+    # The configuration of a run.
+    (configured(num_rounds=float("inf")), "`num_rounds` must be a finite number; got inf"),
+    (configured(num_rounds=float("nan")), "`num_rounds` must be a finite number; got nan"),
+    (configured(num_rounds=2.5), "`num_rounds` must be a whole number; got 2.5"),
+    (configured(num_rounds=True), "`num_rounds` must be a finite number; got True"),
+    (configured(num_rounds=np.bool_(True)), "`num_rounds` must be a finite number; got"),
+    (configured(num_rounds="3"), "`num_rounds` must be a finite number; got '3'"),
+    (configured(num_rounds=None), "`num_rounds` must be a finite number; got None"),
+    (configured(num_rounds=10**5000), "`num_rounds` must be at most .*; got an integer of 16610 b"),
+    (configured(num_rounds=[3]), r"`num_rounds` must be a finite number; got \[3\]"),
+    (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
+    (configured(num_rounds=1 + 2j), "`num_rounds` must be a finite number; got"),
+    (configured(num_rounds=2**31), "`num_rounds` must be at most 1000000000; got 2147483648"),
+    (configured(eval_every=0), "`eval_every` must be at least 1; got 0. Raise `eval_every`"),
+    (configured(train_loss_every=-1), "`train_loss_every` must be at least 1; got -1. Raise"),
+    (configured(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
+    (configured(seed=2**63), "`seed` must be at most 9223372036854775807; got .* Lower `seed`"),
+    (configured(seed=1.5), "`seed` must be a whole number; got 1.5. Correct `seed`"),
+    (configured(dirichlet_alpha=0), "`dirichlet_alpha` must be above 0; got 0.0. Raise"),
+    (configured(dirichlet_alpha=np.inf), "`dirichlet_alpha` must be a finite number; got inf"),
+    (configured(dirichlet_alpha=1e-50), "`dirichlet_alpha` must be at least 1.2e-38 in size"),
+    (configured(download=1), "`download` must be True or False; got 1. Correct `download`"),
+    (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
+    (configured(algorithm=3), "`algorithm` must be one of pflego, .*; got 3. Correct"),
+    (configured(algorithm=np.zeros(3)), "`algorithm` must be one of pflego, .*; got array"),
+    (configured(engine=None), "`engine` must be one of tff, in_process; got None. Correct"),
+    (configured(omniglot_splits=("a",)), "`omniglot_splits` must be text; got .* Correct"),
+    (configured(output_dir=3), "`output_dir` must be a path, text or os.PathLike; got 3. Correct"),
+    (configured(output_dir=b"x"), "`output_dir` must be a path, text or os.PathLike; got b'x'"),
+    (configured(output_dir="a\0b"), "`output_dir` must be a path of characters that UTF-8"),
+    (configured(output_dir="gs://x"), "`output_dir` must be a path of this machine; got 'gs://x'"),
+    (configured(data_dir="~nosuchuser"), "`data_dir` must be a path whose user is known here"),
+    (configured(resume=True), "`resume` must be given with `output_dir`; got no output_dir"),
+    (configured(participation="range"), "`clients_per_round_range='4,28'`"),
+    # Algorithms and their models.
+    (built("sgd"), "`algorithm` must be one of pflego, .*; got 'sgd'. Correct `algorithm`"),
+    (built(local_steps=0), "`local_steps` must be at least 1; got 0. Raise `local_steps`"),
+    (built(local_steps=2.5), "`local_steps` must be a whole number; got 2.5"),
+    (built(local_steps=10**30), "`local_steps` must be at most 1000000000; got 1000"),
+    (built(client_learning_rate="fast"), "`client_learning_rate` must be a finite number or auto"),
+    (built(client_learning_rate=-np.inf), "must be a finite number or auto; got -inf"),
+    (built("pgfed", momentum=1.01), "`momentum` must be at most 1; got 1.01. Lower `momentum`"),
+    (built("apfl", learn_mixing=1), "`learn_mixing` must be True or False; got 1"),
+    (built(step=3), TypeError, "`step` must be a hyper-parameter of pflego, which has local_steps"),
+    (lambda: pfl.build_algorithm("pflego", body()), TypeError,
+     "`model` must be of the class Split"),
+    (lambda: body(units=0), "`units` must be at least 1; got 0. Raise `units`"),
+    (lambda: body(units=2.5), "`units` must be a whole number; got 2.5. Correct `units`"),
+    (lambda: body(seed=-3), "`seed` must be at least 0; got -3. Raise `seed`"),
+    (lambda: body(example_shape=4), r"`example_shape` must be sizes from 1 on, .*; got 4. Correct"),
+    (lambda: body(example_shape=(4, 0)),
+     r"`example_shape` must be sizes from 1 on, .*; got \(4, 0"),
+    (lambda: model(num_classes=0), "`num_classes` must be at least 1; got 0. Raise `num_classes`"),
+    (lambda: model(num_classes=2.5), "`num_classes` must be a whole number; got 2.5"),
+    (lambda: model(num_classes=True), "`num_classes` must be a finite number; got True"),
+    (lambda: model(seed=2**64), "`seed` must be at most 9223372036854775807; got 18446"),
+    (lambda: model(example_shape="4"), "`example_shape` must be sizes from 1 on, .*; got '4'"),
+    (lambda: model(body=3), TypeError, "Keras"),
+    (lambda: models.networks.build("vgg", (8, 8, 1), 0), "`network` must be one of mlp, .*'vgg'"),
+    # Participation.
+    (lambda: pfl.Participation(3, 2.5), "`clients_per_round` must be a whole number; got 2.5"),
+    (lambda: pfl.Participation(3.5, 2), "`num_clients` must be a whole number; got 3.5"),
+    (lambda: pfl.Participation(0, 1), "`num_clients` must be at least 1; got 0. Raise"),
+    (lambda: pfl.Participation(3, 4), "must be in .1, num_clients=3.; got 4. Lower `clients_per_r"),
+    (lambda: pfl.Participation(3, True), "`clients_per_round` must be a finite number; got True"),
+    (lambda: pfl.Participation(3, 2, "all"), "must be one of fixed, binomial, range; got 'all'"),
+    (lambda: pfl.Participation(3, 2, "range", 4), r"must be least,most .*; got \(4,\). Set"),
+    (lambda: pfl.Participation(3, 2, "range", (1, 2.5)), "_range` must be a whole number; got 2.5"),
+    (lambda: pfl.Participation(3, 2, "range", "12"), "`clients_per_round_range` must be a finite"),
+    # Data.
+    (lambda: arrays(train=iter([])), TypeError, "`train` must be a sequence of pairs"),
+    (lambda: arrays(test=3), TypeError, "`test` must be a sequence of pairs .*; got int. Give"),
+    (lambda: arrays(label_space="mine"), "`label_space` must be one of local, global; got 'mine'"),
+    (lambda: arrays(num_classes=1.5), "`num_classes` must be a whole number; got 1.5. Correct"),
+    (lambda: arrays(num_classes=0), "`num_classes` must be at least 1; got 0. Raise"),
+    (lambda: arrays(name=3), "`name` must be text; got 3. Correct `name`"),
+    (lambda: arrays().part(0, 0), "`stop` must be at least 1; got 0. Raise `stop`"),
+    (lambda: arrays().part(2, 1), "`stop` must be at least 3; got 1. Raise `stop`"),
+    (lambda: arrays().part(-1, 2), "`start` must be at least 0; got -1. Raise `start`"),
+    (lambda: arrays().part(0, 4), "`stop` must be at most 3; got 4. Lower `stop`"),
+    (lambda: arrays().part(0.5, 2), "`start` must be a whole number; got 0.5. Correct `start`"),
+    (lambda: ClientData(3, 3, [2]), TypeError, "`train` must be of the class ClientSplit; got int"),
+    (lambda: pfl.federate(3, 3), TypeError, "`dataset` must be of the class Dataset; got int"),
+    (lambda: pfl.federate(dataset(), 3), TypeError, "`partition` must be of the class Partition"),
+    (lambda: pfl.federate(dataset(), round_robin(), "x"), "`label_space` must be one of local, gl"),
+    (lambda: pfl.merged(arrays()), TypeError,
+     "`dataset` must be of the class Dataset; got ClientD"),
+    (lambda: round_robin(num_clients=2.5), "`num_clients` must be a whole number; got 2.5"),
+    (lambda: round_robin(num_clients=10**12), "`num_clients` must be at most 1000000000; got 10"),
+    (lambda: round_robin(num_clients=41), "`num_clients` must be at most 40, .*; got 41. Lower"),
+    (lambda: round_robin(classes_per_client=5), "`classes_per_client` must be in .1, 4.*; got 5"),
+    (lambda: round_robin(num_classes=0), "`num_classes` must be at least 1; got 0. Raise"),
+    (lambda: round_robin(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
+    (lambda: dirichlet(alpha=np.nan), "`alpha` must be a finite number; got nan. Correct `alpha`"),
+    (lambda: dirichlet(alpha=-1), "`alpha` must be above 0; got -1.0. Raise `alpha`"),
+    (lambda: dirichlet(min_examples=4.5), "`min_examples` must be a whole number; got 4.5"),
+    (lambda: dirichlet(test_fraction="x"), "`test_fraction` must be a finite number; got 'x'"),
+    (lambda: dirichlet(test_fraction=1), r"`test_fraction` must be in \(0, 1\); got 1.0. Give"),
+    (lambda: dirichlet(seed=2**70), "`seed` must be at most 9223372036854775807; got 1180"),
+    (lambda: dirichlet(num_clients=0), "`num_clients` must be a multiple of 1, .*; got 0. Correct"),
+    (lambda: data.classes_per_client("max", 10),
+     "`personalization` must be one of high, medium, no"),
+    (lambda: data.load("imagenet"), "`dataset` must be one of digits, .*; got 'imagenet'. Correct"),
+    (lambda: data.load("digits", 3), "`data_dir` must be a path, text or os.PathLike; got 3"),
+    (lambda: data.load("digits", None, "x"), "`download` must be True or False; got 'x'. Correct"),
+    # Runs.
+    (lambda: pfl.run({}), TypeError, "`run_config` must be of the class RunConfig; got dict. Make"),
+    (lambda: pfl.run(pfl.RunConfig(), 3), TypeError, "`on_round` must be a function; got 3. Leave"),
+    (lambda: pfl.run(pfl.RunConfig(), step=3), TypeError,
+     "`step` must be a hyper-parameter of pfl"),
+    (lambda: pfl.build_simulation(3), TypeError, "`run_config` must be of the class RunConfig"),
+    (lambda: pfl.build_simulation(pfl.RunConfig(), 3), TypeError, "`clients` must be of the class"),
+    (lambda: pfl.fine_tune_new_clients(3, arrays(), 1, 0.1), TypeError, "`simulation` must be of"),
+    (lambda: pfl.Simulation("pflego", arrays(), pfl.Participation(3, 2)), TypeError,
+     "`algorithm` m"),
+    (lambda: pfl.Simulation(built()(), 3, pfl.Participation(3, 2)), TypeError, "`data` must be of"),
+    (lambda: pfl.Simulation(built()(), arrays(), 3), TypeError,
+     "`participation` must be of the cl"),
+    (lambda: simulation_of(engine="gpu"), "`engine` must be one of tff, in_process; got 'gpu'"),
+    (lambda: simulation_of(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1][:50])
+def test_a_bad_argument_is_refused(row):
+    call, *kind, message = row
+    with pytest.raises(kind[0] if kind else ValueError, match=message) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+def simulation_of(**changed):
+    given = {"engine": "in_process", "seed": 0} | changed
+    return pfl.Simulation(built(local_steps=2)(), arrays(), pfl.Participation(3, 2), **given)
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    with simulation_of() as simulation:
+        simulation.run_round()
+        yield simulation
+
+
+def states(simulation, ids=(0, 1)):
+    return simulation.client_states(ids)
+
+
+def of_head(head):
+    return lambda s: s.set_client_states([0, 1], states(s)._replace(head=head))
+
+
+USES = [
+    (lambda s: s.run(0), "`num_rounds` must be at least 1; got 0. Raise `num_rounds`"),
+    (lambda s: s.run(np.inf), "`num_rounds` must be a finite number; got inf. Correct"),
+    (lambda s: s.run(1.5), "`num_rounds` must be a whole number; got 1.5. Correct"),
+    (lambda s: s.run(True), "`num_rounds` must be a finite number; got True. Correct"),
+    (lambda s: s.run(1, 0), "`eval_every` must be at least 1; got 0. Raise `eval_every`"),
+    (lambda s: s.run(1, 1, -1), "`train_loss_every` must be at least 1; got -1. Raise"),
+    (lambda s: s.run(1, 1, 1, "x"), TypeError, "`on_round` must be a function; got 'x'. Leave"),
+    (lambda s: s.run_round("no"), "`evaluate` must be True or False; got 'no'. Correct"),
+    (lambda s: s.run_round(True, 2), "`train_loss` must be True or False; got 2. Correct"),
+    (lambda s: s.save(3), "`directory` must be a path, text or os.PathLike; got 3. Correct"),
+    (lambda s: s.save(""), "`directory` must be a path; got ''. Write the current directory as"),
+    (lambda s: s.save("gs://b"), "`directory` must be a path of this machine; got 'gs://b'. Copy"),
+    (lambda s: s.save("x", 0), "`kept` must be at least 1; got 0. Raise `kept`"),
+    (lambda s: s.restore("/nowhere"), "`directory` must hold a checkpoint; /nowhere has none"),
+    (lambda s: s.restore("~nosuchuser"), "`directory` must be a path whose user is known here"),
+    (lambda s: s.client_states([3]), r"`client_ids` must be in \[0, 3\), the clients; got 3"),
+    (lambda s: s.client_states([-1]), r"`client_ids` must be in \[0, 3\), the clients; got -1"),
+    (lambda s: s.client_states([0.5]), TypeError, "`client_ids` must be integers; got float64"),
+    (lambda s: s.client_states([True]), TypeError, "`client_ids` must be integers; got bool"),
+    (lambda s: s.client_states(1), "`client_ids` must be of rank 1; got shape ()"),
+    (lambda s: s.set_client_states([0, 0], states(s)), "must be different; got an id twice. Give"),
+    (lambda s: s.set_client_states([0, 9], states(s)), r"must be in \[0, 3\), the clients; got 9"),
+    (lambda s: s.set_client_states([0], states(s)), r"head must be float32 of shape \(1, 3, 6\)"),
+    (lambda s: s.set_client_states([0], 3), "`states` must have the structure of ClientState with"),
+    (of_head(np.zeros([2, 3, 6])), "head must be float32 of .*; got float64 of .* Convert it"),
+    (of_head(np.zeros([2, 3, 5], np.float32)), r"got float32 of shape \(2, 3, 5\). Convert it"),
+    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1.5, 0.1), "`epochs` must be a whole number"),
+    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1, 0),
+     "`learning_rate` must be above 0; got"),
+    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1, 1, -1), "`batch_size` must be at least 0"),
+    (lambda s: pfl.fine_tune_new_clients(s, 3, 1, 1), TypeError, "`clients` must be of the class"),
+    (lambda s: pfl.fine_tune_new_clients(s, arrays(), 1, 1, 1, "x"), "`engine` must be one of tff"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", USES, ids=lambda row: row[-1][:50])
+def test_a_bad_use_changes_nothing(row, simulation):
+    call, *kind, message = row
+    before = everything(simulation)
+    with pytest.raises(kind[0] if kind else ValueError, match=message):
+        call(simulation)
+    assert everything(simulation) == before
+
+
+def everything(simulation):
+    heads = np.asarray(simulation.client_states(range(3)).head)
+    theta = [np.asarray(leaf).tobytes() for leaf in simulation.server_state.theta]
+    return simulation.round_number, simulation.in_round, heads.tobytes(), theta
+
+
+def test_other_types_that_stand_for_the_same_are_converted(tmp_path):
+    config = pfl.RunConfig(
+        num_rounds=np.int64(5), eval_every=3.0, dirichlet_alpha=np.float32(0.5), seed=np.uint64(7),
+        output_dir=tmp_path, resume=np.bool_(True), num_clients=np.array(4),
+    )  # fmt: skip
+    found = config.num_rounds, config.eval_every, config.seed, config.output_dir, config.num_clients
+    assert found == (5, 3, 7, str(tmp_path), 4)
+    assert [type(value) for value in found] == [int, int, int, str, int]
+    assert type(config.dirichlet_alpha) is float
+    assert config.resume is True
+    participation = pfl.Participation(np.int32(5), 2.0, "range", np.array([1, 3]))
+    assert participation == pfl.Participation(5, 2, "range", (1, 3))
+    assert type(participation.clients_per_round) is int
+
+
+def test_the_limits_are_taken():
+    assert values.whole("n", values.INTEGER_LIMIT) == 10**9
+    assert values.number("x", 1e18) == 1e18
+    assert values.number("x", 0) == 0.0
+    assert values.number("x", -1.2e-38) == -1.2e-38
+    assert values.seed(2**63 - 1) == 2**63 - 1
+
+
+def test_a_run_in_python_writes_to_a_path_and_keeps_numpy_numbers(tmp_path, digits_dir):
+    config = pfl.RunConfig(
+        data_dir=pathlib.Path(digits_dir), output_dir=tmp_path / "run", engine="in_process",
+        num_clients=5, clients_per_round=2, num_rounds=1,
+    )  # fmt: skip
+    summary = pfl.run(config, local_steps=np.int64(2))
+    assert summary["round"] == 1
+    assert '"local_steps": 2' in (tmp_path / "run" / "config.json").read_text()
+
+
+def test_a_closed_simulation_says_so():
+    with simulation_of() as simulation:
+        simulation.run(1)
+    simulation.close()
+    for name, use in {
+        "run_round": simulation.run_round,
+        "run": lambda: simulation.run(1),
+        "evaluate_all": simulation.evaluate,
+        "client_states": lambda: simulation.client_states([0]),
+        "set_client_states": lambda: simulation.set_client_states([0], 3),
+        "save": lambda: simulation.save("x"),
+        "restore": lambda: simulation.restore("x"),
+    }.items():
+        with pytest.raises(RuntimeError, match=f"before it is closed; `{name}` was called after"):
+            use()
+    assert simulation.round_number == 1
+
+
+def test_from_on_round_it_is_read_and_not_run(tmp_path):
+    refused = []
+
+    def on_round(record):
+        simulation.evaluate()
+        simulation.client_states([0])
+        simulation.save(tmp_path / "checkpoints")
+        for use in (
+            simulation.run_round,
+            lambda: simulation.run(1),
+            lambda: simulation.restore(tmp_path / "checkpoints"),
+            simulation.close,
+        ):
+            with pytest.raises(RuntimeError, match="must not be called from `on_round`"):
+                use()
+            refused.append(record["round"])
+
+    with simulation_of() as simulation, simulation_of() as alone:
+        simulation.run(2, on_round=on_round)
+        alone.run(2)
+        assert refused == [1] * 4 + [2] * 4
+        assert everything(simulation) == everything(alone)
+
+
+def test_a_second_thread_waits_or_is_refused():
+    refused = []
+
+    def use():
+        for call in (simulation.run_round, simulation.evaluate, simulation.close):
+            try:
+                call()
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    def on_round(record):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+
+    with simulation_of() as simulation, simulation_of() as alone:
+        simulation.run(1, on_round=on_round)
+        assert len(refused) == 3
+        assert all("one thread at a time" in said for said in refused)
+        thread = threading.Thread(target=simulation.run_round)
+        thread.start()
+        thread.join()
+        alone.run(2)
+        assert everything(simulation) == everything(alone)
+
+
+@pytest.mark.parametrize("engine", ["in_process", "tff"])
+def test_a_forked_child_is_refused_and_ends_nothing(engine):
+    if engine == "tff":
+        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    with simulation_of(engine=engine) as simulation:
+        simulation.run_round()
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                simulation.run_round()
+            except RuntimeError as error:
+                os.write(writing, str(error).encode())
+            simulation.close()
+            if engine == "tff":
+                simulation._engine.worker.stop()  # As at the child's normal exit.
+            os._exit(0)
+        os.close(writing)
+        with open(reading) as said:
+            assert f"`run_round` was called in process {child}, forked from" in said.read()
+        assert os.waitpid(child, 0)[1] == 0
+        simulation.run_round()
+        assert simulation.round_number == 2
+
+
+def test_a_damaged_partition_says_which_file(tmp_path):
+    path = tmp_path / "partition.npz"
+    round_robin().save(path)
+    whole = path.read_bytes()
+    for content in (b"", b"nothing", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"{path} must be a whole file .*Save the partition"):
+            pfl.Partition.load(path)
+        assert path.read_bytes() == content
+
+
+def test_data_that_cannot_be_read_are_left_where_they_are(tmp_path):
+    data.load("digits", tmp_path)
+    (record,) = tmp_path.glob("digits/*/digits-test.tfrecord*")
+    record.write_bytes(record.read_bytes()[:-100])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(data.DatasetError, match=r"split test, must be readable in .*Put back a wh"):
+        data.load("digits", tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (info,) = tmp_path.glob("digits/*/dataset_info.json")
+    info.write_text('{"name": ')
+    with pytest.raises(data.DatasetError, match=r"`dataset` digits, .*, must be readable in "):
+        data.load("digits", tmp_path)
