@@ -238,18 +238,23 @@ class RunDirectory:
         if self._checkpoint is not None:
             earlier = self._checkpoint["configuration"]
         elif config.exists():
-            earlier = json.loads(config.read_text(encoding="utf-8"))
+            earlier = _read_json(config)
+            if earlier is None:
+                raise RunDirectoryError(
+                    f"`resume` needs the configuration of the run in {self._work}; {_CONFIG} is "
+                    "damaged, and there is no checkpoint. Start anew with --overwrite."
+                )
             earlier.pop("versions", None)
         else:
             return
         self._refuse_another(earlier)
         summary, metrics = self._work / _SUMMARY, self._work / _METRICS
         wanted = self._configuration["num_rounds"]
-        if summary.exists():
-            content = json.loads(summary.read_text(encoding="utf-8"))
-            if content["round"] == wanted:
-                self.finished = content
-                return
+        # A summary that is damaged is written again, from the newest checkpoint.
+        content = _read_json(summary)
+        if content is not None and content.get("round") == wanted:
+            self.finished = content
+            return
         if self._checkpoint is None:
             if metrics.exists() and metrics.stat().st_size:
                 raise RunDirectoryError(
@@ -285,7 +290,7 @@ class RunDirectory:
     def _go_on(self, simulation, versions):
         """Restores the simulation; only then is anything removed."""
         content = self._checkpoint
-        config = json.loads((self._work / _CONFIG).read_text(encoding="utf-8"))
+        config = _read_json(self._work / _CONFIG)
         simulation.restore_from(self._checkpoints, content)
         for name in _RESULTS:
             _remove(self._work / name)
@@ -294,7 +299,14 @@ class RunDirectory:
         self._metrics = open(path, "ab")
         self._held = content["metrics"]
         self._round = self._checkpoint_round = content["round"]
-        held = config["versions"]
+        held = None if config is None else config.get("versions")
+        if not isinstance(held, dict):
+            print(
+                f"tf_pflego: {_CONFIG} of the run in {self._work} is damaged and is written again; "
+                f"with which versions its first {self._round} rounds were run is lost",
+                file=sys.stderr,
+            )
+            held = {f"from_round_{self._round + 1}": versions}
         *_, last = [held, *(version for version in held.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
             print(
@@ -330,6 +342,15 @@ class RunDirectory:
     def _write_json(self, name, content):
         with durable.batch() as files:
             files.json(self._work / name, content)
+
+
+def _read_json(path):
+    """Returns what a file holds, or None if it is absent or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _move(source, target, names):
