@@ -25,6 +25,7 @@ PLACES = (
     "resume",
     "checkpoint_every",
     "checkpoints_kept",
+    "max_restarts",
 )
 
 
@@ -115,6 +116,7 @@ class RunConfig:
         at_least=0,
     )
     checkpoints_kept: int = setting(2, "how many checkpoints stay", at_least=1)
+    max_restarts: int = settings.max_restarts()
 
     def __post_init__(self):
         check(self)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import tf_pflego
-from tf_pflego import algorithms, config, data, models, new_clients
+from tf_pflego import algorithms, config, data, engines, models, new_clients
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
 from tf_pflego.training import Simulation, summarize
@@ -122,7 +122,10 @@ def build_simulation(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
     )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
-    return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
+    engine = run_config.engine
+    return Simulation(
+        algorithm, clients, participation, engine, run_config.seed, run_config.max_restarts
+    )
 
 
 def _who_take_part(run_config, clients):
@@ -163,6 +166,7 @@ def run(
 
     Raises:
       ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
+      WorkerError: The TFF worker failed again and again; the run can be resumed.
     """
     if not run_config.output_dir:
         return _run(run_config, hyper_parameters, on_round)
@@ -213,7 +217,7 @@ def _run(run_config, hyper_parameters, on_round, directory=None):
                     run_config.train_loss_every,
                     listen,
                 )
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, engines.WorkerError):
             if every:
                 directory.save_checkpoint(simulation)
             raise

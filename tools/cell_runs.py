@@ -22,6 +22,7 @@ _PLACES = (
     "resume",
     "checkpoint_every",
     "checkpoints_kept",
+    "max_restarts",
 )
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.
 _SETTINGS = (

@@ -31,6 +31,12 @@ def make_directory() -> str:
     return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_")
 
 
+def remove_files(directory: str) -> None:
+    """Removes the files in a directory that `make_directory` has made."""
+    for path in pathlib.Path(directory).iterdir():
+        path.unlink()
+
+
 class Inbox:
     """One row of bytes for each client of a cohort, written here and read by the worker.
 

@@ -34,6 +34,8 @@ class Simulation:
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff or in_process.
       seed: The seed of the run.
+      max_restarts: How often one exchange is run again because the worker process of the engine tff
+        was killed, stopped or silent; the weights are the same as without that.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
@@ -49,7 +51,9 @@ class Simulation:
         participation: Participation,
         engine: str = "tff",
         seed: int = 0,
+        max_restarts: int = 3,
     ):
+        settings.check_value("max_restarts", max_restarts, settings.max_restarts())
         if participation.num_clients != data.num_clients:
             raise ValueError(
                 f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
@@ -72,6 +76,7 @@ class Simulation:
         self.data = data
         self.participation = participation
         self.seed = seed
+        self.max_restarts = max_restarts
         self.federation = participation.federation
         self._of_every_round = (
             tf.constant(self.federation.participation_scale, tf.float32),
@@ -84,7 +89,7 @@ class Simulation:
         self._spec = specs_of(self.server_state)
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._engine = engines.build(
-            engine, algorithm, data, self.server_state, self.federation, seed
+            engine, algorithm, data, self.server_state, self.federation, seed, max_restarts
         )
         self._server = [_ServerFunctions(exchange) for exchange in algorithm.exchanges]
 
