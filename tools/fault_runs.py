@@ -67,7 +67,8 @@ def _case(method, faults, scratch, data_dir, rng):
         worker = _worker(running)
         if worker is None:
             break
-        os.kill(worker, fault)
+        with contextlib.suppress(ProcessLookupError):  # It has just failed, or its program ended.
+            os.kill(worker, fault)
         rounds.append(len(metrics.read_bytes().splitlines()))
     errors = _finish(running)
     row = {"method": method, "seconds": f"{time.time() - started:.0f}"}

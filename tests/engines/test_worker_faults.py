@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def run(model, clients, directory, faults=(), max_restarts=1):
     algorithm = held(build_everything(model), str(directory))
     everybody = Participation(clients.num_clients, clients.num_clients)
     with Simulation(algorithm, clients, everybody, "tff", 5, max_restarts) as simulation:
+        outbox = pathlib.Path(simulation._engine._outbox)
 
         def injure():
             for left, fault in zip(reversed(range(len(faults))), faults, strict=True):
@@ -77,15 +79,21 @@ def run(model, clients, directory, faults=(), max_restarts=1):
                     time.sleep(0.01)
                 waits.unlink()
                 held_back.write_text("wait" if left else "1")
+                outbox.joinpath("left").touch()
                 failed.append(simulation._engine.worker.pid)
                 if fault is not None:
                     os.kill(failed[-1], fault)
-                wait_until_gone(failed[-1])
+                try:
+                    wait_until_gone(failed[-1])
+                except AssertionError:
+                    os.kill(failed[-1], signal.SIGKILL)  # Else the round would wait for ever.
+                    raise
 
         thread = threading.Thread(target=injure)
         thread.start()
         records = [simulation.run_round(evaluate=True) for _ in range(ROUNDS)]
         thread.join()
+        assert not outbox.joinpath("left").exists()
         for record in records:
             del record["seconds"]
         return whole_state(simulation), records, failed
@@ -107,14 +115,14 @@ def test_a_worker_that_fails_in_an_exchange_changes_no_bit(
 ):
     if through_files:
         monkeypatch.setattr(tff_engine, "_MESSAGE_BYTES", 0)
-    monkeypatch.setattr(watch, "_SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(watch, "_SILENT_SECONDS", 2.0)
     states, records, _ = run(tiny_model, tiny_clients, tmp_path / "undisturbed")
     assert own_lines(capfd) == []
     faults = {
         signal.SIGKILL: "was killed by SIGKILL, as when memory runs out",
         signal.SIGSEGV: "was killed by SIGSEGV",
         signal.SIGSTOP: "was stopped by a signal",
-        None: "slept for 1 seconds without an answer",
+        None: "slept for 2 seconds without an answer",
     }
     found = run(tiny_model, tiny_clients, tmp_path / "disturbed", faults, max_restarts=len(faults))
     assert_identical(found[0], states)

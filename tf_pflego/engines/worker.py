@@ -373,9 +373,13 @@ class ExecutionContext(tff.framework.SyncContext):
         """
         running = asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop)
         look = self._worker.watch()
-        while not concurrent.futures.wait([running], LOOK_SECONDS).done:
+        while True:
+            try:
+                return running.result(LOOK_SECONDS)
+            except concurrent.futures.TimeoutError:
+                if running.done():  # The computation itself has raised it, or is done by now.
+                    return running.result()
             look()
-        return running.result()
 
     def close(self) -> None:
         """Ends the worker and the thread; may be called more than once."""
