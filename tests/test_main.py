@@ -282,6 +282,33 @@ def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path):
+    """One line says why, and a checkpoint holds the last round that was good."""
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    output = tmp_path / "run"
+    command = [sys.executable, "-m", "tf_pflego.main", "--dataset=digits", "--num_clients=20"]
+    command += ["--num_rounds=100000", "--eval_every=1000000", "--checkpoint_every=1000000"]
+    command += [f"--data_dir={digits_dir}", f"--output_dir={output}", "--max_restarts=0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(command, cwd=ROOT, **pipes)
+    metrics, deadline = output / "metrics.jsonl", time.monotonic() + TIMEOUT_SECONDS
+    try:
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert running.poll() is None, running.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (worker,) = workers_of(running.pid)
+        os.kill(worker, signal.SIGKILL)
+        printed, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        running.kill()
+    result = subprocess.CompletedProcess(command, running.returncode, printed, errors)
+    said = f"tf_pflego: the TFF worker (process {worker}) was killed by SIGKILL"
+    assert_refused(result, said, "--engine=in_process", "--resume")
+    done = len(metrics.read_text().splitlines())
+    assert (output / "checkpoints" / f"checkpoint-{done}.json").exists()
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem
 )

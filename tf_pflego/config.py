@@ -146,6 +146,7 @@ class RunConfig:
     checkpoints_kept: int = setting(
         2, "how many checkpoints stay", at_least=1, read_with=("output_dir", None)
     )
+    max_restarts: int = settings.max_restarts()
 
     def __post_init__(self):
         check(self)

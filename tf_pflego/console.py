@@ -9,17 +9,9 @@ import atexit
 import os
 import sys
 
+import tqdm
+
 _STDERR = 2
-
-
-def show(text: str, end: str = "\n") -> None:
-    """Writes a result to standard output."""
-    Stream("stdout").write(text + end)
-
-
-def say(text: str) -> None:
-    """Writes a line about the run to standard error."""
-    Stream("stderr").write(text + "\n")
 
 
 class Stream:
@@ -30,8 +22,16 @@ class Stream:
     """
 
     def __init__(self, name: str):
-        self._stream = getattr(sys, name)  # None if there is none.
-        self.encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._name = name
+
+    @property
+    def _stream(self):
+        return getattr(sys, self._name)  # None if there is none.
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of what `sys` has."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
         """Writes and flushes, and returns the number of characters."""
@@ -58,6 +58,19 @@ class Stream:
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
         return self._stream.fileno()
+
+
+STDOUT, STDERR = Stream("stdout"), Stream("stderr")
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Writes a result to standard output."""
+    STDOUT.write(text + end)
+
+
+def say(text: str) -> None:
+    """Writes a line about the run to standard error, above a bar that `STDERR` may show."""
+    tqdm.tqdm.write(text, file=STDERR)
 
 
 def prepare() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_pflego
-from tf_pflego import algorithms, config, console, data, models, new_clients
+from tf_pflego import algorithms, config, console, data, engines, models, new_clients
 from tf_pflego.core import values
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
@@ -108,7 +108,10 @@ def build_simulation(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
     )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
-    return Simulation(algorithm, clients, participation, run_config.engine, run_config.seed)
+    engine = run_config.engine
+    return Simulation(
+        algorithm, clients, participation, engine, run_config.seed, run_config.max_restarts
+    )
 
 
 def _check_config(run_config):
@@ -161,6 +164,7 @@ def run(
     Raises:
       TypeError, ValueError, ImportError: As in `build_simulation`, or the output directory cannot
         be used.
+      WorkerError: The TFF worker failed again and again; the run can be resumed.
     """
     between_steps()
     _check_config(run_config)
@@ -222,7 +226,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
                     run_config.train_loss_every,
                     listen,
                 )
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, engines.WorkerError):
             if every:
                 directory.save_checkpoint(simulation)
             raise

@@ -74,7 +74,8 @@ def fine_tune(
         momentum=0.0,
     )
     everybody = Participation(clients.num_clients, clients.num_clients)
-    with Simulation(local, clients, everybody, engine, simulation.seed) as training:
+    restarts = simulation.max_restarts
+    with Simulation(local, clients, everybody, engine, simulation.seed, restarts) as training:
         stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
         training.set_client_states(ids, ClientState(stacked))
         found = [training.evaluate()]

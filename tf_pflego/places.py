@@ -12,4 +12,5 @@ PLACES = (
     "resume",
     "checkpoint_every",
     "checkpoints_kept",
+    "max_restarts",
 )

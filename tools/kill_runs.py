@@ -34,7 +34,7 @@ from experiments import ROOT
 from tf_pflego import console
 
 _ROUNDS = 150
-_FLAGS = (
+FLAGS = (
     *("--dataset=digits", "--num_clients=20", "--clients_per_round=5", f"--num_rounds={_ROUNDS}"),
     *("--eval_every=5", "--checkpoint_every=1"),
 )
@@ -72,9 +72,9 @@ def _print(row):
 def _case(method, engine, kills, scratch, data_dir, rng):
     """Returns the row of a method on an engine, with one run for each number in `kills`."""
     undisturbed, killed = (scratch / f"{method}_{engine}_{kind}" for kind in ("whole", "killed"))
-    flags = [f"--algorithm={method}", f"--engine={engine}", *_FLAGS, f"--data_dir={data_dir}"]
+    flags = [f"--algorithm={method}", f"--engine={engine}", *FLAGS, f"--data_dir={data_dir}"]
     started = time.time()
-    _finish(_start(flags, undisturbed))
+    finish(start(flags, undisturbed))
     first, last = (
         (undisturbed / name).stat().st_mtime for name in ("config.json", "metrics.jsonl")
     )
@@ -88,7 +88,7 @@ def _case(method, engine, kills, scratch, data_dir, rng):
         rounds.append(" ".join(map(str, found["rounds"])))
         row["cut off"] += found["cut off"]
         row["passed over"] += found["passed over"]
-        ends.append(_end(killed) == _end(undisturbed))
+        ends.append(end(killed) == end(undisturbed))
         shutil.rmtree(killed)
     shutil.rmtree(undisturbed)
     same = "the same" if all(ends) else "DIFFERENT"
@@ -99,42 +99,45 @@ def _killed_run(flags, output, kills, seconds, rng):
     """Returns what was done to a run that was killed and resumed, or None if it ended too early."""
     found = {"rounds": [], "cut off": 0, "passed over": 0}
     for number in range(1, kills + 1):
-        running = _start([*flags, "--resume"], output)
+        running = start([*flags, "--resume"], output)
         if rng.random() < 0.25:
             delay = rng.uniform(0, seconds["start"])
         else:
             least = found["rounds"][-1] + 1 if found["rounds"] else 1
-            _wait_for_round(running, output, rng.randint(least, _ROUNDS * number // kills))
+            wait_for_round(running, output, rng.randint(least, _ROUNDS * number // kills))
             delay = rng.uniform(0, seconds["round"])
         time.sleep(delay)
         running.kill()
         found["passed over"] += "is damaged" in running.communicate()[1]
         if (output / "summary.json").exists():
             return None
-        found["rounds"].append(_rounds(output))
+        found["rounds"].append(rounds_of(output))
         found["cut off"] += rng.random() < 0.25 and _cut_off(output, rng)
-    found["passed over"] += "is damaged" in _finish(_start([*flags, "--resume"], output))
+    found["passed over"] += "is damaged" in finish(start([*flags, "--resume"], output))
     return found
 
 
-def _start(flags, output):
+def start(flags, output):
+    """Starts the program with these flags."""
     command = [sys.executable, "-m", "tf_pflego.main", *flags, f"--output_dir={output}"]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=ROOT, **pipes)
 
 
-def _wait_for_round(running, output, wanted):
+def wait_for_round(running, output, wanted):
     """Returns when this round is in the metrics, or the run has ended."""
-    while running.poll() is None and _rounds(output) < wanted:
+    while running.poll() is None and rounds_of(output) < wanted:
         time.sleep(0.002)
 
 
-def _rounds(output):
+def rounds_of(output):
+    """Returns how many rounds the metrics in a directory have."""
     metrics = output / "metrics.jsonl"
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def _finish(running):
+def finish(running):
+    """Waits for the end of a program, which must be good, and returns its standard error."""
     _, errors = running.communicate()
     if running.returncode:
         raise RuntimeError(f"a run must end with code 0; got {running.returncode}:\n{errors}")
@@ -159,7 +162,7 @@ def _cut_off(output, rng):
     return True
 
 
-def _end(output):
+def end(output):
     """Returns what a run ends with, apart from the time that it took."""
     text = (output / "metrics.jsonl").read_text(encoding="utf-8")
     records = [json.loads(line) for line in text.splitlines()]

@@ -73,6 +73,15 @@ def train_loss_every():
     return setting(10, help_text, at_least=1)
 
 
+def max_restarts():
+    """How often a failed worker process is replaced."""
+    help_text = (
+        "how often a new TFF worker runs an exchange again whose worker was killed, stopped or "
+        "silent, before the run ends"
+    )
+    return setting(3, help_text, at_least=0)
+
+
 def local_steps():
     """The setting of tau, the number of local steps."""
     help_text = "tau, full-batch steps of a participant in a round; unused with mini-batches"

@@ -180,7 +180,7 @@ def _quiet(bars):
     Args:
       bars: Whether there are bars at all; those of a second's work only disturb.
     """
-    if not (bars and console.Stream("stderr").isatty()):
+    if not (bars and console.STDERR.isatty()):
         tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):
         yield

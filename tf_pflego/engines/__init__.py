@@ -1,7 +1,7 @@
 """Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
 from tf_pflego.core import values
-from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics
+from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics, WorkerError
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.threads import prepare_process
 
@@ -14,12 +14,13 @@ __all__ = [
     "InProcessEngine",
     "Outcome",
     "Statistics",
+    "WorkerError",
     "build",
     "prepare_process",
 ]
 
 
-def build(name, algorithm, clients, server_state, federation, seed) -> Engine:
+def build(name, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
     """Returns an engine with the clients of a federation.
 
     Args:
@@ -29,6 +30,7 @@ def build(name, algorithm, clients, server_state, federation, seed) -> Engine:
       server_state: The server's first state.
       federation: The federation.
       seed: The seed of the run.
+      max_restarts: How often one exchange is run again because a worker process failed.
 
     Raises:
       ValueError: There is no such engine.
@@ -45,4 +47,4 @@ def build(name, algorithm, clients, server_state, federation, seed) -> Engine:
             "Install it with `pip install --no-deps -r requirements.txt`, or use "
             "`engine='in_process'`."
         ) from error
-    return TffEngine(algorithm, clients, server_state, seed, federation)
+    return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)

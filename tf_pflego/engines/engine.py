@@ -33,6 +33,23 @@ class Statistics(NamedTuple):
     test_hits: np.ndarray  # [c] int64, correct answers on their test examples
 
 
+class WorkerError(ChildProcessError):
+    """The worker process of an engine did not start, or failed while it was needed.
+
+    Args:
+      what: What happened.
+      log: The end of the worker's log.
+
+    Attributes:
+      what: The same.
+      log: The same.
+    """
+
+    def __init__(self, what: str, log: str = ""):
+        super().__init__(f"{what}; its log ends with:\n{log}" if log.strip() else what)
+        self.what, self.log = what, log
+
+
 class Engine(Protocol):
     """The clients of one federation, and the place where they run.
 
@@ -63,6 +80,9 @@ class Engine(Protocol):
           round_: The round.
           evaluate: Whether to test each participant's weights on its test examples after its local
             training.
+
+        Raises:
+          WorkerError: The engine's worker process failed again and again. No state has changed.
         """
 
     def commit(self) -> None:

@@ -19,6 +19,12 @@ from tf_pflego.engines.packing import Packing
 _MIN_BYTES = 2**24
 
 
+def remove_files(directory: str) -> None:
+    """Removes the files in a directory that `make_directory` has made."""
+    for path in pathlib.Path(directory).iterdir():
+        path.unlink()
+
+
 class Inbox:
     """One row of bytes for each client of a cohort, written here and read by the worker.
 

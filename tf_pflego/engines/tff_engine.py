@@ -11,22 +11,28 @@ where a client's computation reads its rows.
 Whatever else a client receives and returns goes through TFF if it is small. If it is large, as a
 whole network is, it goes through files that both processes see. It is then copied less often, and
 no message between the processes grows with the cohort.
+
+A worker that fails is replaced, and the new one runs the exchange again. It computes the same, bit
+for bit: the states of the clients and of the server are in the program, and an exchange's draws
+depend on its seeds alone.
 """
 
 import shutil
 import tempfile
+import threading
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tf_pflego import console
 from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.temporary import make_directory
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
-from tf_pflego.engines.engine import Cohort, Outcome
-from tf_pflego.engines.files import Inbox, Outbox
+from tf_pflego.engines.engine import Cohort, Outcome, WorkerError
+from tf_pflego.engines.files import Inbox, Outbox, remove_files
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.packing import Packing
 from tf_pflego.engines.threads import threads_per_operation
@@ -35,6 +41,10 @@ from tf_pflego.engines.worker import ExecutionContext, Worker
 # The most bytes that messages may carry to or from one client, and to or from all participants.
 _MESSAGE_BYTES = 2**18
 _MESSAGE_BYTES_OF_ALL = 2**28
+_REMEDY = (
+    "If memory runs out, lower --clients_per_round or --activation_gigabytes; --engine=in_process "
+    "needs no worker. A run with --output_dir goes on by --resume"
+)
 
 
 class TffEngine(LocalClients):
@@ -46,6 +56,10 @@ class TffEngine(LocalClients):
       server_state: The server's first state, for its shapes.
       seed: The seed of the run.
       federation: The federation, for the number of participants.
+      max_restarts: How often one exchange is run again because the worker failed.
+
+    Attributes:
+      worker: The worker.
 
     Raises:
       WorkerError: The worker does not start.
@@ -58,17 +72,16 @@ class TffEngine(LocalClients):
         server_state,
         seed: int,
         federation: Federation,
+        max_restarts: int = 3,
     ):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
+        self._context = None
         self._inbox = tempfile.TemporaryFile(prefix="tf_pflego_inbox_")
-        inherited = [*self.data.train.descriptors, *self.data.test.descriptors]
-        self.worker = Worker(
-            [*inherited, self._inbox.fileno()],
-            threads_per_operation(federation.mean_clients_per_round),
-        )
+        self._threads = threads_per_operation(federation.mean_clients_per_round)
+        self._max_restarts = max_restarts
+        self._start_worker()
         self._outbox = make_directory()
-        self._context = ExecutionContext(self.worker)
         self._exchanges = {}
 
     def run_exchange(
@@ -90,14 +103,46 @@ class TffEngine(LocalClients):
             self._exchanges[key] = _FederatedExchange(computation, self, message, cohort, round_)
         federated = self._exchanges[key]
         facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
-        with tff.framework.get_context_stack().install(self._context):
-            summed, outputs = federated.run(message, round_, facts, states, cohort.messages)
+        summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
         self.states.stage(cohort.ids, outputs.state)
         return Outcome(summed, outputs.individual, outputs.test_hits if evaluate else None)
 
+    def _run(self, federated, *inputs):
+        """Returns `federated.run(*inputs)`, on another worker if this one fails."""
+        restarts = 0
+        while True:
+            try:
+                if self._context is None:
+                    self._start_worker()
+                with tff.framework.get_context_stack().install(self._context):
+                    return federated.run(*inputs)
+            except WorkerError as error:
+                self._end_worker()
+                remove_files(self._outbox)
+                # A worker that another thread starts ends with that thread.
+                may_start = threading.current_thread() is threading.main_thread()
+                if restarts == self._max_restarts or not may_start:
+                    what = f"{error.what} (restarts of this exchange: {restarts}). {_REMEDY}"
+                    raise WorkerError(what, error.log) from error
+                restarts += 1
+                console.say(
+                    f"tf_pflego: {error.what}; a new one runs the exchange again "
+                    f"(restart {restarts} of {self._max_restarts})"
+                )
+
+    def _start_worker(self):
+        inherited = [*self.data.train.descriptors, *self.data.test.descriptors]
+        self.worker = Worker([*inherited, self._inbox.fileno()], self._threads)
+        self._context = ExecutionContext(self.worker)
+
+    def _end_worker(self):
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
     def close(self) -> None:
         """See `Engine.close`; also ends the worker."""
-        self._context.close()
+        self._end_worker()
         for federated in self._exchanges.values():
             federated.close()
         self._inbox.close()

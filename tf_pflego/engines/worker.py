@@ -12,7 +12,10 @@ or a signal, and even when it ends normally. Here the child
 * writes to a log of its own and not to the program's standard output, so that a pipeline never
   waits for it;
 * is reached through a private socket, because the port that it would open is open to everybody: see
-  `engines.private_socket`. Where the system forbids that, a line on standard error says so.
+  `engines.private_socket`. Where the system forbids that, a line on standard error says so;
+* is watched while an answer of it is awaited: if it ends, is stopped or falls silent, the request
+  fails with `WorkerError` within about a second, or a minute if it is silent. TFF's own client
+  would ask a worker that has ended again and again, and wait for a stopped one for ever.
 
 This module imports `tensorflow_federated`; only `engines.tff_engine` imports this module.
 """
@@ -20,21 +23,25 @@ This module imports `tensorflow_federated`; only `engines.tff_engine` imports th
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 import portpicker
 import tensorflow_federated as tff
 
 from tf_pflego import console
+from tf_pflego.engines.engine import WorkerError
 from tf_pflego.engines.private_socket import NotPrivateError, PrivateSocket
+from tf_pflego.engines.watch import LOOK_SECONDS, Watch
 
 _PR_SET_PDEATHSIG = 1
 _GRPC_OPTIONS = (
@@ -49,10 +56,9 @@ _GRPC_OPTIONS = (
     ("grpc.client_idle_timeout_ms", 2**31 - 1),
 )
 _POLL_SECONDS = 0.1
-
-
-class WorkerError(ChildProcessError):
-    """The worker process did not start, or ended while it was needed."""
+# A worker closes its connection when it ends; the kernel may need this long to say how it ended.
+_ENDING_SECONDS = 5.0
+_DISPOSAL_SECONDS = 5.0
 
 
 class Worker:
@@ -67,6 +73,9 @@ class Worker:
 
     Raises:
       WorkerError: The worker ended, or did not answer within `start_timeout`.
+
+    Attributes:
+      stub: What TFF sends its requests through; they raise `WorkerError` if the worker is gone.
     """
 
     def __init__(
@@ -87,7 +96,7 @@ class Worker:
         self._inherited_files = tuple(inherited_files)
         self._owner = os.getpid()
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
-        self._process = self._channel = None
+        self._process = self._channel = self._fault = None
         atexit.register(self.stop)
         deadline = time.monotonic() + start_timeout
         try:
@@ -99,7 +108,8 @@ class Worker:
         except BaseException:
             self.close()
             raise
-        self.stub = tff.framework.RemoteExecutorGrpcStub(_UnwatchedChannel(self._channel))
+        self._requests = _Requests(self._channel, self)
+        self.stub = tff.framework.RemoteExecutorGrpcStub(self._requests)
 
     def _start_on_private_socket(self, deadline):
         private = PrivateSocket()
@@ -160,10 +170,8 @@ class Worker:
     def _check_starting(self, deadline):
         code = self._process.poll()
         if code is not None or time.monotonic() > deadline:
-            reason = "no answer" if code is None else f"exit code {code}"
-            raise WorkerError(
-                f"the TFF worker did not start ({reason}); its log ends with:\n{self.log_tail()}"
-            )
+            reason = "no answer" if code is None else _how_it_ended(code)
+            raise WorkerError(f"the TFF worker did not start ({reason})", self.log_tail())
 
     @property
     def pid(self) -> int:
@@ -171,12 +179,53 @@ class Worker:
         return self._process.pid
 
     def check_alive(self) -> None:
-        """Raises `WorkerError`, with the end of the log, if the child has ended."""
-        if self._process.poll() is not None:
-            raise WorkerError(
-                f"the TFF worker (process {self.pid}) ended with code {self._process.returncode}; "
-                f"its log ends with:\n{self.log_tail()}"
-            )
+        """Raises `WorkerError`, with the end of the log, if the child has ended or was given up."""
+        if self._fault is not None or self._process.poll() is not None:
+            fault = self._fault or _how_it_ended(self._process.returncode)
+            raise WorkerError(f"the TFF worker (process {self.pid}) {fault}", self.log_tail())
+
+    def check_connected(self, error: Exception) -> None:
+        """Raises `WorkerError` if a request failed because the child is gone.
+
+        Args:
+          error: What the request raised.
+        """
+        lost = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE
+        if lost and self._fault is None:
+            # A private socket can be connected to only once: what is lost stays lost.
+            try:
+                self._process.wait(_ENDING_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.give_up("closed its connection")
+        self.check_alive()
+
+    def watch(self) -> Callable[[], None]:
+        """Returns a function to be called every `LOOK_SECONDS` while a computation runs.
+
+        It gives the worker up if the worker has ended, was stopped or is silent. The requests that
+        wait for it then raise `WorkerError`.
+        """
+        watch = Watch(self.pid)
+
+        def look():
+            if self._process.poll() is not None:
+                self.give_up(None)
+                return
+            fault = watch.look(self._requests.awaited)
+            if fault is not None:
+                self.give_up(fault)
+
+        return look
+
+    def give_up(self, fault: str | None) -> None:
+        """Kills the child and ends the requests that wait for it.
+
+        Args:
+          fault: Why, as the end of a sentence; None if the child has ended by itself.
+        """
+        self._fault = self._fault or fault
+        self._process.kill()
+        self._channel.close()
 
     def log_tail(self, num_bytes: int = 2000) -> str:
         """The end of what the child has written to standard output and error."""
@@ -209,15 +258,44 @@ class Worker:
         self._log.close()
 
 
-class _UnwatchedChannel:
-    """A channel as `RemoteExecutorGrpcStub` uses it, without a thread that watches its state.
+class _Requests:
+    """A worker's channel as `RemoteExecutorGrpcStub` uses it.
 
-    The thread would poll the connection five times a second, and abort the interpreter at exit if
-    the channel were closed. `Worker` itself has waited until the channel is connected.
+    It has no thread that watches the channel's state: the thread would poll the connection five
+    times a second, and abort the interpreter at exit if the channel were closed. `Worker` itself
+    has waited until the channel is connected.
+
+    Attributes:
+      awaited: An object that stands for the request whose answer is awaited; None if none is.
     """
 
-    def __init__(self, channel: grpc.Channel):
-        self.unary_unary = channel.unary_unary
+    def __init__(self, channel: grpc.Channel, worker: Worker):
+        self._channel = channel
+        self._worker = worker
+        self.awaited = None
+
+    def unary_unary(self, method: str, **serializers):
+        """Returns the function that sends one kind of request and returns its answer."""
+        send = self._channel.unary_unary(method, **serializers)
+        if method.rsplit("/")[-1] in ("Dispose", "DisposeExecutor"):
+            return functools.partial(self._dispose, send)
+        return functools.partial(self._request, send)
+
+    def _request(self, send, message):
+        self.awaited = object()
+        try:
+            return send(message)
+        except (grpc.RpcError, ValueError) as error:  # ValueError if the channel is closed
+            self._worker.check_connected(error)
+            raise
+        finally:
+            self.awaited = None
+
+    def _dispose(self, send, message):
+        # Finalizers of values ask for it, in any thread, and no error may leave a finalizer. A
+        # worker that is gone has disposed of everything, and the next request finds it gone.
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            return send(message, timeout=_DISPOSAL_SECONDS)
 
     def subscribe(self, callback, try_to_connect=False):
         """Does not subscribe."""
@@ -288,9 +366,20 @@ class ExecutionContext(tff.framework.SyncContext):
         await self._ended.wait()
 
     def invoke(self, comp, arg):
-        """Returns the result of a computation; see `tff.framework.SyncContext.invoke`."""
+        """Returns the result of a computation; see `tff.framework.SyncContext.invoke`.
+
+        Raises:
+          WorkerError: The worker has ended, was stopped, or was silent.
+        """
         running = asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop)
-        return running.result()
+        look = self._worker.watch()
+        while True:
+            try:
+                return running.result(LOOK_SECONDS)
+            except concurrent.futures.TimeoutError:
+                if running.done():  # The computation itself has raised it, or is done by now.
+                    return running.result()
+            look()
 
     def close(self) -> None:
         """Ends the worker and the thread; may be called more than once."""
@@ -317,6 +406,14 @@ def _compiled(computation):
             computation_proto=block.proto, context_stack=context_stack
         )
     )
+
+
+def _how_it_ended(code):
+    """Returns the end of a sentence for the return code of a `subprocess.Popen`."""
+    if code >= 0:
+        return f"ended with code {code}"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
 
 
 def _binary_path() -> str:

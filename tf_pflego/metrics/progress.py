@@ -20,7 +20,7 @@ class Progress:
         self._num_rounds = num_rounds
         self._started = time.monotonic()
         self._bar = None
-        stream = console.Stream("stderr")
+        stream = console.STDERR
         if stream.isatty():
             shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
             self._bar = tqdm.tqdm(

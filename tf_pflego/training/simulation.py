@@ -43,6 +43,8 @@ class Simulation:
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff or in_process.
       seed: The seed of the run.
+      max_restarts: How often one exchange is run again because the worker process of the engine tff
+        was killed, stopped or silent; the weights are the same as without that.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
@@ -62,15 +64,18 @@ class Simulation:
         participation: Participation,
         engine: str = "tff",
         seed: int = 0,
+        max_restarts: int = 3,
     ):
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
         remedy = "Make one: `Participation(num_clients, clients_per_round)`."
         values.instance("participation", participation, Participation, remedy)
         seed = values.seed(seed)
+        max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
         _refuse_unfit(algorithm, data, participation)
         self.algorithm = algorithm
         self.seed = seed
+        self.max_restarts = max_restarts
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
@@ -82,7 +87,13 @@ class Simulation:
         """Goes on with these clients, which have no states yet, and this server's state."""
         federation = participation.federation
         self._engine = engines.build(
-            self._engine_name, self.algorithm, data, server_state, federation, self.seed
+            self._engine_name,
+            self.algorithm,
+            data,
+            server_state,
+            federation,
+            self.seed,
+            self.max_restarts,
         )
         self.data = data
         self.participation = participation
