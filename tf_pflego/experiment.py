@@ -11,7 +11,7 @@ import tf_pflego
 from tf_pflego import algorithms, config, data, models, new_clients
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
-from tf_pflego.training import Simulation, summarize
+from tf_pflego.training import NotFiniteError, Simulation, summarize
 
 
 class _Own(NamedTuple):
@@ -163,6 +163,7 @@ def run(
 
     Raises:
       ValueError, ImportError: As in `build_simulation`, or the output directory cannot be used.
+      NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
     """
     if not run_config.output_dir:
         return _run(run_config, hyper_parameters, on_round)
@@ -213,7 +214,7 @@ def _run(run_config, hyper_parameters, on_round, directory=None):
                     run_config.train_loss_every,
                     listen,
                 )
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, NotFiniteError):
             if every:
                 directory.save_checkpoint(simulation)
             raise

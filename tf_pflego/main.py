@@ -27,6 +27,7 @@ try:
     from tf_pflego import config, engines, experiment
     from tf_pflego.interruption import Interruption
     from tf_pflego.metrics import result_table
+    from tf_pflego.training import NotFiniteError
 except (ImportError, TypeError, AttributeError) as error:
     # Packages whose versions do not fit together raise these errors when they are imported.
     message = " ".join(str(error).split())[:200]
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program.
 
     Returns:
-      The exit code: 0, or 2 after an error that the user can correct, or 130 after Ctrl-C.
+      The exit code: 0, or 2 after an error that the user can correct, or 3 if a round could not end
+      with finite numbers, or 130 after Ctrl-C. SIGTERM raises `SystemExit` with code 143.
     """
     argv = list(sys.argv if argv is None else argv)
     _silence()
@@ -75,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(_explain(error, flag_values))
     except (ValueError, ImportError, OSError) as error:
         return _fail(str(error))
+    except NotFiniteError as error:
+        return _fail(str(error), code=3)
     except KeyboardInterrupt:
         goes_on = run_config.output_dir and run_config.checkpoint_every
         hint = "; go on with it by --resume" if goes_on else ""
@@ -98,9 +102,9 @@ def _silence():
     tf.get_logger().setLevel(python_logging.ERROR)
 
 
-def _fail(message):
+def _fail(message, code=2):
     print(f"tf_pflego: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+    return code
 
 
 def _explain(error, flag_values):

@@ -122,7 +122,7 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
     clients = [{key: row[key] for key in _OF_CLIENT} for row in tables.read(raw / "clients.csv")]
     key = {"run": cell.name, "seed": seed}
     added = {
-        tables.curves_path: [key | json.loads(record) for record in records],
+        tables.curves_path: [key | _numbers_of(json.loads(record)) for record in records],
         tables.clients_path: [key | client for client in clients],
         tables.risk_weights_path: [key | entry for entry in _risk_weights(raw)],
         tables.new_clients_path: [key | row for row in tables.read(raw / "new_clients.csv")],
@@ -161,6 +161,11 @@ def is_left_over(cell: Cell, flags: dict[str, str], raw: pathlib.Path) -> bool:
 def lines_of(flags: dict[str, str]) -> str:
     """Returns flags as a flag file has them, one per line."""
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _numbers_of(record):
+    """Returns what a round's record says in numbers, without who was left out."""
+    return {name: value for name, value in record.items() if name != "not_finite_clients"}
 
 
 def _risk_weights(raw):

@@ -92,7 +92,8 @@ class TffEngine(LocalClients):
         with tff.framework.get_context_stack().install(self._context):
             summed, outputs = federated.run(message, round_, facts, states, cohort.messages)
         self.states.stage(cohort.ids, outputs.state)
-        return Outcome(summed, outputs.individual, outputs.test_hits if evaluate else None)
+        hits = outputs.test_hits if evaluate else None
+        return Outcome(summed, outputs.individual, outputs.finite, hits)
 
     def close(self) -> None:
         """See `Engine.close`; also ends the worker."""
