@@ -12,6 +12,7 @@ from tests.conftest import make_clients
 from tf_pflego import algorithms, experiment, models
 from tf_pflego.config import RunConfig
 from tf_pflego.core.participation import Participation
+from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
 
 SEED, ROUNDS = 4, 4
@@ -118,19 +119,19 @@ def test_one_that_fails_in_the_second_exchange_has_no_part_in_the_first(tiny_mod
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["state", "summed", "individual"])
 def test_one_number_anywhere_is_found(value, where, tiny_model, tiny_clients):
-    algorithm = build("pgfed", tiny_model)
-    (exchange,) = algorithm.exchanges
+    algorithm = build("pflego", tiny_model)
+    (of_pflego,) = algorithm.exchanges
 
     def failing(message, state, client, round_):
-        result = exchange.client_update(message, state, client, round_)
-        parts = tf.nest.flatten(getattr(result, where))
-        last = parts[-1]
-        bad = tf.where(tf.equal(client.num_examples, 7), value, 0.0)
-        parts[-1] = last + tf.scatter_nd([last.shape.rank * [0]], [bad], last.shape)
-        changed = tf.nest.pack_sequence_as(getattr(result, where), parts)
+        result = of_pflego.client_update(message, state, client, round_)
+        result = result._replace(individual=(tf.zeros([2, 3]), tf.zeros([], tf.int32)))
+        bad = tf.where(tf.equal(client.num_examples, 7), value, 0.0)  # Client 1 has seven.
+        first, *others = tf.nest.flatten(getattr(result, where))
+        first = tf.tensor_scatter_nd_add(first, [[0, 1]], [bad])
+        changed = tf.nest.pack_sequence_as(getattr(result, where), [first, *others])
         return result._replace(**{where: changed})
 
-    exchange = dataclasses.replace(exchange, client_update=failing)
+    exchange = dataclasses.replace(of_pflego, client_update=failing)
     algorithm = dataclasses.replace(algorithm, exchanges=(exchange,))
     simulation = Simulation(algorithm, tiny_clients, Participation(3, 3), "in_process", SEED)
     record = simulation.run_round()
@@ -201,10 +202,12 @@ def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path
 
     def exploding(run_config):
         clients = load(run_config)
+        kernel = networks.build("mlp", clients.example_shape, run_config.seed).get_weights()[0]
+        largest = np.finfo(np.float32).max * np.sign(kernel[:, 0]).reshape(clients.example_shape)
         splits = []
         for split in (clients.train, clients.test):
-            examples = split.examples.astype(np.float32)
-            examples[slice(*split.offsets[3:5])] *= np.float32(1e37)
+            examples = split.examples.astype(np.float32) / 255
+            examples[slice(*split.offsets[3:5])] = largest
             splits.append(dataclasses.replace(split, examples=examples))
         return dataclasses.replace(clients, train=splits[0], test=splits[1])
 
