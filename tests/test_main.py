@@ -338,10 +338,11 @@ def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
         assert part in last
 
 
-def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path):
+def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
     """The second round has no participant with finite numbers; the first is in a checkpoint."""
     flags = (*SMALL, "--server_optimizer=sgd", "--server_learning_rate=1e37", "--num_rounds=5")
-    first = program(*flags, f"--output_dir={tmp_path}", digits_dir=digits_dir)
+    flags = (*flags, f"--output_dir={tmp_path}")
+    first = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
     assert (first.returncode, first.stdout) == (3, ""), first.stderr
     *_, last = first.stderr.strip().splitlines()
     assert last.startswith("tf_pflego: round 2: at least one participant's update must be finite")
@@ -351,19 +352,20 @@ def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, 
     held = (tmp_path / "metrics.jsonl").read_bytes()
     assert len(held.splitlines()) == 1
     # It goes on from there, and ends as before.
-    again = program(*flags, f"--output_dir={tmp_path}", "--resume", digits_dir=digits_dir)
+    again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
     assert (again.returncode, again.stderr.strip()) == (3, last)
     assert (tmp_path / "metrics.jsonl").read_bytes() == held
 
 
-def test_drop_outs_are_counted(digits_dir, tmp_path):
+def test_drop_outs_are_counted(digits_dir, tmp_path, capsys):
     flags = (*SMALL, "--num_rounds=6", "--dropout_rate=0.5", f"--output_dir={tmp_path}")
-    result = program(*flags, digits_dir=digits_dir)
+    result = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
     assert result.returncode == 0, result.stderr
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert all(record["participants"] + record["dropped"] == 4 for record in records)
     dropped = sum(record["dropped"] for record in records)
     assert json.loads((tmp_path / "summary.json").read_text())["dropped"] == dropped > 0
     assert_refused(
-        program(*SMALL, "--dropout_rate=1", digits_dir=digits_dir), "must be in [0, 1); got 1.0"
+        in_this_process([*SMALL, "--dropout_rate=1", f"--data_dir={digits_dir}"], capsys),
+        "must be in [0, 1); got 1.0",
     )
