@@ -176,10 +176,18 @@ def test_a_server_that_would_not_be_finite_ends_before_anything_is_touched(engin
 
 
 def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
-    """All sums are inf - inf, so that no feature is infinite."""
-    signs = np.tile([[1.0], [-1.0]], (2, 6)).astype(np.float32)
-    body = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(6, "relu")])
-    body.set_weights([2 * signs, np.zeros(6, np.float32)])
+    """The frozen part has inf, and then inf - inf, of which the trained part would see only 0."""
+    frozen = tf.keras.Sequential(
+        [
+            tf.keras.Input((4,)),
+            tf.keras.layers.Dense(4, "relu", kernel_initializer="ones"),
+            tf.keras.layers.Dense(6, "relu"),
+        ]
+    )
+    signs = np.tile([[0.5], [-0.5]], (2, 6)).astype(np.float32)
+    frozen.layers[-1].set_weights([signs, np.ones(6, np.float32)])
+    frozen.trainable = False
+    body = tf.keras.Sequential([tf.keras.Input((4,)), frozen, tf.keras.layers.Dense(5, "relu")])
     clients = four_clients(lambda examples: np.full_like(examples, 3e38))
     algorithm = build("pflego", models.SplitModel(body, num_classes=3))
     for engine in ENGINES:

@@ -6,9 +6,10 @@ Federated does not join them. So a client whose numbers overflow would have NaN 
 there, and 0 in process, where nothing would tell that they mean nothing.
 
 As the maximum of its input and 0 a ReLU is not joined, keeps NaN, and computes the same bits
-otherwise. Beside a product the pass over its results that is not saved takes no time; beside a
-convolution it takes some percent. There the two stay joined: what overflows in a convolution is
-found all the same unless no channel of any example overflows towards plus infinity.
+otherwise. That costs one more pass over the results. Beside a product this is too little to be
+measured; beside a convolution it is about 5 % of a round. There the operations stay joined, so that
+a NaN which first arises in a convolution may become 0 in process. If its inputs were infinite, the
+gradient of the convolution's kernel is NaN nevertheless.
 """
 
 import tensorflow as tf
