@@ -357,3 +357,36 @@ def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
     assert last.startswith("round 3/3 |")
     for part in ("loss ", "accuracy ", "elapsed", "left"):
         assert part in last
+
+
+def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
+    """The second round has no participant with finite numbers; the first is in a checkpoint."""
+    flags = (*SMALL, "--server_optimizer=sgd", "--server_learning_rate=1e37", "--num_rounds=5")
+    flags = (*flags, f"--output_dir={tmp_path}")
+    first = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
+    assert (first.returncode, first.stdout) == (3, ""), first.stderr
+    *_, last = first.stderr.strip().splitlines()
+    assert last.startswith("tf_pflego: round 2: at least one participant's update must be finite")
+    assert "clients 2, 3, 5, 6. Nothing of the round is kept. Lower `client_learning_rate`" in last
+    assert (tmp_path / "checkpoints" / "checkpoint-1.json").exists()
+    assert not (tmp_path / "summary.json").exists()
+    held = (tmp_path / "metrics.jsonl").read_bytes()
+    assert len(held.splitlines()) == 1
+    # It goes on from there, and ends as before.
+    again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
+    assert (again.returncode, again.stderr.strip()) == (3, last)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == held
+
+
+def test_drop_outs_are_counted(digits_dir, tmp_path, capsys):
+    flags = (*SMALL, "--num_rounds=6", "--dropout_rate=0.5", f"--output_dir={tmp_path}")
+    result = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
+    assert result.returncode == 0, result.stderr
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(record["participants"] + record["dropped"] == 4 for record in records)
+    dropped = sum(record["dropped"] for record in records)
+    assert json.loads((tmp_path / "summary.json").read_text())["dropped"] == dropped > 0
+    assert_refused(
+        in_this_process([*SMALL, "--dropout_rate=1", f"--data_dir={digits_dir}"], capsys),
+        "must be in [0, 1); got 1.0",
+    )

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -285,6 +286,40 @@ def test_a_finished_run_is_left_alone_or_goes_on_longer(digits_dir, undisturbed,
     assert first["rounds"][ROUNDS - 1].pop("train_loss")
     assert first["rounds"] == second["rounds"]
     assert json.loads((longer / "config.json").read_text())["num_rounds"] == ROUNDS + 2
+
+
+def as_before_drop_outs(directory):
+    """Makes a run one of a version that had no --dropout_rate and did not count drop-outs."""
+    metrics = directory / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for record in records:
+        del record["dropped"], record["not_finite"]
+    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = json.loads((directory / "config.json").read_text())
+    del config["dropout_rate"]
+    (directory / "config.json").write_text(json.dumps(config))
+    for path in (directory / "checkpoints").glob("*.json"):
+        content = json.loads(path.read_text())["content"]
+        assert "dropout_rate" not in content["participation"]
+        del content["configuration"]["dropout_rate"]
+        lines = metrics.read_bytes().splitlines(keepends=True)[: content["round"]]
+        held = b"".join(lines)
+        content["metrics"] = {"bytes": len(held), "crc32": zlib.crc32(held)}
+        crc32 = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+        path.write_text(json.dumps({"crc32": crc32, "content": content}))
+
+
+def test_a_run_from_before_drop_outs_goes_on_without_them(digits_dir, copy, undisturbed, capsys):
+    (copy / "checkpoints" / "checkpoint-7.json").unlink()
+    as_before_drop_outs(copy)
+    assert_refused(
+        resume(digits_dir, copy, capsys, "--dropout_rate=0.5"),
+        "--dropout_rate: expected 0.0, got 0.5",
+    )
+    assert resume(digits_dir, copy, capsys).returncode == 0
+    first, second = outcome(copy), outcome(undisturbed)
+    assert first["server"] == second["server"]
+    assert first["summary"] == second["summary"]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,13 @@ class RunConfig:
         "least and most participants per round, as least,most, for --participation=range",
         read_with=("participation", ("range",)),
     )
+    dropout_rate: float = setting(
+        0.0,
+        "probability in [0, 1) with which each client that is drawn drops out before it reports; "
+        "gradients are scaled by I / (r (1 - dropout_rate)) then",
+        at_least=0,
+        below=1,
+    )
     num_rounds: int = settings.num_rounds()
     activation_gigabytes: float = setting(
         2.0,
@@ -176,7 +183,9 @@ class RunConfig:
         bounds = None
         if self.participation == "range":
             bounds = tuple(int(bound) for bound in self.clients_per_round_range.split(","))
-        return Participation(num_clients, self.clients_per_round, self.participation, bounds)
+        return Participation(
+            num_clients, self.clients_per_round, self.participation, bounds, self.dropout_rate
+        )
 
 
 Registry = Mapping[str, tuple[type, Callable]]  # name -> (configuration, builder)

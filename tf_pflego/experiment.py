@@ -11,7 +11,7 @@ from tf_pflego import algorithms, config, console, data, engines, models, new_cl
 from tf_pflego.core import values
 from tf_pflego.metrics import Progress, RunDirectory, source_commit
 from tf_pflego.models import networks
-from tf_pflego.training import Simulation, summarize
+from tf_pflego.training import NotFiniteError, Simulation, summarize
 
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
@@ -165,6 +165,7 @@ def run(
       TypeError, ValueError, ImportError: As in `build_simulation`, or the output directory cannot
         be used.
       WorkerError: The TFF worker failed again and again; the run can be resumed.
+      NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
     """
     between_steps()
     _check_config(run_config)
@@ -226,7 +227,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
                     run_config.train_loss_every,
                     listen,
                 )
-        except (KeyboardInterrupt, SystemExit, engines.WorkerError):
+        except (KeyboardInterrupt, SystemExit, engines.WorkerError, NotFiniteError):
             if every:
                 directory.save_checkpoint(simulation)
             raise

@@ -1,6 +1,6 @@
 """What the program says when an exception ends it, and the code with which it exits.
 
-2 is for what the user can correct. 1 is for everything else, a fault of this package or of one that
+2 is for what the user can correct. 3 is for a round that cannot end with finite numbers. 1 is for everything else, a fault of this package or of one that
 it uses: then the traceback is in a file of the directory for temporary files.
 """
 
@@ -10,7 +10,9 @@ import traceback
 
 import tensorflow as tf
 
-CORRECTABLE, FAULT = 2, 1
+from tf_pflego.training.not_finite import NotFiniteError
+
+CORRECTABLE, NOT_FINITE, FAULT = 2, 3, 1
 _SHOWN = 300
 
 
@@ -21,6 +23,8 @@ def explained(error: Exception) -> tuple[int, str]:
             f"the run must fit the memory; it does not ({_reason(error)}). Lower "
             "`clients_per_round`, `num_clients`, `batch_size` or `activation_gigabytes`."
         )
+    if isinstance(error, NotFiniteError):
+        return NOT_FINITE, " ".join(str(error).split())
     if _is_of_grpc(error):
         return CORRECTABLE, (
             f"the TFF worker must answer; it does not ({_reason(error)}). Run the same command "

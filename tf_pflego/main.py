@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program. Signals are its own until it returns.
 
     Returns:
-      The exit code: 0, or 2 after an error that the user can correct, or 1 after a fault of the
-      program, or 128 + the number of the signal that interrupted it: 130 after Ctrl-C, 143 after
-      SIGTERM, 129 after SIGHUP.
+      The exit code: 0, or 2 after an error that the user can correct, or 3 if a round could not end
+      with finite numbers, or 1 after a fault of the program, or 128 + the number of the signal that
+      interrupted it: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     with Interruption() as interruption:
         return _run_unless_interrupted(sys.argv if argv is None else argv, interruption)

@@ -12,7 +12,7 @@ from tf_pflego.core import seeds, values
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
-from tf_pflego.training import Evaluation, Simulation
+from tf_pflego.training import Evaluation, NotFiniteError, Simulation
 
 
 def fine_tune(
@@ -43,6 +43,8 @@ def fine_tune(
       ValueError: The algorithm serves something else than a network of body and head, or a number
         is not whole or out of its range.
       TypeError: `simulation` or `clients` is of another class.
+      NotFiniteError: After an epoch no client has finite weights. One that has not while others
+        have keeps those that it had.
     """
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
@@ -79,7 +81,14 @@ def fine_tune(
         stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
         training.set_client_states(ids, ClientState(stacked))
         found = [training.evaluate()]
-        for _ in range(epochs):
-            training.run_round()
+        for epoch in range(1, epochs + 1):
+            try:
+                training.run_round()
+            except NotFiniteError as error:
+                raise NotFiniteError(
+                    f"epoch {epoch} of the new clients must end in finite weights for one of them "
+                    "at least; got infinite numbers or NaN from all. Lower their learning rate, "
+                    "`new_client_learning_rate` of a run."
+                ) from error
             found.append(training.evaluate())
     return found

@@ -218,7 +218,7 @@ def merge(cell: Cell, seed: int, raw: pathlib.Path, results: pathlib.Path) -> No
 def _added(cell, key, raw):
     """Returns the rows that a finished run adds to each file."""
     records = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [key | json.loads(record) for record in records]
+    records = [key | _numbers_of(json.loads(record)) for record in records]
     row = row_of(cell, raw)
     if [record["round"] for record in records] != list(range(1, row["num_rounds"] + 1)):
         raise ValueError(f"metrics.jsonl has not each of the {row['num_rounds']} rounds")
@@ -260,6 +260,11 @@ def is_left_over(cell: Cell, flags: dict[str, str], raw: pathlib.Path) -> bool:
 def lines_of(flags: dict[str, str]) -> str:
     """Returns flags as a flag file has them, one per line."""
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _numbers_of(record):
+    """Returns what a round's record says in numbers, without who was left out."""
+    return {name: value for name, value in record.items() if name != "not_finite_clients"}
 
 
 def _risk_weights(raw):

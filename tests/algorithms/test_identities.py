@@ -1,11 +1,13 @@
 """Identities that hold exactly in mathematics, checked to float32."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import make_clients
 from tests.oracles import network
 from tf_pflego import algorithms
 from tf_pflego.algorithms.averaging import HeadState
@@ -93,11 +95,70 @@ class Chosen(Participation):
     """A participation whose participants are chosen instead of drawn."""
 
     def draw(self, seed, round_number, cohort="participants"):
-        return np.asarray(self.clients_per_round_range)
+        return np.asarray(self.clients_per_round_range, np.int64)
+
+
+@pytest.mark.parametrize(("num_clients", "r", "rate"), [(4, 2, 0.3), (5, 3, 0.6)])
+def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
+    num_clients, r, rate, tiny_model
+):
+    """Whoever is drawn drops out with probability p: with I / (r (1 - p)) the step is unbiased.
+
+    All subsets of r clients are equally likely, and within each all patterns of drop-outs have
+    their probabilities; one of them leaves nobody, and moves nothing.
+    """
+    sizes = (3, 7, 5, 4, 6)[:num_clients]
+    data = make_clients(sizes, sizes, (2, 3, 2, 3, 2)[:num_clients])
+    algorithm = algorithms.build(
+        "pflego",
+        tiny_model,
+        local_steps=1,
+        server_learning_rate=1.0,
+        server_optimizer="sgd",
+        head_step_scale="exact",
+    )
+    drawn = Chosen(num_clients, r, dropout_rate=rate)
+    simulation = Simulation(algorithm, data, drawn, "in_process", seed=5)
+    everybody = range(num_clients)
+    start = simulation.server_state
+    states = simulation.client_states(everybody)
+    theta = [np.asarray(w, np.float64) for w in start.theta]
+    heads = {
+        k: np.asarray(states.head[k, :classes], np.float64)
+        for k, classes in enumerate(data.num_classes)
+    }
+    g_theta, g_heads = joint_gradient(data, theta, heads)
+    mean_theta = [np.zeros_like(w) for w in theta]
+    mean_heads, total = {k: np.zeros_like(w) for k, w in heads.items()}, 0.0
+    subsets = list(itertools.combinations(everybody, r))
+    for subset in subsets:
+        for reports in itertools.product((True, False), repeat=r):
+            share = np.prod([1 - rate if one else rate for one in reports]) / len(subsets)
+            survivors = tuple(itertools.compress(subset, reports))
+            # The federation, and with it the scale, stays that of the draws.
+            simulation.participation = dataclasses.replace(drawn, clients_per_round_range=survivors)
+            simulation.server_state = start
+            simulation.set_client_states(everybody, states)
+            assert simulation.run_round()["participants"] == len(survivors)
+            total += share
+            for mean, w, before in zip(
+                mean_theta, simulation.server_state.theta, theta, strict=True
+            ):
+                mean += share * (before - np.asarray(w, np.float64))
+            moved = simulation.client_states(everybody).head
+            for client, classes in enumerate(data.num_classes):
+                mean_heads[client] += share * (heads[client] - moved[client, :classes])
+            if not survivors:
+                for w, before in zip(simulation.server_state.theta, theta, strict=True):
+                    np.testing.assert_array_equal(w, before)
+    assert total == pytest.approx(1)
+    for estimate, g in zip(mean_theta, g_theta, strict=True):
+        np.testing.assert_allclose(estimate, g, atol=TOLERANCE)
+    for client in everybody:
+        np.testing.assert_allclose(mean_heads[client], g_heads[client], atol=TOLERANCE)
 
 
 def test_fedavg_of_one_client_is_its_local_training(tiny_model):
-    from tests.conftest import make_clients
     from tests.oracles.averaging import local_steps
 
     data = make_clients((5,), (2,), (3,))
@@ -170,7 +231,6 @@ def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
 
 def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(tiny_model):
     """With one client the mean gradient is its own, and the correction is 0."""
-    from tests.conftest import make_clients
 
     data = make_clients((5,), (2,), (3,))
     states = []
@@ -187,7 +247,6 @@ def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(ti
 
 def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
     """The only client's head stays with it, and FedAvg's mean over one client is that head too."""
-    from tests.conftest import make_clients
 
     data = make_clients((5,), (2,), (3,))
     heads, thetas = [], []

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -19,8 +21,10 @@ def test_fixed_draws_r_different_clients():
         Participation(20, 6),
         Participation(20, 6, "binomial"),
         Participation(20, 1, "range", (2, 10)),
+        Participation(20, 8, dropout_rate=0.25),
+        Participation(20, 12, "binomial", dropout_rate=0.5),
     ],
-    ids=lambda p: p.mode,
+    ids=lambda p: f"{p.mode}, {p.dropout_rate}",
 )
 def test_every_client_takes_part_with_probability_r_over_i(participation):
     rounds = 4000
@@ -65,8 +69,35 @@ def test_a_round_is_a_pure_function_of_seed_and_number():
         ((50, 5, "range"), "least,most with 0 <= least <= most <= num_clients=50"),
         ((50, 5, "range", (4, 51)), "got .4, 51."),
         ((50, 5, "range", (0, 0)), "most >= 1"),
+        ((50, 5, "fixed", None, 1.0), r"`dropout_rate` must be in \[0, 1\); got 1.0"),
+        ((50, 5, "fixed", None, -0.1), r"got -0.1. Correct --dropout_rate"),
+        ((50, 5, "fixed", None, float("nan")), "got nan"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Participation(*arguments)
+
+
+def test_those_who_are_drawn_report_or_drop_out():
+    """Whatever the rate, the same clients are drawn; they drop out independently."""
+    rounds, rate = 4000, 0.3
+    everybody, some = Participation(20, 3), Participation(20, 3, dropout_rate=rate)
+    patterns = dict.fromkeys(itertools.product((False, True), repeat=3), 0)
+    for number in range(1, rounds + 1):
+        drawn = everybody.draw(5, number)
+        reporting, dropped = some.draw(5, number), some.dropped(5, number)
+        np.testing.assert_array_equal(np.sort([*reporting, *dropped]), drawn)
+        patterns[tuple(np.isin(drawn, dropped).tolist())] += 1
+        assert everybody.dropped(5, number).size == 0
+    for pattern, count in patterns.items():
+        share = rate ** sum(pattern) * (1 - rate) ** (3 - sum(pattern))
+        spread = np.sqrt(share * (1 - share) / rounds)
+        assert abs(count / rounds - share) < 5 * spread, pattern
+
+
+def test_each_cohort_has_its_own_drop_outs():
+    """Exchanges that name the same cohort have the same survivors."""
+    all_drawn = Participation(30, 30, dropout_rate=0.5)
+    first, again = (all_drawn.draw(1, 2, "gradients").tolist() for _ in range(2))
+    assert first == again != all_drawn.draw(1, 2).tolist()

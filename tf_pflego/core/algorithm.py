@@ -11,6 +11,9 @@ several; each exchange runs
 
 and gives each participant `result.state`. No other client's state moves.
 
+All states and uploads are finite. A client whose new state or upload is not, is left out of the
+round: the round's exchanges are run again without it, as if it had not reported.
+
 Tracing these functions shows what is shared, personal and uploaded: the shapes of the messages and
 of the uploads give the bytes of a round, and the shapes of the two states are what a checkpoint has
 to hold.
@@ -37,7 +40,7 @@ class Federation(NamedTuple):
     """What is known about a federation before its first round."""
 
     num_clients: int  # I
-    mean_clients_per_round: float  # r
+    mean_clients_per_round: float  # r, of those that report
     max_clients_per_round: int
 
     @property

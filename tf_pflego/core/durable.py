@@ -82,7 +82,7 @@ class Batch:
     def json(self, path: pathlib.Path, content: Any) -> None:
         """Writes JSON that is easy to read."""
         with self.open(path) as stream:
-            stream.write((json.dumps(content, indent=2) + "\n").encode())
+            stream.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
     def finish(self, also: Iterable[pathlib.Path]) -> None:
         """Brings all files to the disk, and then renames them in the order of their writing.

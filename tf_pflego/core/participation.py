@@ -1,5 +1,8 @@
 """Who takes part in a round: a pure function of (seed, round), the same for every algorithm.
 
+Clients are drawn, and some of them may drop out before they report: their devices run out of power,
+or their connections fail. Neither a client's state nor the server sees anything of that.
+
 Source: PFLEGO, section 3.2.1 (binomial and fixed) and Figure 7 (range).
 """
 
@@ -26,15 +29,20 @@ class Participation:
         takes part independently with probability r/I. With range, a number is drawn uniformly from
         `clients_per_round_range` in each round, and then that many clients without replacement.
       clients_per_round_range: (least, most) for the mode range, both included.
+      dropout_rate: p in [0, 1), the probability with which each client that is drawn drops out,
+        independently of all others. r (1 - p) clients report then on average, and an estimate that
+        is scaled by I / (r (1 - p)) stays unbiased.
 
     Raises:
-      ValueError: There is no such mode, a number is not whole, or there are not so many clients.
+      ValueError: There is no such mode, a number is not whole or out of its range, or there are not
+        so many clients.
     """
 
     num_clients: int
     clients_per_round: int
     mode: str = "fixed"
     clients_per_round_range: tuple[int, int] | None = None
+    dropout_rate: float = 0.0
 
     def __post_init__(self):
         values.one_of("participation", self.mode, MODES)
@@ -69,20 +77,22 @@ class Participation:
                 f"{self.clients_per_round}. "
                 f"{'Lower' if self.clients_per_round > 1 else 'Raise'} `clients_per_round`."
             )
+        rate = values.number("dropout_rate", self.dropout_rate, at_least=0, below=1)
+        object.__setattr__(self, "dropout_rate", rate)
 
     @property
     def federation(self) -> Federation:
-        """I, r, and the largest number of participants that a round can have."""
+        """I, the mean number of clients that report, and the largest number that can."""
         mean = largest = self.clients_per_round
         if self.mode == "binomial":
             largest = self.num_clients
         elif self.mode == "range":
             least, largest = self.clients_per_round_range
             mean = (least + largest) / 2
-        return Federation(self.num_clients, float(mean), largest)
+        return Federation(self.num_clients, mean * (1.0 - self.dropout_rate), largest)
 
     def draw(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
-        """Returns the ids of a round's participants in ascending order; there may be none.
+        """Returns the ids of the clients that report in a round, ascending; there may be none.
 
         Args:
           seed: The seed of the run.
@@ -93,6 +103,18 @@ class Participation:
         Returns:
           [c] int64.
         """
+        ids, drops_out = self._drawn(seed, round_number, cohort)
+        return ids[~drops_out]
+
+    def dropped(self, seed: int, round_number: int, cohort: str = "participants") -> np.ndarray:
+        """Returns the ids of the clients that were drawn, as in `draw`, but drop out; [c] int64."""
+        if not self.dropout_rate:
+            return np.zeros(0, np.int64)
+        ids, drops_out = self._drawn(seed, round_number, cohort)
+        return ids[drops_out]
+
+    def _drawn(self, seed, round_number, cohort):
+        """Returns the ids of the clients that are drawn, [c], and which of them drop out, [c]."""
         rng = seeds.generator(seed, f"participation/{cohort}", round_number)
         if self.mode == "binomial":
             # Given their number, independent participants are uniform without replacement.
@@ -103,4 +125,8 @@ class Participation:
             )
         else:
             count = self.clients_per_round
-        return np.sort(rng.choice(self.num_clients, size=int(count), replace=False))
+        ids = np.sort(rng.choice(self.num_clients, size=int(count), replace=False))
+        if not self.dropout_rate:
+            return ids, np.zeros(len(ids), bool)
+        rng = seeds.generator(seed, f"dropout/{cohort}", round_number)
+        return ids, rng.random(len(ids)) < self.dropout_rate

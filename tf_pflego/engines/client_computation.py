@@ -48,6 +48,7 @@ class ClientOutputs(NamedTuple):
 
     state: Structure  # the new state
     individual: Structure  # uploaded, and kept apart from the uploads of other clients
+    finite: tf.Tensor  # [] bool, whether all numbers of its new state and of its uploads are
     test_hits: tf.Tensor  # [] int32, correct answers after local training; -1 if not tested
 
 
@@ -138,7 +139,15 @@ class ClientComputation:
             weights = fine_tuned(self._served, result.weights, client)
             examples, labels = data.test.read(first_test, count_test)
             hits = count_hits(self._served.predict(weights, examples, client.num_classes), labels)
-        return result.summed, ClientOutputs(result.state, result.individual, hits)
+        finite = all_finite((result.summed, result.individual, result.state))
+        return result.summed, ClientOutputs(result.state, result.individual, finite, hits)
+
+
+def all_finite(structure: Structure) -> tf.Tensor:
+    """Returns [] bool, whether no number of a nest of tensors is infinite or NaN."""
+    floats = [leaf for leaf in tf.nest.flatten(structure) if leaf.dtype.is_floating]
+    found = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in floats]
+    return tf.reduce_all(tf.stack([tf.constant(True), *found]))
 
 
 def read_client(rows: Rows, first, count, num_classes, client_weight, seed) -> Client:

@@ -19,10 +19,14 @@ class Cohort(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the server receives from an exchange, and the test results of the participants."""
+    """What the server receives from an exchange, and what is known of the participants.
+
+    If a participant is not finite, nothing may be done with the rest.
+    """
 
     summed: Structure  # the sum over the participants
     individual: Structure  # each leaf [c, ...]
+    finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
     test_hits: np.ndarray | None  # [c] int32, correct answers after local training, if tested
 
 

@@ -105,7 +105,8 @@ class TffEngine(LocalClients):
         facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
         summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
         self.states.stage(cohort.ids, outputs.state)
-        return Outcome(summed, outputs.individual, outputs.test_hits if evaluate else None)
+        hits = outputs.test_hits if evaluate else None
+        return Outcome(summed, outputs.individual, outputs.finite, hits)
 
     def _run(self, federated, *inputs):
         """Returns `federated.run(*inputs)`, on another worker if this one fails."""

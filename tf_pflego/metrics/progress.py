@@ -73,7 +73,8 @@ def result_table(summary: dict[str, Any], title: str) -> str:
     if f"{name}/after" in summary:
         values = f"{summary[f'{name}/before']:.4f}, {summary[f'{name}/after']:.4f}"
         rows.append(("test accuracy, new clients, before and after training", values, ""))
-    rows.append(("training loss, all clients", f"{summary['train_loss']:.4f}", ""))
+    loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
+    rows.append(("training loss, all clients", "-" if loss is None else f"{loss:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     rows.append(
         (

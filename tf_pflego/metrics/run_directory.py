@@ -13,6 +13,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -36,6 +37,8 @@ _CHECKPOINTS = "checkpoints"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _METRICS, "partition.npz", _CONFIG)
+# Flags that earlier versions did not have, with the values that mean what these versions did.
+_ADDED_FLAGS = {"dropout_rate": 0.0}
 
 
 class RunDirectoryError(ValueError):
@@ -130,8 +133,11 @@ class RunDirectory:
         return []
 
     def add_round(self, record: dict[str, Any]) -> None:
-        """Appends a line to metrics.jsonl and flushes it, so that others can read it."""
-        line = (json.dumps(record) + "\n").encode()
+        """Appends a line to metrics.jsonl and flushes it, so that others can read it.
+
+        A metric that is not finite becomes null, here and in summary.json.
+        """
+        line = (json.dumps(_finite_or_none(record), allow_nan=False) + "\n").encode()
         with durable.naming(self._work / _METRICS):
             self._metrics.write(line)
             self._metrics.flush()
@@ -200,7 +206,7 @@ class RunDirectory:
                 for k, (train, hits, test) in enumerate(zip(*found[1:], strict=True))
             ]
             self._write_csv("new_clients.csv", columns, rows)
-        self._write_json(_SUMMARY, summary)
+        self._write_json(_SUMMARY, _finite_or_none(summary))
         self._replace()
 
     def _locked(self):
@@ -270,7 +276,7 @@ class RunDirectory:
             )
 
     def _refuse_another(self, earlier):
-        own = self._configuration
+        own, earlier = (_ADDED_FLAGS | flags for flags in (self._configuration, earlier))
         differing = [
             f"`{name}`: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
             for name in sorted(own.keys() | earlier.keys())
@@ -351,6 +357,14 @@ def _read_json(path):
     except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _finite_or_none(metrics):
+    """Returns metrics with None, which is JSON, in the place of inf and NaN, which are not."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }
 
 
 def _move(source, target, names):

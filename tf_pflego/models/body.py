@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tf_pflego.models import cloning, graphs, normalization, pooling
+from tf_pflego.models import cloning, graphs, normalization, pooling, rectifiers
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset(
@@ -302,6 +302,7 @@ def _types(node):
 
 def _without_variables(traced, weights) -> _ForwardAndBackward:
     graph_def = graphs.freeze(traced.function)
+    rectifiers.keep_nan(graph_def)
     _check_last_operation(graph_def, traced)
     captured = {id(source): inside.op.name for source, inside in traced.function.graph.captures}
     theta = [captured[id(_tf_variable(weight).handle)] for weight in weights]

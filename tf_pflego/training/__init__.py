@@ -2,6 +2,7 @@
 
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.training.evaluation import Evaluation
+from tf_pflego.training.not_finite import NotFiniteError
 from tf_pflego.training.simulation import Simulation
 from tf_pflego.training.summary import LAST_ROUNDS, summarize
 
@@ -11,6 +12,7 @@ __all__ = [
     "Checkpoints",
     "DamagedError",
     "Evaluation",
+    "NotFiniteError",
     "Simulation",
     "summarize",
 ]

@@ -33,6 +33,8 @@ def identity(
     drawn = dataclasses.asdict(participation)
     bounds = participation.clients_per_round_range
     drawn["clients_per_round_range"] = list(bounds) if bounds else None
+    if not participation.dropout_rate:  # Checkpoints of earlier versions do not name it.
+        del drawn["dropout_rate"]
     return {
         "algorithm": algorithm,
         "seed": int(seed),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import engines
+from tf_pflego import console, engines
 from tf_pflego.core import nests, seeds, settings, values
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
@@ -24,6 +24,7 @@ from tf_pflego.core.tracing import Traced
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.serving import ClientModels
+from tf_pflego.training import not_finite
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
 from tf_pflego.training.identity import differences, identity
@@ -211,6 +212,9 @@ class Simulation:
     def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
         """Runs the next round.
 
+        A client whose new state or uploads are not finite is left out of the round: the round is
+        run again as if this client had not reported, and a line on standard error names it.
+
         Args:
           evaluate: Whether to test the participants after their local training, and all clients
             after the round.
@@ -218,9 +222,15 @@ class Simulation:
             its most expensive part.
 
         Returns:
-          The metrics of the round: `round`, `participants` (their number), `seconds` (of training),
-          `bytes_down` and `bytes_up`. An evaluated round also has `test_accuracy/*`, `train_loss`
-          if `train_loss` is set and, if anyone took part, `participant_test_accuracy/*`.
+          The metrics of the round: `round`, `participants` (how many reported), `dropped` (how many
+          were drawn and dropped out), `not_finite` (how many were left out), `seconds` (of
+          training), `bytes_down` and `bytes_up`. If any were left out, `not_finite_clients` are
+          their ids. An evaluated round also has `test_accuracy/*`, `train_loss` if `train_loss` is
+          set and, if anyone reported, `participant_test_accuracy/*`.
+
+        Raises:
+          NotFiniteError: What all participants have computed is not finite, or the server's state
+            would not be. The simulation is as it was before the round.
         """
         evaluate, train_loss = (
             values.truth("evaluate", evaluate),
@@ -228,38 +238,9 @@ class Simulation:
         )
         started = time.perf_counter()
         number = self.round_number + 1
-        record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
-        server_state, participant_metrics = self.server_state, {}
         self.in_round = True
         try:
-            for position, exchange in enumerate(self.algorithm.exchanges):
-                ids = self.participation.draw(self.seed, number, exchange.cohort)
-                record["participants"] = max(record["participants"], len(ids))
-                if not len(ids):  # Nobody was drawn: nothing moves.
-                    continue
-                round_, server = self._round(number, position), self._server[position]
-                message = exchange.broadcast(server_state, round_)
-                cohort = engines.Cohort(
-                    ids,
-                    seeds.client_seeds(
-                        self.seed, "client", self.data.identities[ids], number, position
-                    ),
-                    server.client_messages(server_state, ids, round_),
-                )
-                outcome = self._engine.run_exchange(
-                    exchange, message, cohort, server_state, round_, evaluate
-                )
-                uploads = Uploads(outcome.summed, outcome.individual, ids)
-                server_state = server.update(server_state, uploads, round_)
-                down = num_bytes(message) * len(ids) + num_bytes(cohort.messages)
-                record["bytes_down"] += down
-                up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
-                record["bytes_up"] += up
-                if evaluate:
-                    sizes = self.data.test.sizes[ids]
-                    participant_metrics = accuracies(
-                        "participant_test_accuracy", outcome.test_hits, sizes
-                    )
+            server_state, record, participant_metrics = self._train(number, evaluate)
             record["seconds"] = time.perf_counter() - started
             if evaluate:
                 evaluations = self._evaluate(server_state, number, train_loss)
@@ -274,6 +255,74 @@ class Simulation:
         self.in_round = False
         record["seconds"] += time.perf_counter() - started
         return record
+
+    def _train(self, number, evaluate):
+        """Runs the exchanges of a round until all that its participants have computed is finite."""
+        names = dict.fromkeys(exchange.cohort for exchange in self.algorithm.exchanges)
+        cohorts = {name: self.participation.draw(self.seed, number, name) for name in names}
+        record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
+        record["dropped"] = sum(
+            len(self.participation.dropped(self.seed, number, name)) for name in names
+        )
+        drawn, left_out = set(np.concatenate(list(cohorts.values())).tolist()), set()
+        while True:
+            server_state, of_exchanges, metrics, failed = self._run_exchanges(
+                number, evaluate, cohorts
+            )
+            if not failed:
+                break
+            # Whoever is left out has no part in the whole round, as if it had not reported: what
+            # earlier exchanges got from it, and the first state that it was given, go too.
+            self._engine.roll_back()
+            left_out |= failed
+            if left_out == drawn:
+                raise not_finite.nobody_is_left(number, left_out)
+            cohorts = {name: ids[~np.isin(ids, list(left_out))] for name, ids in cohorts.items()}
+        record |= of_exchanges
+        if left_out:
+            record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
+            console.say(not_finite.line_of_left_out(number, left_out))
+        return server_state, record, metrics
+
+    def _run_exchanges(self, number, evaluate, cohorts):
+        """Runs the exchanges of a round, up to the first that some participant fails.
+
+        Returns:
+          The server's state, what the record says of the exchanges, the metrics of the
+          participants, and the set of the ids of those that failed.
+        """
+        server_state, metrics = self.server_state, {}
+        record = {"participants": max(map(len, cohorts.values())), "bytes_down": 0, "bytes_up": 0}
+        for position, exchange in enumerate(self.algorithm.exchanges):
+            ids = cohorts[exchange.cohort]
+            if not len(ids):  # Nobody reports: nothing moves.
+                continue
+            round_, server = self._round(number, position), self._server[position]
+            message = exchange.broadcast(server_state, round_)
+            cohort = engines.Cohort(
+                ids,
+                seeds.client_seeds(
+                    self.seed, "client", self.data.identities[ids], number, position
+                ),
+                server.client_messages(server_state, ids, round_),
+            )
+            outcome = self._engine.run_exchange(
+                exchange, message, cohort, server_state, round_, evaluate
+            )
+            if not outcome.finite.all():
+                return server_state, record, metrics, set(ids[~outcome.finite].tolist())
+            uploads = Uploads(outcome.summed, outcome.individual, ids)
+            server_state = server.update(server_state, uploads, round_)
+            leaves = not_finite.leaves_not_finite(server_state)
+            if leaves:
+                raise not_finite.server_is_not_finite(number, leaves, ids)
+            record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
+            up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
+            record["bytes_up"] += up
+            if evaluate:
+                sizes = self.data.test.sizes[ids]
+                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes)
+        return server_state, record, metrics, set()
 
     def _round(self, number, position):
         seed = seeds.server_seed(self.seed, "round", number, position)

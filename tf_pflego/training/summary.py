@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 
 # What the record of a round has besides metrics.
-BOOKKEEPING = ("round", "participants", "seconds", "bytes_down", "bytes_up")
+BOOKKEEPING = (
+    "round",
+    "participants",
+    "dropped",
+    "not_finite",
+    "seconds",
+    "bytes_down",
+    "bytes_up",
+)
+_NO_METRICS = {*BOOKKEEPING, "not_finite_clients"}
 
 # Papers report the mean over this many last rounds, which are therefore always evaluated.
 LAST_ROUNDS = 10
@@ -16,17 +25,21 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
 
     Returns:
       The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`)
-      and its largest value in any evaluated round (`/best`), the bytes of all rounds, and the
-      median of the rounds' seconds.
+      and its largest value in any evaluated round (`/best`), the sums over all rounds of the
+      bytes and of the participants that dropped out or were left out as not finite, and the median
+      of the rounds' seconds.
     """
     summary = {
         "round": records[-1]["round"],
         "seconds_per_round/median": float(np.median([record["seconds"] for record in records])),
         "bytes_down": sum(record["bytes_down"] for record in records),
         "bytes_up": sum(record["bytes_up"] for record in records),
+        # Runs of earlier versions, which may be resumed, did not count these.
+        "dropped": sum(record.get("dropped", 0) for record in records),
+        "not_finite": sum(record.get("not_finite", 0) for record in records),
     }
     last = records[-LAST_ROUNDS:]
-    names = dict.fromkeys(name for record in last for name in record if name not in BOOKKEEPING)
+    names = dict.fromkeys(name for record in last for name in record if name not in _NO_METRICS)
     for name in names:
         values = [record[name] for record in last if name in record]
         summary[name] = values[-1]
