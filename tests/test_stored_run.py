@@ -194,7 +194,7 @@ def test_without_checkpoints_it_has_metrics_alone(finish, digits_dir, tmp_path):
     run = pfl.load_run(tmp_path / "run")
     assert len(run.metrics["round"]) == (5 if finish else 2)
     for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
-        with pytest.raises(RunDirectoryError, match="must have a checkpoint.*checkpoint_every=0"):
+        with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*checkpoint_every=0"):
             ask()
 
 
