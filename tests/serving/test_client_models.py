@@ -7,7 +7,13 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.models.test_body import BODIES, InInference, live_normalization, sequential
+from tests.models.test_body import (
+    BODIES,
+    InInference,
+    examples_for,
+    live_normalization,
+    sequential,
+)
 from tf_pflego.models.body import Body
 from tf_pflego.serving.client_models import logits_model
 
@@ -147,8 +153,7 @@ def test_a_body_is_copied(name):
     theta = [w + rng.normal(0, 0.1, w.shape).astype(np.float32) for w in body.initial_theta]
     for variable in model.non_trainable_weights:  # The copy has the constants of the function.
         variable.assign_add(tf.ones_like(variable))
-    x = rng.integers(0, 11, (6, *shape)) if "tokens" in name else rng.normal(size=(6, *shape))
-    x = tf.cast(x, body.example_dtype)
+    x = examples_for(body, shape)
     expected = body(theta, x)
     np.testing.assert_allclose(body.clone(theta)(x), expected, rtol=1e-5, atol=1e-5)
 
