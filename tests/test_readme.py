@@ -1,6 +1,7 @@
 """README.md shows what really happens."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -17,15 +18,25 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 
 
-def test_snippet_prints_what_it_says(monkeypatch, digits_dir):
-    (snippet,) = [text for language, text in BLOCKS if language == "python"]
-    assert len(snippet.strip().splitlines()) <= 15
-    promised = BLOCKS[[language for language, _ in BLOCKS].index("python") + 1][1]
-    snippet = snippet.replace(
-        'load_dataset("digits")', f'load_dataset("digits", data_dir="{digits_dir}")'
-    )
+# A run that a snippet reads.
+RUN = """
+config = pfl.RunConfig(engine="in_process", num_clients=20, num_rounds=2, output_dir="runs/digits")
+pfl.run(config, local_steps=3)
+"""
+
+
+def test_snippets_print_what_they_say(digits_dir, tmp_path):
+    snippets = [text for language, text in BLOCKS if language == "python"]
+    assert all(len(snippet.strip().splitlines()) <= 15 for snippet in snippets)
+    promised = "".join(re.findall(r"```python\n.*?```\n\n```\n(.*?)```", README, re.DOTALL))
+    first, *others = snippets
     result = subprocess.run(
-        [sys.executable, "-c", snippet], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", "\n".join([first, RUN, *others])],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TFDS_DATA_DIR": digits_dir},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     number = re.compile(r"\d+\.\d+")
     assert number.sub("", result.stdout) == number.sub("", promised)

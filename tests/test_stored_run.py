@@ -170,6 +170,7 @@ def test_the_data_may_be_elsewhere(copy, digits_dir, tmp_path):
         pfl.load_run(copy).evaluate()
     (copy / "config.json").write_text(json.dumps(missing | {"dataset": "digits"}))
     assert pfl.load_run(copy, data_dir=moved).evaluate().test_hits.shape == (CLIENTS,)
+    assert not (tmp_path / "missing").exists()  # Where the digits would have been made anew.
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -194,7 +195,7 @@ def test_without_checkpoints_it_has_metrics_alone(finish, digits_dir, tmp_path):
     run = pfl.load_run(tmp_path / "run")
     assert len(run.metrics["round"]) == (5 if finish else 2)
     for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
-        with pytest.raises(RunDirectoryError, match="must have a checkpoint.*checkpoint_every=0"):
+        with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*checkpoint_every=0"):
             ask()
 
 

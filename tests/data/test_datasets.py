@@ -17,6 +17,7 @@ def test_digits_are_scikit_learns(digits_dir):
     assert dataset.train.examples.shape == (1438, 8, 8, 1)
     assert dataset.test.examples.shape == (359, 8, 8, 1)
     assert dataset.num_classes == 10
+    assert dataset.class_names == tuple("0123456789")
     ours = np.concatenate([dataset.train.examples, dataset.test.examples]).reshape(-1, 64)
     theirs = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])

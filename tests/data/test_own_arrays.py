@@ -245,3 +245,33 @@ def test_own_dataset_is_dealt_with_public_names():
     clients = pfl.federate(dataset, partition)
     assert isinstance(clients, pfl.ClientData)
     np.testing.assert_array_equal(clients.train.sizes, [6, 6])
+
+
+def test_class_names_are_those_of_the_labels():
+    names = ["cat", "dog", "eel", "fox", "gnu", "hen"]
+    pairs = [(tables(2), [1, 4]), (tables(3), [0, 4, 2])]
+    clients = pfl.from_arrays(pairs, pairs, class_names=names)
+    assert clients.class_names_of(0) == ("dog", "gnu")
+    assert clients.part(1, 2).class_names_of(0) == ("cat", "eel", "gnu")
+    assert pfl.from_arrays(pairs, pairs).class_names_of(1) == ("0", "2", "4")
+    everywhere = pfl.from_arrays(
+        pairs, pairs, class_names=names, num_classes=6, label_space="global"
+    )
+    assert everywhere.class_names_of(0) == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "got"),
+    [
+        (["a", "b", "c", "d"], "got 4 names"),
+        (["a", "b", "a", "c", "d"], "got 'a'"),
+        (["a", "b", "", "c", "d"], "got ''"),
+        (["a", "b", "c\nd", "d", "e"], r"got 'c\\nd'"),
+    ],
+)
+def test_class_names_that_do_not_tell_all_classes_apart_are_refused(names, got):
+    pairs = [(tables(2), [1, 4])]
+    with pytest.raises(ValueError, match=f"different names, .* of all 5 global classes; {got}"):
+        pfl.from_arrays(pairs, pairs, class_names=names)
+    with pytest.raises(TypeError, match="`class_names` must be text; got 3"):
+        pfl.from_arrays(pairs, pairs, class_names=["a", "b", "c", "d", 3])

@@ -113,6 +113,9 @@ class Exchange:
 class Served:
     """A model that a client can be served with.
 
+    If the weights that `predict` takes are `Weights`, and `predict` is that of the algorithm's
+    `SplitModel`, a client's model can leave the run as a Keras model: `Simulation.client_model`.
+
     Attributes:
       weights: (server_state, client_state) -> weights, in whatever structure `predict` takes.
       predict: (weights, examples [n, ...], num_classes []) -> logits [n, K]; the classes from

@@ -419,11 +419,12 @@ def _checked_class_names(names, num_classes):
                 f"`class_names` must be text; got {name!r}. Give every class its name, in the "
                 "order of the labels."
             )
-    first_wrong = None
-    for position, name in enumerate(names):
-        if not name or len(name.splitlines()) != 1 or name in names[:position]:
+    first_wrong, seen = None, set()
+    for name in names:
+        if len(name.splitlines()) != 1 or name in seen:
             first_wrong = name
             break
+        seen.add(name)
     if len(names) < num_classes or first_wrong is not None:
         got = f"{len(names)} names" if first_wrong is None else repr(first_wrong)
         raise ValueError(

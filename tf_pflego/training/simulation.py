@@ -363,18 +363,18 @@ class Simulation:
     def client_model(self, client: int, name: str | None = None) -> "tf.keras.Model":
         """Returns a client's model, as it would be served now, as a Keras model of its own.
 
-        It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It gives
-        probabilities [n, K_i] of the client's classes, those that its labels 0 .. K_i - 1 stand
-        for; classes that it does not have are cut off. Only where all clients share a classifier of
-        more than K_i classes, the run predicts among all of these, and the model does so too: the
-        others are called `absent_K`. Its predictions are the run's; clients that adapt the weights
-        before they use them have done so.
+        It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
+        gives the probabilities [n, K_i] of the client's classes, which its labels 0 .. K_i - 1
+        stand for. Classes that it does not have are cut off, unless the run predicts them too:
+        where clients share one classifier and K_i < K, there are K probabilities, and the last
+        classes are called `absent_NUMBER`. So its predictions are the run's. If clients of the
+        method adapt the weights before they use them, the model has the adapted ones.
 
-        Its layer `logits` gives the logits. It is made of standard layers and of layers as the
-        body's, so that `model.save("client.keras")` makes a file that Keras loads without this
-        package; classes of layers of the user's own it needs of course. The attribute `class_names`
-        has the names of the classes, and so has the layer `class_names`, which is saved too:
-        `get_layer("class_names").get_vocabulary()`.
+        The file of `model.save("client.keras")` needs Keras alone, without this package, and
+        whatever classes of layers the user's body has of its own. The attribute `class_names` has
+        the names of the classes. In the file they are in the layer of that name:
+        `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
+        The layer `logits` gives the logits.
 
         Args:
           client: The client's id.
