@@ -1,7 +1,8 @@
 """What the program says when an exception ends it, and the code with which it exits.
 
-2 is for what the user can correct. 3 is for a round that cannot end with finite numbers. 1 is for everything else, a fault of this package or of one that
-it uses: then the traceback is in a file of the directory for temporary files.
+2 is for what the user can correct. 3 is for a round that cannot end with finite numbers. 1 is for
+everything else, a fault of this package or of one that it uses: then the traceback is in a file of
+the directory for temporary files.
 """
 
 import sys
