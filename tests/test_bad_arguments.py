@@ -224,7 +224,7 @@ USES = [
     (lambda s: s.client_states([0.5]), TypeError, "`client_ids` must be integers; got float64"),
     (lambda s: s.client_states([True]), TypeError, "`client_ids` must be integers; got bool"),
     (lambda s: s.client_states(1), "`client_ids` must be of rank 1; got shape ()"),
-    (lambda s: s.set_client_states([0, 0], states(s)), "must be different; got an id twice. Give"),
+    (lambda s: s.set_client_states([0, 0], states(s)), "must be different; got an id twice. Name"),
     (lambda s: s.set_client_states([0, 9], states(s)), r"must be in \[0, 3\), the clients; got 9"),
     (lambda s: s.set_client_states([0], states(s)), r"head must be float32 of shape \(1, 3, 6\)"),
     (lambda s: s.set_client_states([0], 3), "`states` must have the structure of ClientState with"),

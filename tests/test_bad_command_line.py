@@ -1,14 +1,13 @@
 """Bad command lines: one line says what was expected, what came and what to do; nothing is lost."""
 
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
 from tests.test_main import ROOT, in_this_process
-from tf_pflego import command_line, experiment, main
+from tf_pflego import command_line, experiment
 
 INT_LIMIT, FLOAT_LIMIT, SEED_LIMIT = "1000000000", "1e+18", str(2**63 - 1)
 HUGE = str(10**30)
@@ -149,8 +148,8 @@ ROWS = [
      "Choose anoth"),
     (["--output_dir={tmp}/held"], "must not hold another run; {tmp}/held has config.json",
      "--overw"),
-    (["--output_dir={tmp}/held", "--resume"], "{tmp}/held/config.json must be what a run has writ",
-     "Put back a whole copy"),
+    (["--output_dir={tmp}/held", "--resume"], "config.json is damaged, and there is no checkpoint",
+     "Start anew with --overwrite"),
     (["--resume"], "--resume must be given with --output_dir; got no output_dir",
      "Correct --resume"),
     (["--resume", "--overwrite", "--output_dir={tmp}/x"], "without --overwrite; got both",
@@ -359,19 +358,6 @@ def test_whatever_else_is_raised_is_one_line(
     for path in traces:
         assert f"Its traceback is in {path};" in result.stderr
         assert "in fail" in path.read_text()
-
-
-def test_ctrl_c_before_the_flags_are_read_is_no_traceback(capsys, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command_line, "parse", stop)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert main.main(["tf_pflego"]) == 130
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(

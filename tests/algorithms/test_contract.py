@@ -280,7 +280,7 @@ def test_the_models_that_pgfed_moves(tiny_model, tiny_clients, name, models, tim
     assert sum(moved[name]) - (4 * count + 2) == times_fedavg * (sum(moved["fedavg"]) - 1)
 
 
-def test_configurations_name_what_they_refuse():
+def test_configurations_name_what_they_refuse(tiny_model):
     for config, _ in algorithms.REGISTRY.values():
         with pytest.raises(ValueError, match=r"`client_learning_rate` must be above 0; got -1"):
             config(client_learning_rate=-1.0)
@@ -291,9 +291,9 @@ def test_configurations_name_what_they_refuse():
         with pytest.raises(dataclasses.FrozenInstanceError):
             config().client_learning_rate = 3
     with pytest.raises(ValueError, match=r"`local_steps` must be at least 1; got 0"):
-        algorithms.build("pflego", None, local_steps=0)
+        algorithms.build("pflego", tiny_model, local_steps=0)
     with pytest.raises(ValueError, match=r"must be one of pflego, .*; got 'pflegoo'"):
-        algorithms.build("pflegoo", None)
+        algorithms.build("pflegoo", tiny_model)
 
 
 @pytest.mark.parametrize("name", NAMES)
