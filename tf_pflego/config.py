@@ -306,6 +306,22 @@ def _not_read(config, flag_values):
             yield f"`{name}` has no effect without `{other}{expected}`; it is ignored"
 
 
+def define_options(options: type, flag_values: flags.FlagValues) -> None:
+    """Defines a flag for each field of a dataclass of settings."""
+    for field in dataclasses.fields(options):
+        _define(field, field.default, field.metadata["help"], flag_values, field.metadata["words"])
+
+
+def options_from(options: type, flag_values: flags.FlagValues) -> Any:
+    """Returns the dataclass of settings that the command line gives."""
+    return options(**{name: flag_values[name].value for name in option_names(options)})
+
+
+def option_names(options: type) -> list[str]:
+    """Returns the names of the settings, in their order."""
+    return [field.name for field in dataclasses.fields(options)]
+
+
 def flag_names() -> Iterable[str]:
     """Returns the names of all flags, in the order in which help lists them."""
     names = [field.name for field in dataclasses.fields(RunConfig)]

@@ -1,16 +1,17 @@
-"""The program: it makes a configuration from flags and runs it.
+"""The program: a verb and its flags.
 
-python -m tf_pflego.main --flagfile=run_configs/quickstart.flags [--output_dir=DIR]
+python -m tf_pflego.main [VERB] --flagfile=run_configs/quickstart.flags [--output_dir=DIR]
+
+Without a verb it trains; see `tf_pflego.verbs`.
 """
 
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
+import importlib
 import logging as python_logging
-import pathlib
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 
@@ -20,14 +21,10 @@ if not (3, 10) <= sys.version_info[:2] < (3, 12):
         "Make an environment with one of them.".format(*sys.version_info)
     )
 
+import tf_pflego
 from tf_pflego import console
-from tf_pflego.core import temporary
 from tf_pflego.interruption import Interrupted, Interruption
-
-_USAGE = (
-    "usage: python -m tf_pflego.main [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n\n"
-    "flags:"
-)
+from tf_pflego.verbs import VERBS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,12 +49,22 @@ def _run_unless_interrupted(argv, interruption):
 
 
 def _run(argv, interruption):
+    verb, arguments = _verb_of(argv[1:])
+    if verb is None:
+        return _fail(
+            f"a verb must be one of {', '.join(VERBS)}, or left out to train; got {argv[1]!r}. "
+            "Correct it; flags are written as --name=value."
+        )
+    if arguments == ["--version"]:
+        console.show(f"tf_pflego {tf_pflego.__version__}")
+        return 0
     try:  # This takes seconds, in which a signal already must be heard.
         import tensorflow as tf
         from absl import flags, logging
 
-        from tf_pflego import command_line, config, engines, experiment, failures
-        from tf_pflego.metrics import result_table
+        from tf_pflego import command_line, failures
+
+        chosen = importlib.import_module(f"tf_pflego.verbs.{verb}")
     except (ImportError, TypeError, AttributeError) as error:
         # Packages whose versions do not fit together raise these errors when they are imported.
         message = " ".join(str(error).split())[:200]
@@ -67,36 +74,25 @@ def _run(argv, interruption):
         )
     _silence(tf, logging)
     flag_values = flags.FlagValues()
-    config.define_flags(flag_values)
-    run_config = None
-    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
-        console.show(_help(flag_values, config.flag_names()))
+    chosen.define_flags(flag_values=flag_values)
+    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
+        console.show(_help(chosen, flag_values))
         return 0
     try:
-        command_line.parse(flag_values, argv[1:])
-        run_config, hyper_parameters, unused = config.from_flags(flag_values)
-        for line in unused:
-            console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
-        interruption.hint = lambda: _hint(run_config.output_dir)
-        engines.prepare_process(run_config.clients_per_round)
-        started = time.monotonic()
-        with temporary.own_directory():
-            summary = experiment.run(
-                run_config, between_steps=interruption.check, **hyper_parameters
-            )
+        command_line.parse(flag_values, arguments)
+        chosen.run(flag_values, interruption)
     except Exception as error:
         code, message = failures.explained(error)
         console.say(f"tf_pflego: {command_line.as_flags(message, flag_values)}")
         return code
-    seconds = time.monotonic() - started
-    title = (
-        f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
-        f"{summary['round']} rounds, {seconds:.0f} s"
-    )
-    console.show(result_table(summary, title))
-    if run_config.output_dir:
-        console.show(f"written to {run_config.output_dir}")
     return 0
+
+
+def _verb_of(arguments):
+    """Returns the verb, None if there is no such verb, and the arguments after it."""
+    if not arguments or arguments[0].startswith("-"):
+        return "train", arguments
+    return (arguments[0] if arguments[0] in VERBS else None), arguments[1:]
 
 
 def _silence(tf, logging):
@@ -106,24 +102,15 @@ def _silence(tf, logging):
     tf.get_logger().setLevel(python_logging.ERROR)
 
 
-def _hint(output_dir):
-    """Returns what an interrupted run says of its output directory."""
-    if output_dir:
-        directory = pathlib.Path(output_dir).expanduser()
-        for place in (directory, directory / ".new_run"):
-            if any(place.glob("checkpoints/checkpoint-*.json")):
-                return "; go on with it by --resume"
-    return ""
-
-
 def _fail(message):
     console.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
 
 
-def _help(flag_values, names):
-    lines = [_USAGE]
-    for name in names:
+def _help(chosen, flag_values):
+    verbs = [f"  tf-pflego {verb:<12} {what}" for verb, what in VERBS.items()]
+    lines = [chosen.USAGE, "", *verbs, "", "flags:"]
+    for name in chosen.flag_names():
         flag = flag_values[name]
         default = "" if flag.default in (None, "") else f" (default {flag.default})"
         lines.append(f"  --{name}\n      {flag.help}{default}")

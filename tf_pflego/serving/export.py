@@ -14,14 +14,15 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import durable
+from tf_pflego.core import durable, leftovers, values
 from tf_pflego.serving.personal_model import PersonalModel
+from tf_pflego.serving.served_client import ServedClient
 from tf_pflego.training.evaluation import Evaluation
 
 FORMATS = ("savedmodel", "keras", "tflite")
@@ -30,61 +31,51 @@ _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
 
 
 def export(
-    simulation: Any,
-    clients: Sequence[int],
+    clients: Iterable[ServedClient],
     output_dir: str | os.PathLike,
     format: str = "savedmodel",
-    name: str | None = None,
     quantize: str = "none",
     learning: bool = True,
     on_client: Callable[[dict], None] | None = None,
+    **about: Any,
 ) -> list[dict[str, Any]]:
     """Writes the models of some clients, each to a file of its own.
 
     Args:
-      simulation: The `Simulation`, for example that of `load_run(...).simulation()`.
-      clients: The clients' ids.
+      clients: The clients with what they are served; see `served_clients` and `personalize`.
       output_dir: A directory that does not exist yet or is empty.
       format: One of `FORMATS`.
-      name: Which of the models that the algorithm serves; None for the first.
       quantize: How TFLite files hold the weights that do not learn on: none (as they are),
         float16 or int8.
       learning: Whether SavedModel and TFLite files have what lets them learn on.
       on_client: Called with each client's entry when its file is written.
+      **about: What else clients.json says.
 
     Returns:
       The entries of clients.json.
 
     Raises:
-      ValueError: There is no such client, format or model, or it cannot be exported in this way;
-        the message says why.
+      ValueError: There is no such format, or a client cannot be exported in this way; the message
+        says why.
       FileExistsError: The directory is not empty.
     """
-    _refuse_other("format", format, FORMATS)
-    _refuse_other("quantize", quantize, QUANTIZATIONS)
+    values.one_of("format", format, FORMATS)
+    values.one_of("quantize", quantize, QUANTIZATIONS)
     if quantize != "none" and format != "tflite":
         raise ValueError(
-            f"`quantize` must be none for {format}; got {quantize}. Choose `format` tflite."
+            f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
         )
-    entries = []
+    write, entries = _WRITERS[format], []
     with new_directory(output_dir) as directory:
         for client in clients:
-            path = directory / f"client_{client}{_SUFFIXES[format]}"
-            write = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}[format]
-            probabilities = write(simulation, client, name, path, quantize, learning)
-            entries.append(_entry(simulation, client, name, path, probabilities))
+            path = directory / f"client_{client.number}{_SUFFIXES[format]}"
+            probabilities = write(client, path, quantize, learning)
+            entries.append(_entry(client, path, probabilities))
             if on_client is not None:
                 on_client(entries[-1])
-        about = {
-            "algorithm": simulation.algorithm.name,
-            "model": name or next(iter(simulation.algorithm.served)),
-            "round": simulation.round_number,
-            "format": format,
-            "quantize": quantize,
-            "clients": entries,
-        }
+        content = {**about, "format": format, "quantize": quantize, "clients": entries}
         with durable.batch() as files:
-            files.json(directory / "clients.json", about)
+            files.json(directory / "clients.json", content)
     return entries
 
 
@@ -116,25 +107,6 @@ def chosen_clients(which: str, evaluation: Callable[[], Evaluation]) -> list[int
     return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
 
 
-def personal_model(simulation: Any, client: int, name: str | None = None) -> PersonalModel:
-    """Returns a client's model as functions, before it is written.
-
-    Raises:
-      ValueError: There is no such client or model, or the algorithm serves something else than
-        body and head.
-    """
-    # This checks the client, the name, and that it is a model of body and head.
-    keras_model = simulation.client_model(client, name)
-    served = simulation.algorithm.served[name or next(iter(simulation.algorithm.served))]
-    return PersonalModel(
-        simulation.algorithm.model,
-        simulation.served_weights(client, name),
-        keras_model.class_names,
-        simulation.data.train.examples.dtype,
-        served.personalize,
-    )
-
-
 @contextlib.contextmanager
 def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Gives a directory to write in, which takes the name `path` when all went well."""
@@ -145,37 +117,45 @@ def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
             "`output_dir`."
         )
     partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+
+    def remove():
+        shutil.rmtree(partial, ignore_errors=True)
+
+    remove()
     partial.mkdir(parents=True)
+    leftovers.add(remove)
     try:
         yield partial
         if path.exists():
             path.rmdir()
         partial.rename(path)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        leftovers.forget(remove)
+        remove()
 
 
-def _saved_model(simulation, client, name, path, quantize, learning):
-    model = personal_model(simulation, client, name)
+def _saved_model(client, path, quantize, learning):
+    model = client.personal_model()
     with _quiet():
         tf.saved_model.save(model, str(path), signatures=model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
     return lambda examples: serve(examples=tf.constant(examples))["probabilities"].numpy()
 
 
-def _keras(simulation, client, name, path, quantize, learning):
-    simulation.client_model(client, name).save(path)
+def _keras(client, path, quantize, learning):
+    client.keras_model().save(path)
     model = tf.keras.models.load_model(path, compile=False)
     return lambda examples: model(examples, training=False).numpy()
 
 
-def _tflite(simulation, client, name, path, quantize, learning):
-    model = personal_model(simulation, client, name)
-    path.write_bytes(tflite_of(model, quantize, learning))
+def _tflite(client, path, quantize, learning):
+    path.write_bytes(tflite_of(client.personal_model(), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
     return lambda examples: runner(examples=examples)["probabilities"]
+
+
+_WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
 
 
 def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = True) -> bytes:
@@ -205,22 +185,19 @@ def _saved(model, functions):
         yield directory
 
 
-def _entry(simulation, client, name, path, probabilities):
+def _entry(client, path, probabilities):
     """Returns what clients.json says of a client, whose file is tested here."""
-    examples, labels = simulation.data.test.of(client)
-    model = simulation.client_model(client, name)
-    expected = model(examples, training=False).numpy()
-    found = probabilities(examples)
+    expected, found = client.probabilities(), probabilities(client.test_examples)
     accuracy = {
-        key: float(np.mean(np.argmax(of, axis=1) == labels))
+        key: float(np.mean(np.argmax(of, axis=1) == client.test_labels))
         for key, of in (("test_accuracy_of_run", expected), ("test_accuracy", found))
     }
     return {
-        "client": int(client),
+        "client": client.number,
         "file": path.name,
         "bytes": size_of(path),
-        "classes": list(model.class_names),
-        "test_examples": len(labels),
+        "classes": list(client.class_names),
+        "test_examples": len(client.test_labels),
         **accuracy,
         "largest_difference": float(np.abs(found - expected).max()),
     }
@@ -248,10 +225,3 @@ def _quiet():
             # TensorFlow Lite writes to it from C++, where no Python logger sees it.
             os.dup2(nowhere.fileno(), 2)
         yield
-
-
-def _refuse_other(name, value, allowed):
-    if value not in allowed:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(allowed)}; got {value!r}. Choose one of them."
-        )

@@ -1,0 +1,88 @@
+"""A client and all that belongs to what it is served: what an export writes."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import Weights
+from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.models.personalization import Rule
+from tf_pflego.models.split import SplitModel
+from tf_pflego.serving.client_models import assemble, names_of_outputs
+from tf_pflego.serving.personal_model import PersonalModel
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedClient:
+    """What one client is served with.
+
+    Attributes:
+      number: The client's id.
+      model: The split model of the run.
+      weights: Body and head.
+      class_names: The classes that it predicts among.
+      test_examples: [n, ...] as the data have them.
+      test_labels: [n] int32.
+      rule: How it learns on; see `Served.personalize`.
+    """
+
+    number: int
+    model: SplitModel
+    weights: Weights
+    class_names: tuple[str, ...]
+    test_examples: np.ndarray
+    test_labels: np.ndarray
+    rule: Rule | None
+
+    def personal_model(self) -> PersonalModel:
+        """Returns the client's model as functions with signatures."""
+        dtype = self.test_examples.dtype
+        return PersonalModel(self.model, self.weights, self.class_names, dtype, self.rule)
+
+    def keras_model(self) -> "tf.keras.Model":
+        """Returns the client's model as `Simulation.client_model` does."""
+        return assemble(
+            self.model.keras_body(self.weights.theta),
+            np.asarray(self.weights.head)[: len(self.class_names)],
+            self.model.example_shape,
+            self.test_examples.dtype,
+            self.class_names,
+        )
+
+    def probabilities(self) -> np.ndarray:
+        """Returns [n, K] what the run predicts for the test examples."""
+        count = len(self.class_names)
+        examples = copied_as_model_inputs(tf.constant(self.test_examples))
+        logits = self.model.predict(self.weights, examples, tf.constant(count))
+        return tf.nn.softmax(logits[:, :count]).numpy()
+
+
+def served_clients(
+    simulation: Any, clients: Iterable[int], name: str | None = None
+) -> Iterator[ServedClient]:
+    """Yields what clients of a simulation are served with now.
+
+    Args:
+      simulation: The `Simulation`.
+      clients: The clients' ids.
+      name: Which of the models that the algorithm serves; None for the first.
+
+    Raises:
+      ValueError: There is no such client or model, or the algorithm serves something else than
+        body and head.
+    """
+    model, data = simulation.algorithm.model, simulation.data
+    for client in clients:
+        weights = simulation.served_weights(client, name)
+        served = simulation.algorithm.served[name or next(iter(simulation.algorithm.served))]
+        if not isinstance(weights, Weights) or served.predict != model.predict:
+            raise ValueError(
+                "a model that is served must be a body and a head, to be exported; that of "
+                f"{simulation.algorithm.name} is not. Use `served_weights` and its `predict`."
+            )
+        names = names_of_outputs(model, data, client)
+        test = data.test.of(client)
+        yield ServedClient(int(client), model, weights, names, *test, served.personalize)

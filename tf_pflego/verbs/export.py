@@ -1,0 +1,98 @@
+"""Writes clients' models of a run to files that are used without this package."""
+
+import dataclasses
+import functools
+
+from tf_pflego import config, console, stored_run
+from tf_pflego.core import settings, temporary
+from tf_pflego.core.settings import setting
+from tf_pflego.interruption import Interruption
+from tf_pflego.serving import export as export_lib
+from tf_pflego.serving.served_client import served_clients
+from tf_pflego.serving.shared_body import export_shared_body
+
+USAGE = "usage: tf-pflego export --run=DIR --output_dir=DIR [--clients=3,7|all|worst:10] ..."
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """What is exported, and how."""
+
+    run: str = setting("", "output directory of the run", is_path=True)
+    output_dir: str = setting("", "a new directory for the files", is_path=True)
+    clients: str = setting(
+        "all", "which clients: their numbers such as 3,7, or all, or worst:10, the least accurate"
+    )
+    format: str = setting(
+        "savedmodel",
+        "SavedModel and TFLite learn on, Keras only serves",
+        choices=export_lib.FORMATS,
+    )
+    model: str = setting("", "which of the models that the method serves; empty for the first")
+    shared_body: bool = setting(
+        False, "write the body once, and the heads as one array, for thousands of clients"
+    )
+    learning: bool = setting(True, "write what lets SavedModel and TFLite files learn on")
+    quantize: str = setting(
+        "none",
+        "how TFLite holds the weights that do not learn on; the accuracy before and after is shown",
+        choices=export_lib.QUANTIZATIONS,
+    )
+    data_dir: str = setting(
+        "", "TFDS data directory; empty for the one that the run had", is_path=True
+    )
+
+    def __post_init__(self):
+        settings.check(self)
+        for name in ("run", "output_dir"):
+            if not getattr(self, name):
+                raise ValueError(f"`{name}` must name a directory; got nothing. Give `{name}`.")
+        if self.shared_body and (self.format != "savedmodel" or self.quantize != "none"):
+            raise ValueError(
+                "`shared_body` must be used with `format='savedmodel'` and `quantize='none'`; got "
+                f"{self.format} and {self.quantize}. Leave these out."
+            )
+
+
+define_flags = functools.partial(config.define_options, ExportOptions)
+flag_names = functools.partial(config.option_names, ExportOptions)
+
+
+def run(flag_values, interruption: Interruption) -> None:
+    """Exports, and shows a line per client."""
+    options = config.options_from(ExportOptions, flag_values)
+    with (
+        temporary.own_directory(),
+        stored_run.load_run(options.run, options.data_dir or None) as stored,
+        stored.simulation("in_process") as simulation,
+    ):
+        interruption.check()
+        clients = export_lib.chosen_clients(
+            options.clients, lambda: simulation.evaluate(train_loss=False)
+        )
+        name = options.model or None
+        if options.shared_body:
+            content = export_shared_body(simulation, clients, options.output_dir, name)
+            console.show(f"{len(content['clients'])} clients written to {options.output_dir}")
+            return
+        console.show(f"{'client':>8} {'bytes':>10} {'accuracy in the run':>20} {'of the file':>12}")
+
+        def show(entry):
+            before, after = entry["test_accuracy_of_run"], entry["test_accuracy"]
+            console.show(
+                f"{entry['client']:>8} {entry['bytes']:>10,} {before:>20.4f} {after:>12.4f}"
+            )
+            interruption.check()
+
+        export_lib.export(
+            served_clients(simulation, clients, name),
+            options.output_dir,
+            options.format,
+            options.quantize,
+            options.learning,
+            show,
+            algorithm=simulation.algorithm.name,
+            model=name or next(iter(simulation.algorithm.served)),
+            round=simulation.round_number,
+        )
+    console.show(f"written to {options.output_dir}")

@@ -1,0 +1,71 @@
+"""Lists the runs in a directory: what they are, how far they are and how accurate."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+
+from tf_pflego import config, console
+from tf_pflego.core import settings
+from tf_pflego.core.settings import setting
+from tf_pflego.interruption import Interruption
+
+USAGE = "usage: tf-pflego list [--runs=DIR]"
+
+_COLUMNS = ("run", "method", "dataset", "rounds", "accuracy")
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOptions:
+    """Where the runs are."""
+
+    runs: str = setting(
+        "runs", "directory that has the runs' directories, however deep", is_path=True
+    )
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+define_flags = functools.partial(config.define_options, ListOptions)
+flag_names = functools.partial(config.option_names, ListOptions)
+
+
+def run(flag_values, interruption: Interruption) -> None:
+    """Shows a row per run."""
+    top = pathlib.Path(config.options_from(ListOptions, flag_values).runs).expanduser()
+    if not top.is_dir():
+        raise ValueError(
+            f"`runs` must be a directory that has runs; {top} is no directory. Correct `runs`."
+        )
+    rows = [_row(path.parent, top) for path in sorted(top.rglob("config.json"))]
+    rows = [row for row in rows if row is not None]
+    if not rows:
+        console.show(f"no runs in {top}; a run is written there with --output_dir={top}/NAME")
+        return
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        cells = zip(row, widths, strict=True)
+        console.show("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+
+
+def _row(directory, top):
+    """Returns what is shown of a run; None if the directory holds none."""
+    try:
+        flags = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        about = [flags["algorithm"], flags["dataset"]]
+        wanted = int(flags["num_rounds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    done, accuracy = 0, None
+    try:
+        with open(directory / "metrics.jsonl", encoding="utf-8") as lines:
+            for line in lines:
+                record = json.loads(line)
+                done = record["round"]
+                accuracy = record.get("test_accuracy/client_mean", accuracy)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # It has not come further, or a line is being written.
+    name = str(directory.relative_to(top))
+    shown = "" if accuracy is None else f"{100 * accuracy:.2f}"
+    return [name, *about, f"{done}/{wanted}", shown]

@@ -1,0 +1,148 @@
+"""Lets clients that never took part learn on from a run, by its method's own rule."""
+
+import csv
+import dataclasses
+import functools
+import io
+import pathlib
+
+import numpy as np
+
+from tf_pflego import config, console, data, stored_run
+from tf_pflego.core import durable, settings, temporary
+from tf_pflego.core.settings import setting
+from tf_pflego.interruption import Interruption
+from tf_pflego.serving import export as export_lib
+from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
+
+USAGE = "usage: tf-pflego personalize --run=DIR --data=FILE.npz,... [--output_dir=DIR] ..."
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalizeOptions:
+    """Who learns on, and how."""
+
+    run: str = setting("", "output directory of the run", is_path=True)
+    data: str = setting(
+        "",
+        "a file for each new client, with commas between: .npz with the arrays train_examples, "
+        "train_labels, test_examples and test_labels; examples as the run's data, labels the "
+        "numbers of the dataset's classes",
+    )
+    steps: int = setting(50, "steps over all examples", at_least=0)
+    learning_rate: float | str = setting(
+        AUTO,
+        "learning rate of the steps; methods that train the whole network need a number",
+        above=0,
+        words=(AUTO,),
+    )
+    model: str = setting("", "which of the models that the method serves; empty for the first")
+    shots: str = setting(
+        "1,5,10,all", "how many examples of each class the clients are given; each is a row"
+    )
+    draws: int = setting(5, "how many times these are drawn", at_least=1)
+    seed: int = setting(0, "seed of the draws", at_least=0)
+    output_dir: str = setting(
+        "", "a new directory for the clients' models and the table; empty for none", is_path=True
+    )
+    format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
+    data_dir: str = setting(
+        "", "TFDS data directory; empty for the one that the run had", is_path=True
+    )
+
+    def __post_init__(self):
+        settings.check(self)
+        for name in ("run", "data"):
+            if not getattr(self, name):
+                raise ValueError(f"`{name}` must be given; got nothing. Give `{name}`.")
+        _shots_of(self.shots)
+
+
+define_flags = functools.partial(config.define_options, PersonalizeOptions)
+flag_names = functools.partial(config.option_names, PersonalizeOptions)
+
+
+def run(flag_values, interruption: Interruption) -> None:
+    """Shows how accurate the new clients become, and exports their models."""
+    options = config.options_from(PersonalizeOptions, flag_values)
+    with (
+        temporary.own_directory(),
+        stored_run.load_run(options.run, options.data_dir or None) as stored,
+        stored.simulation("in_process") as simulation,
+    ):
+        interruption.check()
+        clients = _clients_of(options.data.split(","), simulation.data)
+        new = NewClients(
+            simulation, clients, options.steps, options.learning_rate, options.model or None
+        )
+        console.show(f"{clients.num_clients} new clients learn on: {new.learns}")
+        console.show("examples per class  draws   before    after       +-")
+        results = []
+        for shots in _shots_of(options.shots):
+            results += new.curve([shots], options.draws, options.seed)
+            one = results[-1]
+            console.show(
+                f"{one.shots:>18} {one.draws:>6} {one.before:>8.4f} {one.mean:>8.4f} "
+                f"{one.deviation:>8.4f}"
+            )
+            interruption.check()
+        if options.output_dir:
+            export_lib.export(
+                new.learnt(),
+                options.output_dir,
+                options.format,
+                algorithm=simulation.algorithm.name,
+                round=simulation.round_number,
+                steps=options.steps,
+                learning_rate=options.learning_rate,
+            )
+            _write_table(pathlib.Path(options.output_dir).expanduser() / "shots.csv", results)
+            console.show(f"written to {options.output_dir}")
+
+
+def _shots_of(text):
+    found = []
+    for part in text.split(","):
+        if part != ALL and not (part.isdecimal() and 0 < int(part) < 10**9):
+            raise ValueError(
+                f"`shots` must be numbers of examples, or all, with commas between; got {text!r}. "
+                "Write e.g. `shots='1,5,all'`."
+            )
+        found.append(part if part == ALL else int(part))
+    return found
+
+
+def _clients_of(paths, of_run):
+    """Returns the clients whose arrays are in some files, as those of the run are."""
+    train, test = [], []
+    names = ("train_examples", "train_labels", "test_examples", "test_labels")
+    for path in paths:
+        try:
+            with np.load(pathlib.Path(path).expanduser(), allow_pickle=False) as arrays:
+                held = [arrays[name] for name in names]
+        except Exception as error:
+            # Of what is no such file NumPy and zipfile raise errors of many kinds.
+            raise ValueError(
+                f"`data` must name .npz files with the arrays {', '.join(names)}; {path} cannot be "
+                f"read as one ({' '.join(str(error).split())}). Correct the path, or write it with "
+                "`numpy.savez`."
+            ) from error
+        train.append(held[:2])
+        test.append(held[2:])
+    is_global = of_run.label_space == "global"
+    return data.from_arrays(
+        train,
+        test,
+        label_space=of_run.label_space,
+        num_classes=int(of_run.num_classes.max()) if is_global else None,
+        class_names=of_run.class_names,
+    )
+
+
+def _write_table(path, results):
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(ShotResult._fields)
+    writer.writerows(results)
+    with durable.batch() as files, files.open(path) as stream:
+        stream.write(text.getvalue().encode())

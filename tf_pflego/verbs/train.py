@@ -1,0 +1,47 @@
+"""Trains a method, as its flags describe the run."""
+
+import pathlib
+import time
+
+from tf_pflego import command_line, config, console, engines, experiment
+from tf_pflego.core import temporary
+from tf_pflego.interruption import Interruption
+from tf_pflego.metrics import result_table
+
+USAGE = (
+    "usage: tf-pflego [train] [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n"
+    "The same: python -m tf_pflego.main ..."
+)
+
+define_flags = config.define_flags
+flag_names = config.flag_names
+
+
+def run(flag_values, interruption: Interruption) -> None:
+    """Runs what the flags describe, and shows its table."""
+    run_config, hyper_parameters, unused = config.from_flags(flag_values)
+    for line in unused:
+        console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
+    interruption.hint = lambda: _hint(run_config.output_dir)
+    engines.prepare_process(run_config.clients_per_round)
+    started = time.monotonic()
+    with temporary.own_directory():
+        summary = experiment.run(run_config, between_steps=interruption.check, **hyper_parameters)
+    seconds = time.monotonic() - started
+    title = (
+        f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
+        f"{summary['round']} rounds, {seconds:.0f} s"
+    )
+    console.show(result_table(summary, title))
+    if run_config.output_dir:
+        console.show(f"written to {run_config.output_dir}")
+
+
+def _hint(output_dir):
+    """Returns what an interrupted run says of its output directory."""
+    if output_dir:
+        directory = pathlib.Path(output_dir).expanduser()
+        for place in (directory, directory / ".new_run"):
+            if any(place.glob("checkpoints/checkpoint-*.json")):
+                return "; go on with it by --resume"
+    return ""
