@@ -48,7 +48,7 @@ class StoredRun:
         if not (self.path / "config.json").is_file():
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(
-                f"`directory` must be the output directory of a run; {self.path} {what}. Give what "
+                f"`run` must be the output directory of a run; {self.path} {what}. Give what "
                 "the run was given as --output_dir."
             )
         self.configuration = self._json("config.json")

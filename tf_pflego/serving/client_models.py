@@ -188,12 +188,12 @@ def assemble(
     model.class_lookup = layers.StringLookup(
         vocabulary=list(class_names), num_oov_indices=0, invert=True, name=CLASS_NAMES
     )
-    _forget_eager_initializers()
+    forget_eager_initializers()
     model.class_names = class_names
     return model
 
 
-def _forget_eager_initializers():
+def forget_eager_initializers():
     """Takes out of the default graph what TensorFlow notes there for a table that is made eagerly.
 
     It is None, and brings up a warning whenever a graph is exported later.

@@ -21,8 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import durable, leftovers, values
+from tf_pflego.serving.client_models import forget_eager_initializers
 from tf_pflego.serving.personal_model import PersonalModel
-from tf_pflego.serving.served_client import ServedClient
+from tf_pflego.serving.served_client import ServedClient, served_clients
 from tf_pflego.training.evaluation import Evaluation
 
 FORMATS = ("savedmodel", "keras", "tflite")
@@ -77,6 +78,45 @@ def export(
         with durable.batch() as files:
             files.json(directory / "clients.json", content)
     return entries
+
+
+def export_clients(
+    simulation: Any,
+    clients: Iterable[int],
+    output_dir: str | os.PathLike,
+    format: str = "savedmodel",
+    name: str | None = None,
+    quantize: str = "none",
+    learning: bool = True,
+    on_client: Callable[[dict], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Writes the models of some clients of a simulation, as they would be served now.
+
+    Args:
+      simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
+      clients: The clients' ids.
+      output_dir: As in `export`, like the others below.
+      format: One of `FORMATS`.
+      name: Which of the models that the algorithm serves; None for the first.
+      quantize: One of `QUANTIZATIONS`.
+      learning: Whether the files learn on.
+      on_client: Called with each client's entry.
+
+    Returns:
+      The entries of clients.json: for each client the file, its size, the classes, and the test
+      accuracy in the run and of the file.
+    """
+    return export(
+        served_clients(simulation, clients, name),
+        output_dir,
+        format,
+        quantize,
+        learning,
+        on_client,
+        algorithm=simulation.algorithm.name,
+        model=name or next(iter(simulation.algorithm.served)),
+        round=simulation.round_number,
+    )
 
 
 def chosen_clients(which: str, evaluation: Callable[[], Evaluation]) -> list[int]:
@@ -145,6 +185,7 @@ def _saved_model(client, path, quantize, learning):
 def _keras(client, path, quantize, learning):
     client.keras_model().save(path)
     model = tf.keras.models.load_model(path, compile=False)
+    forget_eager_initializers()
     return lambda examples: model(examples, training=False).numpy()
 
 

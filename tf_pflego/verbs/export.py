@@ -8,7 +8,6 @@ from tf_pflego.core import settings, temporary
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
-from tf_pflego.serving.served_client import served_clients
 from tf_pflego.serving.shared_body import export_shared_body
 
 USAGE = "usage: tf-pflego export --run=DIR --output_dir=DIR [--clients=3,7|all|worst:10] ..."
@@ -84,15 +83,14 @@ def run(flag_values, interruption: Interruption) -> None:
             )
             interruption.check()
 
-        export_lib.export(
-            served_clients(simulation, clients, name),
+        export_lib.export_clients(
+            simulation,
+            clients,
             options.output_dir,
             options.format,
+            name,
             options.quantize,
             options.learning,
             show,
-            algorithm=simulation.algorithm.name,
-            model=name or next(iter(simulation.algorithm.served)),
-            round=simulation.round_number,
         )
     console.show(f"written to {options.output_dir}")

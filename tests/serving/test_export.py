@@ -1,0 +1,305 @@
+"""Exported models serve and learn on as the run's clients do, with TensorFlow alone."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core.algorithm import Client
+from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.models.personalization import network_rule
+from tf_pflego.serving import shared_body
+from tf_pflego.serving.export import chosen_clients, new_directory, tflite_of
+from tf_pflego.serving.served_client import served_clients
+from tf_pflego.training import Evaluation
+
+STEPS, RATE = 15, 0.1
+# What a program that has TensorFlow alone does with the files: it serves, learns on, and serves.
+ALONE = """
+import json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np, tensorflow as tf
+directory, data = sys.argv[1], np.load(sys.argv[2])
+steps, rate = int(sys.argv[3]), float(sys.argv[4])
+found = {}
+for entry in json.load(open(directory + "/clients.json"))["clients"]:
+    client, path = entry["client"], directory + "/" + entry["file"]
+    test, train, labels = (data[f"{name}_{client}"] for name in ("test", "train", "labels"))
+    learnt = f"{path}.learnt"
+    if path.endswith(".keras"):
+        found[f"serve_{client}"] = tf.keras.models.load_model(path, compile=False).predict(test)
+        continue
+    if path.endswith(".tflite"):
+        interpreter = tf.lite.Interpreter(path)
+        def call(name, **values):
+            values = {k: np.array(v, np.bytes_) if k == "path" else v for k, v in values.items()}
+            return interpreter.get_signature_runner(name)(**values)
+    else:
+        model = tf.saved_model.load(path)
+        def call(name, **values):
+            values = {key: tf.constant(value) for key, value in values.items()}
+            return {k: v.numpy() for k, v in model.signatures[name](**values).items()}
+    found[f"serve_{client}"] = call("serve", examples=test)["probabilities"]
+    found[f"names_{client}"] = call("class_names")["class_names"].astype(bytes)
+    given = {"steps": np.int32(steps), "learning_rate": np.float32(rate)}
+    losses = call("personalize", examples=train, labels=labels, **given)
+    found[f"losses_{client}"] = [losses["loss_before"], losses["loss_after"]]
+    found[f"after_{client}"] = call("serve", examples=test)["probabilities"]
+    call("save", path=learnt)
+    names = [name for name, _ in tf.train.list_variables(learnt)]
+    head = tf.train.load_variable(learnt, names[-1])
+    found[f"head_{client}"] = head
+    call("personalize", examples=train, labels=labels, **given)
+    call("restore", path=learnt)
+    found[f"restored_{client}"] = call("serve", examples=test)["probabilities"]
+assert not [name for name in sys.modules if name.startswith("tf_pflego")]
+np.savez(sys.argv[5], **found)
+"""
+
+
+def learnt(client, examples, labels, steps=STEPS, rate=RATE):
+    """Returns what the run's own rule makes of a client's weights."""
+    rule = network_rule(client.model) if client.rule is None else client.rule
+    own = Client(
+        copied_as_model_inputs(tf.constant(examples)),
+        tf.constant(labels),
+        tf.constant(len(labels)),
+        tf.constant(len(client.class_names)),
+        tf.constant(1.0),
+        tf.zeros([2], tf.int32),
+    )
+    weights = tf.nest.map_structure(tf.convert_to_tensor, client.weights)
+    return rule(weights, own, tf.constant(steps), tf.constant(rate))
+
+
+def probabilities(client, weights):
+    count = len(client.class_names)
+    logits = client.model.predict(
+        weights, copied_as_model_inputs(tf.constant(client.test_examples)), tf.constant(count)
+    )
+    return tf.nn.softmax(logits[:, :count]).numpy()
+
+
+@pytest.fixture(scope="module", name="simulation")
+def simulation_fixture():
+    simulation = simulation_of(small_cnn(), clients_of(images, class_names=list("abcdefghij")))
+    simulation.run(2)
+    return simulation
+
+
+@pytest.mark.parametrize("format", ["savedmodel", "tflite", "keras"])
+def test_files_serve_and_learn_on_with_tensorflow_alone(format, simulation, tmp_path):
+    entries = pfl.export_clients(simulation, [0, 1], tmp_path / "models", format)
+    given, tolerance = {}, 1e-5 if format == "tflite" else 1e-6
+    clients = list(served_clients(simulation, [0, 1]))
+    for client in clients:
+        examples, labels = simulation.data.train.of(client.number)
+        given[f"train_{client.number}"], given[f"labels_{client.number}"] = examples, labels
+        given[f"test_{client.number}"] = client.test_examples
+    np.savez(tmp_path / "data.npz", **given)
+    script, found = tmp_path / "alone.py", tmp_path / "found.npz"
+    script.write_text(ALONE)
+    paths = [tmp_path / "models", tmp_path / "data.npz", STEPS, RATE, found]
+    command = [sys.executable, script, *paths]
+    result = subprocess.run(
+        map(str, command), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    found = np.load(found)
+    for client, entry in zip(clients, entries, strict=True):
+        number = client.number
+        assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
+        np.testing.assert_allclose(
+            found[f"serve_{number}"], client.probabilities(), rtol=0, atol=tolerance
+        )
+        if format == "keras":
+            continue
+        assert [name.decode() for name in found[f"names_{number}"]] == entry["classes"]
+        expected = learnt(client, given[f"train_{number}"], given[f"labels_{number}"])
+        rows = len(client.class_names)
+        np.testing.assert_allclose(found[f"head_{number}"], expected.head[:rows], atol=1e-5)
+        np.testing.assert_allclose(
+            found[f"after_{number}"], probabilities(client, expected), atol=1e-5
+        )
+        assert np.abs(found[f"after_{number}"] - found[f"serve_{number}"]).max() > 1e-3
+        np.testing.assert_array_equal(found[f"restored_{number}"], found[f"after_{number}"])
+        before, after = found[f"losses_{number}"]
+        assert after < before
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_of_every_method_each_model_serves_and_learns_on(name):
+    with simulation_of(small_cnn(), clients_of(images), name) as simulation:
+        simulation.run_round()
+        for served in simulation.algorithm.served:
+            (client,) = served_clients(simulation, [1], served)
+            model = client.personal_model()
+            functions = model.signatures()
+            test = tf.constant(client.test_examples)
+            found = functions["serve"](examples=test)["probabilities"]
+            np.testing.assert_allclose(found, client.probabilities(), atol=1e-6)
+            examples, labels = simulation.data.train.of(1)
+            functions["personalize"](
+                examples=tf.constant(examples),
+                labels=tf.constant(labels),
+                steps=tf.constant(3),
+                learning_rate=tf.constant(RATE),
+            )
+            expected = learnt(client, examples, labels, 3)
+            found = functions["serve"](examples=test)["probabilities"]
+            np.testing.assert_allclose(found, probabilities(client, expected), atol=1e-5)
+            moves = any(
+                not np.array_equal(a, b)
+                for a, b in zip(expected.theta, client.weights.theta, strict=True)
+            )
+            assert moves == (model.learns == "network")
+
+
+def functions_of(simulation):
+    (client,) = served_clients(simulation, [1])
+    return client, client.personal_model().signatures()
+
+
+def personalize(functions, examples, labels, steps=5, rate=RATE):
+    return functions["personalize"](
+        examples=tf.constant(examples),
+        labels=tf.constant(labels),
+        steps=tf.constant(steps),
+        learning_rate=tf.constant(rate),
+    )
+
+
+def test_a_label_that_the_client_has_not_is_refused(simulation):
+    _, functions = functions_of(simulation)
+    examples, labels = simulation.data.train.of(1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be below 3"):
+        personalize(functions, examples, labels + 1)
+
+
+def test_numbers_that_are_not_finite_leave_the_model_as_it_is():
+    def table(count):
+        return np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+
+    with simulation_of(pfl.mlp((4,), seed=0), clients_of(table)) as simulation:
+        client, functions = functions_of(simulation)
+        examples, labels = simulation.data.train.of(1)
+        personalize(functions, np.full_like(examples, np.nan), labels)
+        found = functions["serve"](examples=tf.constant(client.test_examples))["probabilities"]
+        np.testing.assert_allclose(found, client.probabilities(), atol=1e-6)
+
+
+@pytest.mark.parametrize("quantize", ["float16", "int8"])
+def test_quantised_files_are_smaller_and_as_accurate(quantize, digits_dir, tmp_path):
+    digits = pfl.load_dataset("digits", digits_dir)
+    labels = digits.train.labels, digits.test.labels
+    partition = pfl.round_robin(*labels, 5, classes_per_client=3, num_classes=10, seed=0)
+    clients = pfl.federate(digits, partition)
+    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), 3)
+    algorithm = pfl.build_algorithm("pflego", model, client_learning_rate="auto")
+    with pfl.Simulation(algorithm, clients, pfl.Participation(5, 5), "in_process") as simulation:
+        simulation.run(30)
+        (entry,) = pfl.export_clients(
+            simulation, [0], tmp_path / "small", "tflite", quantize=quantize
+        )
+        (client,) = served_clients(simulation, [0])
+    assert entry["bytes"] < 0.8 * len(tflite_of(client.personal_model()))
+    assert entry["test_accuracy_of_run"] > 0.8
+    assert abs(entry["test_accuracy"] - entry["test_accuracy_of_run"]) <= 0.02
+    assert entry["largest_difference"] > 0
+
+
+def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):
+    """The lines of the module's docstring, which the documentation shows, read what was written."""
+    pfl.export_shared_body(simulation, [1, 0], tmp_path / "shared")
+    lines = shared_body.__doc__.split("alone reads all of it:\n")[1]
+    lines = "\n".join(line.removeprefix("    ") for line in lines.splitlines())
+    lines = lines.replace("DIR", str(tmp_path / "shared"))
+    for client in served_clients(simulation, [0, 1]):
+        code = lines.replace('["7"]', f'["{client.number}"]')
+        variables = {"tf": tf, "np": np, "json": json, "examples": client.test_examples}
+        exec(code, variables)
+        expected = client.probabilities()
+        found = variables["found"]["probabilities"].numpy()
+        np.testing.assert_allclose(found[:, : expected.shape[1]], expected, atol=1e-6)
+        assert not found[:, expected.shape[1] :].any()
+        wanted = np.array(client.class_names)[np.argmax(expected, axis=1)]
+        np.testing.assert_array_equal(variables["names"], wanted)
+    size = 4 * sum(leaf.size for leaf in simulation.algorithm.model.initial_theta)
+    heads = np.load(tmp_path / "shared" / "heads.npy")
+    variables = tmp_path / "shared" / "body" / "variables"
+    held = sum(path.stat().st_size for path in variables.iterdir())
+    assert size < held < size + 1000
+    assert heads.shape == (2, 3, simulation.algorithm.model.num_features + 1)
+
+
+def test_a_shared_body_learns_on(simulation, tmp_path):
+    pfl.export_shared_body(simulation, [0, 1], tmp_path / "shared")
+    learn = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures["personalize"]
+    heads = np.load(tmp_path / "shared" / "heads.npy")
+    for client in served_clients(simulation, [0, 1]):
+        examples, labels = simulation.data.train.of(client.number)
+        rows = len(client.class_names)
+        found = learn(
+            examples=tf.constant(examples),
+            labels=tf.constant(labels),
+            head=tf.constant(heads[client.number]),
+            num_classes=tf.constant(rows),
+            steps=tf.constant(STEPS),
+            learning_rate=tf.constant(RATE),
+        )
+        expected = learnt(client, examples, labels)
+        np.testing.assert_allclose(found["head"][:rows], expected.head[:rows], atol=1e-5)
+
+
+def test_bodies_that_differ_are_not_shared(tmp_path):
+    with simulation_of(small_cnn(), clients_of(images), "local") as simulation:
+        simulation.run_round()
+        with pytest.raises(ValueError, match=r"client 1's differs from client 0's, as local"):
+            pfl.export_shared_body(simulation, [0, 1], tmp_path / "shared")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "onnx"}, "`format` must be one of savedmodel, keras, tflite"),
+        ({"quantize": "int4", "format": "tflite"}, "`quantize` must be one of none, float16, int8"),
+        ({"quantize": "int8"}, "must be none for savedmodel; got int8"),
+        ({"clients": [2]}, r"in \[0, 2\)"),
+        ({"name": "own"}, "`name` must be one of personalized"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
+    arguments, message, simulation, tmp_path
+):
+    arguments = {"clients": [0], "output_dir": tmp_path / "models"} | arguments
+    with pytest.raises(ValueError, match=message):
+        pfl.export_clients(simulation, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_in_the_directory_stays(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="must be a new or empty directory"):
+        new_directory(tmp_path).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"), [("2", [2]), ("2,0", [2, 0]), ("all", [0, 1, 2]), ("worst:2", [1, 2])]
+)
+def test_clients_are_chosen(which, expected):
+    found = Evaluation(None, np.ones(3), np.array([9, 1, 4]), np.full(3, 10))
+    assert chosen_clients(which, lambda: found) == expected
+
+
+@pytest.mark.parametrize("which", ["", "worst", "worst:0", "worst:x", "1,1", "best:3", "1;2"])
+def test_clients_that_cannot_be_chosen_are_refused(which):
+    with pytest.raises(ValueError, match="`clients` must be numbers of clients such as 3,7"):
+        chosen_clients(which, lambda: None)

@@ -1,0 +1,72 @@
+"""Clients that never took part learn on by each method's rule."""
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
+from tests.serving.test_export import learnt, probabilities
+from tf_pflego.algorithms import REGISTRY
+
+
+def more_images(count):
+    return np.random.default_rng(count + 1).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_they_start_from_what_is_served_and_learn_by_the_rule(name):
+    with simulation_of(small_cnn(), clients_of(images), name) as simulation:
+        simulation.run_round()
+        clients = clients_of(more_images, labels=((5, 9), (9, 2)))
+        start = pfl.NewClients(simulation, clients, steps=0, learning_rate=0.1)
+        moved = pfl.NewClients(simulation, clients, steps=4, learning_rate=0.1)
+        for before, after in zip(start.learnt(), moved.learnt(), strict=True):
+            expected = learnt(before, *clients.train.of(before.number), 4)
+            np.testing.assert_allclose(
+                after.probabilities(), probabilities(before, expected), atol=1e-5
+            )
+            head = np.asarray(before.weights.head)
+            assert not np.array_equal(head, np.asarray(after.weights.head))
+
+
+@pytest.fixture(scope="module", name="simulation")
+def simulation_fixture():
+    return simulation_of(small_cnn(), clients_of(images))
+
+
+def test_the_curve_has_few_examples_of_each_class(simulation):
+    """With as many examples as there are, a draw changes nothing; with one it does."""
+    clients = clients_of(more_images)
+    new = pfl.NewClients(simulation, clients, steps=20)
+    one, four, every = new.curve([1, 4, "all"], draws=4, seed=3)
+    assert (one.shots, one.draws, every.draws) == (1, 4, 1)
+    assert four.mean == every.mean and four.deviation == every.deviation == 0
+    assert one.deviation > 0
+    assert one.before == four.before
+    assert new.curve([1], draws=4, seed=3) == [one]
+    assert new.curve([1], draws=4, seed=4) != [one]
+    hits = [
+        np.mean(np.argmax(client.probabilities(), axis=1) == client.test_labels)
+        for client in new.learnt()
+    ]
+    assert every.mean == pytest.approx(np.mean(hits))
+
+
+def test_the_automatic_rate_is_refused_where_the_network_moves():
+    with (
+        simulation_of(small_cnn(), clients_of(images), "pgfed") as simulation,
+        pytest.raises(ValueError, match="must be a number for pgfed, whose clients train the wh"),
+    ):
+        pfl.NewClients(simulation, clients_of(more_images))
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (clients_of(lambda n: np.zeros((n, 5), np.uint8)), r"uint8 of shape \(6, 6, 1\); got"),
+        (clients_of(more_images, labels=((1, 2, 3, 4),) * 2), "at most 3 classes, the rows of"),
+    ],
+)
+def test_clients_that_do_not_fit_are_refused(clients, message, simulation):
+    with pytest.raises(ValueError, match=message):
+        pfl.NewClients(simulation, clients)
