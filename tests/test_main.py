@@ -361,13 +361,13 @@ def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
 
 def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
     """The second round has no participant with finite numbers; the first is in a checkpoint."""
-    flags = (*SMALL, "--server_optimizer=sgd", "--server_learning_rate=1e37", "--num_rounds=5")
-    flags = (*flags, f"--output_dir={tmp_path}")
+    flags = (*SMALL, "--server_optimizer=sgd", "--num_rounds=5", f"--output_dir={tmp_path}")
+    flags = (*flags, "--server_learning_rate=1e18", "--client_learning_rate=1e18")
     first = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
     assert (first.returncode, first.stdout) == (3, ""), first.stderr
     *_, last = first.stderr.strip().splitlines()
     assert last.startswith("tf_pflego: round 2: at least one participant's update must be finite")
-    assert "clients 2, 3, 5, 6. Nothing of the round is kept. Lower `client_learning_rate`" in last
+    assert "clients 2, 3, 5, 6. Nothing of the round is kept. Lower --client_learning_rate" in last
     assert (tmp_path / "checkpoints" / "checkpoint-1.json").exists()
     assert not (tmp_path / "summary.json").exists()
     held = (tmp_path / "metrics.jsonl").read_bytes()
@@ -388,5 +388,5 @@ def test_drop_outs_are_counted(digits_dir, tmp_path, capsys):
     assert json.loads((tmp_path / "summary.json").read_text())["dropped"] == dropped > 0
     assert_refused(
         in_this_process([*SMALL, "--dropout_rate=1", f"--data_dir={digits_dir}"], capsys),
-        "must be in [0, 1); got 1.0",
+        "--dropout_rate must be below 1; got 1.0",
     )

@@ -339,7 +339,7 @@ def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
         if "pflego" in line:  # The second run, since FedPer comes first.
             break
     raw = tmp_path / "runs" / "table1" / "fashion_mnist_high_pflego" / "seed0"
-    while not (raw / ".lock").exists():
+    while not (raw / "config.json").exists():
         assert running.poll() is None
         time.sleep(0.001)
     running.send_signal(signal.SIGINT)

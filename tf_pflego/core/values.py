@@ -153,8 +153,8 @@ def path(name: str, value: Any, may_be_empty: bool = True) -> str:
         wrong = "a path", "Write the current directory as `.`, if that is meant."
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", found):
         wrong = "a path of this machine", "Copy the files to a directory of this machine."
-    elif "\0" in found or not _is_utf8(found):
-        wrong = "a path of characters that UTF-8 and the file system have", f"Correct `{name}`."
+    elif "\0" in found or not _is_of_file_system(found):
+        wrong = "a path of characters that the file system has", f"Correct `{name}`."
     else:
         try:
             pathlib.Path(found).expanduser()
@@ -225,9 +225,9 @@ def _shown(value):
     return shown if len(shown) <= 60 else f"{shown[:40]}..."
 
 
-def _is_utf8(value):
+def _is_of_file_system(value):
     try:
-        value.encode()
+        os.fsencode(value)
     except UnicodeEncodeError:
         return False
     return True
