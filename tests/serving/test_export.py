@@ -296,10 +296,10 @@ def test_what_is_in_the_directory_stays(tmp_path):
 )
 def test_clients_are_chosen(which, expected):
     found = Evaluation(None, np.ones(3), np.array([9, 1, 4]), np.full(3, 10))
-    assert chosen_clients(which, lambda: found) == expected
+    assert chosen_clients(which, 3, lambda: found) == expected
 
 
 @pytest.mark.parametrize("which", ["", "worst", "worst:0", "worst:x", "1,1", "best:3", "1;2"])
 def test_clients_that_cannot_be_chosen_are_refused(which):
     with pytest.raises(ValueError, match="`clients` must be numbers of clients such as 3,7"):
-        chosen_clients(which, lambda: None)
+        chosen_clients(which, 3, lambda: None)

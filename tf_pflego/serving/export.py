@@ -119,21 +119,24 @@ def export_clients(
     )
 
 
-def chosen_clients(which: str, evaluation: Callable[[], Evaluation]) -> list[int]:
+def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evaluation]) -> list[int]:
     """Returns the clients that a text names: `3,7`, `all`, or `worst:10`, the ten least accurate.
 
     Args:
       which: The text.
+      num_clients: I.
       evaluation: Gives the statistics of all clients.
     """
     kind, _, count = which.partition(":")
     try:
-        if which != "all" and kind != "worst":
+        if which == "all":
+            return list(range(num_clients))
+        if kind != "worst":
             found = [int(client) for client in which.split(",")]
             if len(set(found)) < len(found):
                 raise ValueError
             return found
-        if kind == "worst" and int(count) < 1:
+        if int(count) < 1:
             raise ValueError
     except ValueError:
         raise ValueError(
@@ -142,8 +145,6 @@ def chosen_clients(which: str, evaluation: Callable[[], Evaluation]) -> list[int
         ) from None
     found = evaluation()
     accuracy = found.test_hits / found.test_examples
-    if which == "all":
-        return list(range(len(accuracy)))
     return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
 
 

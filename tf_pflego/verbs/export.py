@@ -67,16 +67,21 @@ def run(flag_values, interruption: Interruption) -> None:
     ):
         interruption.check()
         clients = export_lib.chosen_clients(
-            options.clients, lambda: simulation.evaluate(train_loss=False)
+            options.clients,
+            simulation.data.num_clients,
+            lambda: simulation.evaluate(train_loss=False),
         )
         name = options.model or None
         if options.shared_body:
             content = export_shared_body(simulation, clients, options.output_dir, name)
             console.show(f"{len(content['clients'])} clients written to {options.output_dir}")
             return
-        console.show(f"{'client':>8} {'bytes':>10} {'accuracy in the run':>20} {'of the file':>12}")
+        shown = []
 
         def show(entry):
+            if not shown:
+                console.show("  client      bytes  accuracy in the run  of the file")
+            shown.append(entry)
             before, after = entry["test_accuracy_of_run"], entry["test_accuracy"]
             console.show(
                 f"{entry['client']:>8} {entry['bytes']:>10,} {before:>20.4f} {after:>12.4f}"

@@ -1,0 +1,167 @@
+"""The program's verbs: what they do, and what they say when they cannot."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.test_main import SMALL, assert_refused, in_this_process, program
+
+
+@pytest.fixture(scope="module", name="run")
+def run_fixture(digits_dir, tmp_path_factory):
+    output = tmp_path_factory.mktemp("verbs") / "pflego"
+    config = pfl.RunConfig(
+        dataset="digits",
+        num_clients=10,
+        clients_per_round=4,
+        engine="in_process",
+        num_rounds=3,
+        data_dir=digits_dir,
+        output_dir=output,
+    )
+    pfl.run(config, local_steps=5)
+    return output
+
+
+def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
+    """As a program of its own: the table is all that it shows."""
+    models = tmp_path / "models"
+    result = program("export", f"--run={run}", "--clients=worst:2", f"--output_dir={models}")
+    assert (result.returncode, result.stderr) == (0, "")
+    head, *rows, last = result.stdout.splitlines()
+    assert head.split() == ["client", "bytes", "accuracy", "in", "the", "run", "of", "the", "file"]
+    assert last == f"written to {models}"
+    entries = json.loads((models / "clients.json").read_text())["clients"]
+    assert [int(row.split()[0]) for row in rows] == [entry["client"] for entry in entries]
+    with pfl.load_run(run) as stored:
+        found = stored.evaluate(train_loss=False)
+        classes = [stored.clients.class_names_of(entry["client"]) for entry in entries]
+    accuracy = found.test_hits / found.test_examples
+    assert [entry["test_accuracy"] for entry in entries] == pytest.approx(sorted(accuracy)[:2])
+    for entry, names in zip(entries, classes, strict=True):
+        assert entry["classes"] == list(names)
+        signatures = tf.saved_model.load(str(models / entry["file"])).signatures
+        assert sorted(signatures) == ["class_names", "personalize", "restore", "save", "serve"]
+
+
+def test_tflite_without_learning_is_smaller_and_needs_no_other_operations(run, tmp_path, capsys):
+    sizes = []
+    for learning in ("--learning", "--nolearning"):
+        models = tmp_path / learning.strip("-")
+        flags = ["--format=tflite", "--clients=1", learning, f"--output_dir={models}"]
+        assert in_this_process(["export", f"--run={run}", *flags], capsys).returncode == 0
+        sizes.append((models / "client_1.tflite").stat().st_size)
+        names = tf.lite.Interpreter(str(models / "client_1.tflite")).get_signature_list()
+        assert ("personalize" in names) == (learning == "--learning")
+    assert sizes[1] < sizes[0]
+
+
+def test_heads_of_all_clients_are_exported_with_one_body(run, tmp_path, capsys):
+    flags = ["--shared_body", f"--output_dir={tmp_path / 'shared'}"]
+    result = in_this_process(["export", f"--run={run}", *flags], capsys)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"10 clients written to {tmp_path / 'shared'}\n"
+    assert np.load(tmp_path / "shared" / "heads.npy").shape[:2] == (10, 2)
+
+
+def write_client(path, classes=(3, 7)):
+    digits = pfl.load_dataset("digits")
+    arrays = {}
+    for split, examples in (("train", digits.train), ("test", digits.test)):
+        rows = np.flatnonzero(np.isin(examples.labels, classes))[:60]
+        arrays[f"{split}_examples"] = examples.examples[rows]
+        arrays[f"{split}_labels"] = examples.labels[rows]
+    np.savez(path, **arrays)
+    return path
+
+
+def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
+    paths = [
+        write_client(tmp_path / f"{k}.npz", classes) for k, classes in enumerate(((3, 7), (0, 1)))
+    ]
+    output = tmp_path / "new"
+    flags = [f"--data={paths[0]},{paths[1]}", "--shots=2,all", "--draws=3", "--format=keras"]
+    result = in_this_process(
+        ["personalize", f"--run={run}", *flags, f"--output_dir={output}"], capsys
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    first, head, *_ = result.stdout.splitlines()
+    assert first == "2 new clients learn on: head"
+    assert head.split() == ["examples", "per", "class", "draws", "before", "after", "+-"]
+    with open(output / "shots.csv", newline="") as file:
+        two, every = csv.DictReader(file)
+    assert (two["shots"], two["draws"], every["shots"], every["draws"]) == ("2", "3", "all", "1")
+    assert float(every["mean"]) > float(every["before"])
+    model = tf.keras.models.load_model(output / "client_1.keras", compile=False)
+    assert model.get_layer("class_names").get_vocabulary() == ["0", "1"]
+    entries = json.loads((output / "clients.json").read_text())["clients"]
+    accuracy = np.mean([entry["test_accuracy"] for entry in entries])
+    assert accuracy == pytest.approx(float(every["mean"]))
+
+
+def test_runs_are_listed(run, tmp_path, capsys):
+    result = in_this_process(["list", f"--runs={run.parent}"], capsys)
+    head, row = result.stdout.splitlines()
+    assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]
+    assert row.split()[:4] == ["pflego", "pflego", "digits", "3/3"]
+    nothing = in_this_process(["list", f"--runs={tmp_path}"], capsys)
+    assert nothing.stdout.startswith(f"no runs in {tmp_path}")
+
+
+def test_the_version_and_help_of_each_verb(capsys):
+    assert in_this_process(["--version"], capsys).stdout == f"tf_pflego {pfl.__version__}\n"
+    for verb, flag in (("train", "--algorithm"), ("export", "--quantize"), ("list", "--runs")):
+        shown = in_this_process([verb, "--help"], capsys).stdout
+        assert shown.startswith("usage: tf-pflego")
+        assert f"\n  {flag}\n" in shown
+        for other in ("train", "export", "personalize", "list"):
+            assert f"tf-pflego {other} " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["exprt"], "a verb must be one of train, export, personalize, list, or left out"),
+        (["export"], "--run must name a directory; got nothing"),
+        (["export", "--run={run}"], "--output_dir must name a directory; got nothing"),
+        (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),
+        (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=10"], "in [0, 10)"),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=best"], "--clients must be"),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"], "must be one of person"),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--quantize=int8"], "must be none for"),
+        (
+            ["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--format=keras"],
+            "--shared_body must be used with --format=savedmodel",
+        ),
+        (["personalize", "--run={run}"], "--data must be given"),
+        (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
+        (["personalize", "--run={run}", "--data={tmp}/n", "--shots=0"], "--shots must be numbers"),
+        (["personalize", "--run={run}", "--data=x", "--learning_rate=-1"], "--learning_rate must"),
+        (["list", "--runs={tmp}/none"], "--runs must be a directory that has runs"),
+        (["list", "--rnus=x"], "a flag must be one of those that --help lists; got --rnus"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
+    arguments, expected, run, tmp_path, capsys
+):
+    arguments = [part.format(run=run, tmp=tmp_path) for part in arguments]
+    held = sorted(path.name for path in run.iterdir())
+    assert_refused(in_this_process(arguments, capsys), expected)
+    assert not list(tmp_path.iterdir())
+    assert sorted(path.name for path in run.iterdir()) == held
+
+
+def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
+    flags = [*SMALL, "--num_rounds=1", f"--data_dir={digits_dir}"]
+    named, plain = (in_this_process([*verb, *flags], capsys) for verb in (["train"], []))
+    assert named.returncode == plain.returncode == 0
+    tables = [
+        [line for line in result.stdout.splitlines() if "accuracy" in line]
+        for result in (named, plain)
+    ]
+    assert tables[0] == tables[1] != []

@@ -1,0 +1,193 @@
+"""Measures what exported models weigh and how fast they are, and writes results/exports.{json,md}.
+
+  python tools/time_exports.py [--data_dir=DIR] [--results=DIR]
+
+One client of a short PFLEGO run on Fashion-MNIST is exported in every form; 10,000 clients of
+another are exported with one body. Times are medians of calls in this process, as a program has
+them that serves a model: of a prediction for one image, and of personalising on all the client's
+training images. It takes about two minutes.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from experiments import ROOT
+
+import tf_pflego as pfl
+from tf_pflego import console
+from tf_pflego.serving.export import size_of
+
+_STEPS, _MANY = 50, 10_000
+_FORMS = {
+    "SavedModel": {"format": "savedmodel"},
+    "SavedModel, serves only": {"format": "savedmodel", "learning": False},
+    "Keras": {"format": "keras"},
+    "TFLite": {"format": "tflite"},
+    "TFLite, serves only": {"format": "tflite", "learning": False},
+    "TFLite, float16": {"format": "tflite", "quantize": "float16"},
+    "TFLite, int8": {"format": "tflite", "quantize": "int8"},
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Measures, and writes both files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data_dir", default="", help="the TFDS data directory")
+    parser.add_argument("--results", default=str(ROOT / "results"), help="where to write")
+    options = parser.parse_args(arguments)
+    console.prepare()
+    found = {"of_one_client": _of_one_client(options.data_dir), **_of_many(options.data_dir)}
+    results = pathlib.Path(options.results)
+    (results / "exports.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (results / "exports.md").write_text(page_of(found), encoding="utf-8")
+    console.show(page_of(found))
+    return 0
+
+
+def page_of(found: dict) -> str:
+    """Returns the page with the tables."""
+    rows = [
+        "| form | bytes | test accuracy | prediction, ms | personalisation, ms |",
+        "|---" * 5 + "|",
+    ]
+    for row in found["of_one_client"]:
+        times = (row["predict_ms"], row["personalize_ms"])
+        shown = ["-" if each is None else f"{each:.2f}" for each in times]
+        cells = [row["form"], f"{row['bytes']:,}", f"{100 * row['test_accuracy']:.2f}", *shown]
+        rows.append("| " + " | ".join(cells) + " |")
+    many = found["of_many_clients"]
+    return "\n".join(
+        [
+            "# What exported models weigh, and how fast they are",
+            "",
+            f"One client of Fashion-MNIST ({found['num_parameters']:,} weights of the body, "
+            f"{many['rows']} classes), TensorFlow {found['tensorflow']}. A prediction is of one "
+            f"image, a personalisation of {_STEPS} steps on {found['train_examples']} images.",
+            "",
+            *rows,
+            "",
+            f"{many['clients']:,} clients with one body: {many['bytes']:,} bytes, of which the "
+            f"heads are {many['bytes_of_heads']:,}, written in {many['seconds']:.1f} s "
+            f"({many['bytes'] / many['clients']:,.0f} bytes per client).",
+            "",
+        ]
+    )
+
+
+def _simulation(data_dir):
+    config = pfl.RunConfig(dataset="fashion_mnist", data_dir=data_dir, engine="in_process")
+    simulation = pfl.build_simulation(config)
+    for _ in range(20):
+        simulation.run_round()
+    return simulation
+
+
+def _simulation_of_many(data_dir):
+    """Returns one of 10,000 clients, with three training images and a test image of two classes."""
+    dataset = pfl.load_dataset("fashion_mnist", data_dir or None)
+    rng, pairs = np.random.default_rng(0), {"train": [], "test": []}
+    rows = {
+        split: [np.flatnonzero(getattr(dataset, split).labels == label) for label in range(10)]
+        for split in pairs
+    }
+    for client in range(_MANY):
+        for split, count in (("train", 3), ("test", 1)):
+            held = [rng.choice(rows[split][(client + k) % 10], count) for k in range(2)]
+            held, source = np.concatenate(held), getattr(dataset, split)
+            pairs[split].append((source.examples[held], source.labels[held]))
+    clients = pfl.from_arrays(pairs["train"], pairs["test"])
+    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), 2)
+    drawn = pfl.Participation(_MANY, 20)
+    return pfl.Simulation(pfl.build_algorithm("pflego", model), clients, drawn, "in_process")
+
+
+def _of_one_client(data_dir):
+    rows = []
+    with _simulation(data_dir) as simulation, tempfile.TemporaryDirectory() as scratch:
+        train, test = simulation.data.train.of(0), simulation.data.test.of(0)
+        for form, how in _FORMS.items():
+            directory = pathlib.Path(scratch) / form
+            (entry,) = pfl.export_clients(simulation, [0], directory, **how)
+            call = _call_of(directory / entry["file"])
+            row = {"form": form, "bytes": entry["bytes"], "test_accuracy": entry["test_accuracy"]}
+            row["predict_ms"] = _milliseconds(call, "serve", 200, examples=test[0][:1])
+            row["personalize_ms"] = None
+            if how.get("learning", True) and how["format"] != "keras":
+                given = {
+                    "examples": train[0],
+                    "labels": train[1],
+                    "steps": np.int32(_STEPS),
+                    "learning_rate": np.float32(0.007),
+                }
+                row["personalize_ms"] = _milliseconds(call, "personalize", 20, **given)
+            rows.append(row)
+            console.say(f"{form}: measured")
+    return rows
+
+
+def _call_of(path):
+    """Returns the function (signature, **inputs) of an exported model."""
+    if path.suffix == ".keras":
+        model = tf.keras.models.load_model(path, compile=False)
+        serve = tf.function(model)
+        return lambda name, examples: serve(tf.constant(examples)).numpy()
+    if path.suffix == ".tflite":
+        interpreter = tf.lite.Interpreter(str(path))
+        runners = {name: interpreter.get_signature_runner(name) for name in ("serve",)}
+        if "personalize" in interpreter.get_signature_list():
+            runners["personalize"] = interpreter.get_signature_runner("personalize")
+        return lambda name, **inputs: runners[name](**inputs)
+    signatures = tf.saved_model.load(str(path)).signatures
+
+    def call(name, **inputs):
+        outputs = signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
+        return {key: value.numpy() for key, value in outputs.items()}
+
+    return call
+
+
+def _milliseconds(call, name, repeats, **inputs):
+    call(name, **inputs)
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call(name, **inputs)
+        seconds.append(time.perf_counter() - started)
+    return 1000 * statistics.median(seconds)
+
+
+def _of_many(data_dir):
+    with _simulation_of_many(data_dir) as simulation, tempfile.TemporaryDirectory() as scratch:
+        simulation.run_round()
+        directory = pathlib.Path(scratch) / "shared"
+        started = time.perf_counter()
+        pfl.export_shared_body(simulation, range(_MANY), directory)
+        seconds = time.perf_counter() - started
+        heads = np.load(directory / "heads.npy", mmap_mode="r")
+        theta = simulation.algorithm.model.initial_theta
+        return {
+            "num_parameters": sum(leaf.size for leaf in theta),
+            "train_examples": 600,
+            "tensorflow": tf.__version__,
+            "of_many_clients": {
+                "clients": len(heads),
+                "rows": heads.shape[1],
+                "bytes": size_of(directory),
+                "bytes_of_heads": size_of(directory / "heads.npy"),
+                "bytes_of_body": size_of(directory / "body"),
+                "seconds": seconds,
+            },
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
