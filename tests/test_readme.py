@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 
 
@@ -50,8 +51,35 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
 @pytest.mark.parametrize("document", reproduce.DOCUMENTS, ids=lambda path: path.name)
 def test_tables_are_those_of_the_result_files(document):
     text = document.read_text(encoding="utf-8")
-    assert "<!-- results/table1.md, table 1 -->" in text
+    assert re.search(r"<!-- results/\w+\.md, table 1 -->", text)
     assert tables.refresh(document, ROOT) == text, "run `python tools/reproduce.py documents`"
+
+
+def test_a_short_script_exports_a_model_of_own_arrays(tmp_path):
+    (script,) = (text for language, text in BLOCKS if "pfl.from_arrays(" in text)
+    assert len(script.strip().splitlines()) <= 12
+    run_code(script, tmp_path)
+    assert (tmp_path / "models" / "client_3.tflite").stat().st_size > 10_000
+
+
+def test_the_code_about_serving_runs(digits_dir, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", SERVING, re.DOTALL)
+    run_code("\n".join(blocks), tmp_path, TFDS_DATA_DIR=digits_dir)
+    names = ("models", "phone", "shared", "client_3.learnt", "phone/client_3.learnt")
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert set(names) <= found
+
+
+def run_code(code, directory, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_benchmark_table_is_what_the_result_file_says():

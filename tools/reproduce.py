@@ -51,7 +51,7 @@ from tf_pflego import console
 from tf_pflego.interruption import Interrupted, Interruption
 
 RESULTS = ROOT / "results"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "serving.md")
 
 _LAST_LOG_LINES = 3
 # A run that is interrupted ends within its own three seconds, and a few tenths for its processes.
