@@ -27,7 +27,6 @@ from tf_pflego.config import PLACES
 from tf_pflego.core import durable, nests
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.partition import Partition
 from tf_pflego.metrics.directory_lock import DirectoryLock
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
@@ -100,13 +99,13 @@ class RunDirectory:
         self._lock.release()
 
     def begin(
-        self, simulation: Simulation, partition: Partition, versions: dict[str, Any]
+        self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Starts the run, or restores the state from which it goes on.
 
         Args:
           simulation: The simulation, before its first round.
-          partition: Which examples the clients have.
+          clients: The data of all clients, also of those that take no part, with a partition.
           versions: Those of the program and of what it uses.
 
         Returns:
@@ -120,7 +119,7 @@ class RunDirectory:
             _remove(self._work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         held = io.BytesIO()
-        partition.save(held)
+        clients.partition.save(held, clients.class_counts)
         with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
             stream.write(held.getvalue())
         self._metrics = open(self._work / _METRICS, "wb")
