@@ -26,6 +26,7 @@ _HOME = {
     "load_dataset": "tf_pflego.data:load",
     "merged": "tf_pflego.data",
     "mlp": "tf_pflego.models",
+    "report": "tf_pflego.report",
     "round_robin": "tf_pflego.data",
     "run": "tf_pflego.experiment",
 }
