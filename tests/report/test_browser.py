@@ -89,12 +89,12 @@ def test_one_figure_at_a_time_by_metric_and_axis(opened):
     shown = page.locator(".chart:visible")
     assert shown.count() == 1
     assert shown.locator("figcaption").inner_text().startswith("Test accuracy of all clients")
-    page.get_by_label("seconds of training").check()
+    page.get_by_role("radio", name="seconds of training").check()
     assert shown.get_attribute("data-axis") == "seconds"
     page.locator("#metric").select_option(label="training loss of all clients")
     assert shown.count() == 1
     assert shown.locator("figcaption").inner_text().startswith("Training loss of all clients")
-    assert "training loss" in shown.locator("svg:visible").inner_text()
+    assert "training loss" in shown.locator("svg[role=img]:visible").text_content()
 
 
 def test_clients_are_sorted_and_filtered(opened):
