@@ -269,7 +269,8 @@ def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
 def test_a_sweep_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_value():
     sweep = ("pflego_tau5", "pflego_tau10", "pflego_tau25")
     styles = figures.styles([*sweep, "fedrecon_tau5", "fedrecon_tau10", "fedrecon_tau25"])
-    assert [style["linestyle"] for style in styles] == 3 * ["-"] + 3 * ["--"]
+    lines = [style["linestyle"] for style in styles]
+    assert lines == 3 * lines[:1] + 3 * lines[3:4] and lines[0] != lines[3]
     colors = [tuple(style["color"]) for style in styles]
     assert colors[:3] == colors[3:]
     assert len(set(colors)) == 3

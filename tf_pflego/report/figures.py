@@ -8,6 +8,7 @@ dashes and markers differ too.
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,8 +38,11 @@ WIDE, NARROW = (10.4, 4.5), (4.6, 4.0)
 _DPI = 150
 _POINTS = 300
 _BETWEEN_MARKS = 0.14
-# Above this ratio of largest to smallest an axis is logarithmic.
-_LOGARITHMIC = 20
+# Above this ratio an axis is logarithmic: of the curves' ends (x), or of all values (y).
+_LOGARITHMIC_X, _LOGARITHMIC_Y = 5, 20
+# With more lines, what lies behind them would hide them.
+CROWD = 8
+_LETTERS_PER_INCH = 10
 _SHADES = colors.LinearSegmentedColormap.from_list("shades", ("#c6dcf0", "#2f7ab8", "#08264d"))
 _SHADES.set_bad((0, 0, 0, 0))
 
@@ -68,19 +72,29 @@ class Line(NamedTuple):
       curve: What is drawn.
       number: Which colour, dashes and marker it has.
       marked: Whether it is bolder.
+      style: Its colour, dashes and marker if they are not those of its number.
     """
 
     label: str
     curve: Curve
     number: int
     marked: bool = False
+    style: dict | None = None
 
 
 def new(size: tuple[float, float], columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of this size in inches, and its axes in a row."""
+    """Returns a figure of this size in inches, and its axes in a row, which share y."""
+    figure, axes = grid(size, 1, columns)
+    return figure, list(axes[0])
+
+
+def grid(
+    size: tuple[float, float], rows: int, columns: int, sharey: str = "row"
+) -> tuple[Figure, np.ndarray]:
+    """Returns a figure of this size in inches, and its axes, [rows, columns]."""
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=size, layout="constrained")
-        return figure, list(figure.subplots(1, columns, squeeze=False, sharey=True)[0])
+        return figure, figure.subplots(rows, columns, squeeze=False, sharey=sharey)
 
 
 def plain(text: str) -> str:
@@ -101,37 +115,40 @@ def look(number: int) -> dict:
 def draw_curves(axis: Axes, lines: Sequence[Line], xlabel: str, ylabel: str | None) -> None:
     """Draws curves: bold what is smoothed, pale behind it what was measured or the band of seeds.
 
-    Axes whose values differ by more than a factor of 20 at the curves' ends (x) or altogether
-    (y, unless they are percent) are logarithmic.
+    More than eight curves have nothing behind them. x is logarithmic if the curves' ends differ by
+    more than a factor of 5, y if its values do by more than a factor of 20.
     """
     for line in lines:
-        _draw_line(axis, line)
+        _draw_line(axis, line, behind=len(lines) <= CROWD)
     axis.set_xlabel(xlabel)
     if ylabel:
         axis.set_ylabel(plain(ylabel))
     ends = [line.curve.x[-1] for line in lines]
-    if min(ends) > 0 and max(ends) > _LOGARITHMIC * min(ends):
+    positive = [end for end in ends if end > 0]
+    if positive and max(positive) > _LOGARITHMIC_X * min(positive):
         axis.set_xscale("log")
+        if len(positive) < len(ends):
+            axis.set_xlabel(f"{xlabel} (some have none)")
         write_numbers(axis.xaxis, subs=(1, 3))
     else:
         axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(ticker.MaxNLocator(6))
     values = np.concatenate([line.curve.low for line in lines])
     highest = max(line.curve.high.max() for line in lines)
-    if values.min() > 0 and highest > _LOGARITHMIC * values.min():
+    if values.min() > 0 and highest > _LOGARITHMIC_Y * values.min():
         axis.set_yscale("log")
         write_numbers(axis.yaxis, subs=(1, 2, 5) if highest < 1e3 * values.min() else (1,))
 
 
-def _draw_line(axis, line):
-    curve, style = line.curve, look(line.number)
+def _draw_line(axis, line, behind):
+    curve, style = line.curve, line.style or look(line.number)
     width = 3 if line.marked else 1.7
     order = 4 if line.marked else 3
-    if np.any(curve.low < curve.high):
+    if behind and np.any(curve.low < curve.high):
         chosen = thinned(len(curve.x), _POINTS)
         band = (values[chosen] for values in (curve.x, curve.low, curve.high))
         axis.fill_between(*band, color=style["color"], alpha=0.18, linewidth=0)
-    elif not np.array_equal(curve.smooth, curve.mean):
+    elif behind and not np.array_equal(curve.smooth, curve.mean):
         chosen = _extremes(curve.mean, _POINTS)
         pale = {"color": style["color"], "alpha": 0.5, "linewidth": 1}
         axis.plot(curve.x[chosen], curve.mean[chosen], **pale)
@@ -279,12 +296,51 @@ def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
-def png_of(figure: Figure) -> bytes:
+def finish(
+    figure: Figure, title: str, order: Sequence[str] = (), columns: int | None = None
+) -> Figure:
+    """Writes a title above a figure and a legend of all its curves below it.
+
+    Args:
+      figure: The figure.
+      title: The title; it is broken where the figure ends.
+      order: The labels in the order of the legend, which is filled column by column; the default is
+        that of the curves.
+      columns: How many columns it has; the default, also if that many are too wide, is as many as
+        fit.
+
+    Returns:
+      The figure.
+    """
+    handles = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    shown = [plain(label) for label in order if plain(label) in handles] or list(handles)
+    letters = int(figure.get_size_inches()[0] * _LETTERS_PER_INCH)
+    figure.suptitle("\n".join(textwrap.wrap(plain(title), letters)), fontsize=12, color=INK)
+    fitting = max(1, letters // (7 + max(map(len, shown))))
+    if columns is None or columns > fitting:
+        columns = min(fitting, len(shown))
+    figure.legend(
+        [handles[label] for label in shown],
+        shown,
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=3,
+        columnspacing=1.5,
+        fontsize=10,
+        frameon=False,
+    )
+    return figure
+
+
+def png_of(figure: Figure, dpi: int = _DPI) -> bytes:
     """Returns the PNG file of a figure."""
     png = io.BytesIO()
     with matplotlib.rc_context(_SETTINGS):
         # Without the version of matplotlib, the same figure gives the same file.
-        figure.savefig(png, format="png", dpi=_DPI, metadata={"Software": None})
+        figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
     return png.getvalue()
 
 

@@ -297,7 +297,7 @@ class _Page:
                 " There is no axis of bytes: within a tenth, every round of every run moves the "
                 "same bytes, so the curves would look as they do along rounds."
             )
-        if any(one.marked for one in self._series):
+        if 0 < sum(one.marked for one in self._series) < len(self._series):
             said += " PFLEGO has the thicker line."
         charts = []
         for k, metric in enumerate(self._metrics):

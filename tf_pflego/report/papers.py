@@ -3,14 +3,11 @@
 import pathlib
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from tf_pflego.core import durable
 from tf_pflego.report import comparison, drawing, figures
 from tf_pflego.report.stored import StoredRun
 
 _HEIGHT, _WIDTH = 4.4, 5.0
-_LEGEND_LETTERS_PER_INCH = 11
 
 
 def write(runs: Sequence[StoredRun], reference: int, output: pathlib.Path) -> list[pathlib.Path]:
@@ -53,10 +50,10 @@ def _drawn(runs, reference):
         axes = comparison.telling_axes(with_rounds)
         figure = drawing.curves(series, metric, axes, (_WIDTH * len(axes), _HEIGHT))
         if figure is not None:
-            seeds = " (line: mean, band: lowest and highest of seeds)"
-            banded = seeds if any(len(one.runs) > 1 for one in series) else ""
-            title = f"{dataset}: {comparison.title_of(metric)}{banded}"
-            found[f"curves_{metric.replace('/', '_')}"] = _titled(figure, title)
+            banded = len(series) <= figures.CROWD and any(len(one.runs) > 1 for one in series)
+            seeds = " (line: mean, band: lowest and highest of seeds)" * banded
+            title = f"{dataset}: {comparison.title_of(metric)}{seeds}"
+            found[f"curves_{metric.replace('/', '_')}"] = figures.finish(figure, title)
     size = (1.6 * _WIDTH, _HEIGHT)
     for name, figure, title in (
         ("clients", drawing.distribution(series, size), "accuracies of the clients at the end"),
@@ -64,7 +61,7 @@ def _drawn(runs, reference):
         ("new_clients", drawing.new_clients(series, size), "accuracy of new clients"),
     ):
         if figure is not None:
-            found[name] = _titled(figure, f"{dataset}: {title}")
+            found[name] = figures.finish(figure, f"{dataset}: {title}")
     held = {}
     for run in runs:
         if run.holdings is not None:
@@ -76,23 +73,3 @@ def _drawn(runs, reference):
         figure.suptitle(figures.plain(title))
         found[f"partition{suffix}"] = figure
     return found
-
-
-def _titled(figure: Figure, title: str) -> Figure:
-    """Returns a figure with a title and, above its axes, a legend of all that is drawn."""
-    figure.suptitle(figures.plain(title))
-    curves = {}
-    for axis in figure.axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            curves.setdefault(label, handle)
-    letters = figure.get_size_inches()[0] * _LEGEND_LETTERS_PER_INCH
-    columns = max(1, min(len(curves), int(letters // (6 + max(map(len, curves))))))
-    figure.legend(
-        curves.values(),
-        curves.keys(),
-        loc="outside lower center",
-        ncols=columns,
-        handlelength=3.5,
-        frameon=False,
-    )
-    return figure
