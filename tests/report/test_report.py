@@ -148,7 +148,7 @@ def test_values_that_are_not_finite_are_left_out_and_told(runs, tmp_path):
     rewrite(directory, change)
     page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert "in 2 rounds test accuracy of all clients, mean over clients is not a finite" in page
-    assert "left out 2 participants in 1 rounds" in page
+    assert "left out 2 participants in 1 round." in page
     run = stored.read(directory)
     assert np.isnan(run.rounds["test_accuracy/client_mean"][[3, 5]]).all()
     assert "train_loss" not in comparison.metrics_of([run.rounds])
@@ -220,7 +220,8 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
 
 
 def test_png_figures(runs, tmp_path, capsys):
-    arguments = [*runs.values(), "--format=png", f"--output={tmp_path / 'figures'}"]
+    formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
+    arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
     assert report.command(list(map(str, arguments))) == 0
     written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
     names = {path.rpartition("/")[2] for path in written}

@@ -156,9 +156,9 @@ def _labels(runs):
         label = run.algorithm
         if len(alike) > 1:
             keys = differing([settings(other) for other in alike])
-            values = [tuple(str(settings(other).get(key)) for key in keys) for other in alike]
+            values = [tuple(_written(settings(other).get(key)) for key in keys) for other in alike]
             if 1 <= len(keys) <= 2 and len(set(values)) == len(alike):
-                own = [f"{key}={settings(run).get(key, 'none')}" for key in keys]
+                own = [f"{key}={_written(settings(run).get(key, 'none'))}" for key in keys]
                 label += f" ({', '.join(own)})"
             else:
                 label += f" ({tails[runs.index(run)]})"
@@ -169,6 +169,10 @@ def _labels(runs):
         if labels.count(label) > 1:
             labels[number] = f"{label} ({seen[label]})"
     return labels
+
+
+def _written(value):
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def unique_tails(paths: Iterable[pathlib.Path]) -> list[str]:

@@ -38,6 +38,7 @@ WIDE, NARROW = (10.4, 4.5), (4.6, 4.0)
 _DPI = 150
 _POINTS = 300
 _BETWEEN_MARKS = 0.14
+_FEW_POINTS = 5
 # Above this ratio an axis is logarithmic: of the curves' ends (x), or of all values (y).
 _LOGARITHMIC_X, _LOGARITHMIC_Y = 5, 20
 # With more lines, what lies behind them would hide them.
@@ -159,14 +160,19 @@ def _draw_line(axis, line, behind):
         label=plain(line.label),
         linewidth=width,
         markersize=7 if line.marked else 5.5,
-        markevery=_places(line.number),
+        markevery=_places(line.number, len(chosen)),
         zorder=order,
         **style,
     )
 
 
-def _places(number):
-    """Returns where a line has markers, as parts of the figure; no two lines have the same."""
+def _places(number, count):
+    """Returns where a line of so many points has markers: at all of few points.
+
+    Otherwise they are parts of the figure, and no two lines have the same.
+    """
+    if count <= _FEW_POINTS:
+        return 1
     return (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
 
 
@@ -200,7 +206,7 @@ def draw_distribution(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bo
             label=plain(label),
             linewidth=3 if marked else 1.7,
             markersize=5.5,
-            markevery=_places(number),
+            markevery=_places(number, len(x)),
             **look(number),
         )
     axis.axhline(10, color=INK, linewidth=0.9)
@@ -236,7 +242,7 @@ def draw_gains(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bool]]) -
             label=plain(label),
             linewidth=3 if marked else 1.7,
             markersize=5.5,
-            markevery=_places(number),
+            markevery=_places(number, len(chosen)),
             **look(number),
         )
     axis.axhline(0, color=INK, linewidth=1.2)
@@ -263,8 +269,8 @@ def draw_partition(axis: Axes, matrix: np.ndarray, block: int, classes: int, kno
     norm = colors.PowerNorm(0.5, 0, most) if skewed else colors.Normalize(0, most)
     axis.imshow(shown, cmap=_SHADES, norm=norm, aspect="auto", interpolation="none", extent=extent)
     axis.grid(False)
-    axis.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
-    axis.yaxis.set_major_locator(ticker.MaxNLocator(10, integer=True))
+    axis.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+    axis.yaxis.set_major_locator(ticker.MaxNLocator(10, integer=True, min_n_ticks=1))
     axis.set_xlabel("client")
     axis.set_ylabel("class")
     if not known:

@@ -117,13 +117,13 @@ class _Page:
             return _listed(list(dict.fromkeys(str(own.get(key, "?")) for own in configurations)))
 
         holders = [len(run.holdings.classes) for run in self._runs if run.holdings is not None]
-        federation = f"{_listed(sorted(set(holders)))} clients" if holders else "clients"
-        runs = "1 run" if len(self._runs) == 1 else f"{len(self._runs)} runs"
+        federation = _counted(_listed(sorted(set(holders))), "client") if holders else "clients"
+        runs = _counted(len(self._runs), "run")
         parts = [
             f"<p><strong>What was run.</strong> {runs}: {_text(one('algorithm'))} on "
             f"{_text(one('dataset'))}, with {_text(federation)}, "
             f"{_text(one('clients_per_round'))} of them in a round, and "
-            f"{_text(one('num_rounds'))} rounds; seed {_text(one('seed'))}.</p>"
+            f"{_text(_counted(one('num_rounds'), 'round'))}; seed {_text(one('seed'))}.</p>"
         ]
         parts.append(f"<p><strong>What came out.</strong> {self._outcome()}</p>")
         for run in self._runs:
@@ -154,11 +154,13 @@ class _Page:
         last = " (mean of the last ten rounds)" if sign > 0 else ""
         text = f"The {_text(said)}{last}, is {_value(value, metric)} for {_text(best.label)}"
         if len(found) > 1:
-            others = [f"{_text(one.label)} {_value(value, metric)}" for value, one in found[1:6]]
+            others = [
+                f"{_text(one.label)} with {_value(value, metric)}" for value, one in found[1:6]
+            ]
             more = f" and {len(found) - 6} more" if len(found) > 6 else ""
             text = (
                 f"The {_text(said)}{last}, is {how} for {_text(best.label)} with "
-                f"{_value(value, metric)}, before {_listed(others)}{more}"
+                f"{_value(value, metric)}, followed by {_listed(others)}{more}"
             )
         if len(found) > 1 and all(len(one.runs) == 1 for _, one in found):
             text += (
@@ -214,15 +216,15 @@ class _Page:
         for run in self._runs:
             name = _text(self._names[id(run)])
             if run.left_out.sum():
-                rounds = np.count_nonzero(run.left_out)
-                notes.append(
-                    f"{name} left out {run.left_out.sum()} participants in {rounds} rounds."
-                )
+                rounds = _counted(np.count_nonzero(run.left_out), "round")
+                participants = _counted(run.left_out.sum(), "participant")
+                notes.append(f"{name} left out {participants} in {rounds}.")
             for metric, count in run.lost.items():
                 if count:
                     notes.append(
-                        f"{name}: in {count} rounds {_text(comparison.title_of(metric))} is not a "
-                        "finite number; these rounds are missing in its curve."
+                        f"{name}: in {_counted(count, 'round')} "
+                        f"{_text(comparison.title_of(metric))} is not a finite number; these "
+                        "rounds are missing in its curve."
                     )
         return "".join(f'<p class="note">{note}</p>' for note in notes)
 
@@ -330,11 +332,8 @@ class _Page:
         for run in self._begun:
             cut = run.rounds["seconds"] - comparison.charged_seconds(run.rounds["seconds"])
             if cut.sum() > 0.01 * run.rounds["seconds"].sum():
-                rounds = np.count_nonzero(cut)
-                notes.append(
-                    f"{_text(self._names[id(run)])}: {rounds} "
-                    f"{'round' if rounds == 1 else 'rounds'}, {_short(cut.sum())} s less"
-                )
+                rounds = _counted(np.count_nonzero(cut), "round")
+                notes.append(f"{_text(self._names[id(run)])}: {rounds}, {_short(cut.sum())} s less")
         if not notes:
             return ""
         return (
@@ -850,6 +849,10 @@ def _cell(value):
 
 def _letter(number):
     return chr(ord("A") + number) if number < 26 else str(number + 1)
+
+
+def _counted(count, word):
+    return f"{count} {word}" if str(count) == "1" else f"{count} {word}s"
 
 
 def _listed(words):
