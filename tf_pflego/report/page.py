@@ -551,7 +551,9 @@ class _Page:
                 "that did not keep the numbers of examples."
             )
         else:
-            caption += "the darker a cell, the more training examples; an empty cell has none."
+            caption += (
+                "the more a cell stands out, the more training examples; an empty cell has none."
+            )
         if max(blocks) > 1:
             caption += (
                 f" Each cell is the mean of a block of {blocks[0]} clients and {blocks[1]} "
