@@ -31,7 +31,7 @@ def write(
         file that is there is replaced when the new one is whole.
       format: html or png.
       reference: The run, one of `dirs`, that the clients of the others are compared with; the
-        default is the first.
+        default is the first that has ended.
 
     Returns:
       The files that were written.
@@ -53,19 +53,23 @@ def write(
             raise ValueError(
                 f"the runs must be different directories; got {paths[number]} twice. Name it once."
             )
-    first = places[0] if reference is None else pathlib.Path(reference).expanduser().resolve()
-    if first not in places:
+    chosen = None if reference is None else pathlib.Path(reference).expanduser().resolve()
+    if chosen is not None and chosen not in places:
         raise ValueError(
             f"`reference` must be one of the runs; got {reference}. Name one of "
             f"{', '.join(map(str, paths))}."
         )
     runs = [read(path) for path in paths]
+    if chosen is None:
+        number = next((k for k, run in enumerate(runs) if run.clients is not None), 0)
+    else:
+        number = places.index(chosen)
     # matplotlib takes a part of a second, which an error need not wait for.
     from tf_pflego.report import page, papers
 
     if format == "html":
-        return [page.write(runs, places.index(first), output)]
-    return papers.write(runs, places.index(first), output)
+        return [page.write(runs, number, output)]
+    return papers.write(runs, number, output)
 
 
 def _check_output(output, format):
@@ -124,7 +128,8 @@ def command(argv: Sequence[str], prog: str = "tf-pflego report") -> int:
     parser.add_argument(
         "--reference",
         metavar="DIR",
-        help="the run that the clients of the others are compared with (default: the first)",
+        help="the run that the clients of the others are compared with (default: the first that "
+        "has ended)",
     )
     try:
         options = parser.parse_args(list(argv))

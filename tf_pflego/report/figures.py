@@ -264,8 +264,9 @@ def draw_partition(axis: Axes, matrix: np.ndarray, block: int, classes: int, kno
     shown = np.ma.masked_equal(matrix.T, 0)
     extent = (-0.5, len(matrix) * block - 0.5, matrix.shape[1] * classes - 0.5, -0.5)
     held = matrix[matrix > 0]
-    most = held.max() if len(held) else 1
-    skewed = len(held) and most > 10 * np.median(held)
+    # What is only known to be held has a colour from the middle.
+    most = held.max() if known else 2
+    skewed = most > 10 * np.median(held)
     norm = colors.PowerNorm(0.5, 0, most) if skewed else colors.Normalize(0, most)
     axis.imshow(shown, cmap=_SHADES, norm=norm, aspect="auto", interpolation="none", extent=extent)
     axis.grid(False)
