@@ -34,6 +34,6 @@ setup(
         "tensorflow-datasets",
         "tqdm",
     ],
-    extras_require={"dev": ["pytest", "pytest-xdist", "ruff"]},
+    extras_require={"dev": ["playwright", "pytest", "pytest-xdist", "ruff"]},
     entry_points={"console_scripts": ["tf-pflego = tf_pflego.main:entry_point"]},
 )
