@@ -19,6 +19,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["tf_pflego", "tf_pflego.*"]),
+    package_data={"tf_pflego.reports": ["page.css", "page.js"]},
     python_requires=">=3.10,<3.12",
     # TensorFlow Federated is not listed, because the versions that it pins cannot all be installed.
     # requirements.txt lists it together with versions that can. importlib_resources is listed
@@ -26,12 +27,13 @@ setup(
     install_requires=[
         "absl-py",
         "importlib_resources",
+        "matplotlib",
         "numpy",
         "scikit-learn",
         "tensorflow",
         "tensorflow-datasets",
         "tqdm",
     ],
-    extras_require={"dev": ["matplotlib", "pytest", "pytest-xdist", "ruff"]},
+    extras_require={"dev": ["playwright", "pytest", "pytest-xdist", "ruff"]},
     entry_points={"console_scripts": ["tf-pflego = tf_pflego.main:entry_point"]},
 )

@@ -100,6 +100,8 @@ def test_a_run_writes_its_directory(finished_run):
     with np.load(output / "partition.npz") as partition:
         assert sorted(partition["train_indices"]) == list(range(1438))
         assert partition["classes_offsets"].tolist() == list(range(0, 21, 2))
+        counts = partition["class_counts"].reshape(10, 2).sum(axis=1)
+        assert counts.tolist() == [int(row["train_examples"]) for row in rows]
 
 
 def test_what_a_pipe_gets_is_plain(finished_run):

@@ -75,13 +75,35 @@ def test_every_cell_is_valid_and_fits_its_algorithm():
             assert not unused, cell.name
 
 
-def test_list_names_experiments_and_cells(capsys):
+def test_list_names_experiments_and_cells_and_what_is_finished(capsys):
     assert reproduce.main(["list"]) == 0
-    for line, name in zip(capsys.readouterr().out.splitlines(), experiments.TITLES, strict=True):
-        assert line.split()[:2] == [name, str(len(experiments.cells(name)))]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[len(experiments.TITLES)] == ""
+    for line, (name, title) in zip(lines, experiments.TITLES.items(), strict=False):
+        words = line.split()
+        assert words[:2] == [name, str(len(experiments.cells(name)))]
+        assert line.endswith(title)
+        rows = tables.read_runs(RESULTS, name)
+        names = {cell.name for cell in experiments.cells(name)}
+        assert int(words[3]) <= len({row["run"] for row in rows} & names)
+    assert any("all finished" in line and "head_solvers" in line for line in lines)
     assert reproduce.main(["list", "table1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     names = [cell.name for cell in experiments.cells("table1")]
-    assert capsys.readouterr().out.split() == names
+    assert [line.split()[0] for line in lines[: len(names)]] == names
+    (line,) = [line for line in lines if line.startswith("fashion_mnist_high_pflego ")]
+    assert line.endswith("finished with seeds 0, 1, 2")
+
+
+def test_the_time_left_is_that_of_finished_cells_that_are_alike():
+    cell = experiments.Cell("table1", "x", {"dataset": "a", "algorithm": "b", "num_rounds": 120})
+    made_with = {"dataset": "a", "algorithm": "b"}
+    row = {"experiment": "table1", "made_with": made_with, tables.SECONDS: 2.0}
+    other = {"experiment": "table1", "made_with": made_with | {"dataset": "c"}, tables.SECONDS: 9.0}
+    assert reproduce._time_of([cell], [row, other]) == "about 4 min"
+    elsewhere = row | {"experiment": "table2", tables.SECONDS: 60.0}
+    assert reproduce._time_of([cell], [elsewhere, other]) == "about 2 h 00 min"
+    assert reproduce._time_of([cell], [other]) == "unknown time"
 
 
 def test_flags_prints_a_flag_file_of_any_cell(capsys, tmp_path):
@@ -272,7 +294,8 @@ def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
 def test_a_sweep_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_value():
     sweep = ("pflego_tau5", "pflego_tau10", "pflego_tau25")
     styles = figures.styles([*sweep, "fedrecon_tau5", "fedrecon_tau10", "fedrecon_tau25"])
-    assert [style["linestyle"] for style in styles] == 3 * ["-"] + 3 * ["--"]
+    lines = [style["linestyle"] for style in styles]
+    assert lines == 3 * lines[:1] + 3 * lines[3:4] and lines[0] != lines[3]
     colors = [tuple(style["color"]) for style in styles]
     assert colors[:3] == colors[3:]
     assert len(set(colors)) == 3

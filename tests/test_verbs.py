@@ -125,7 +125,7 @@ def test_the_version_and_help_of_each_verb(capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["exprt"], "a verb must be one of train, export, personalize, list, or left out"),
+        (["exprt"], "a verb must be one of train, export, personalize, report, list, or left out"),
         (["export"], "--run must name a directory; got nothing"),
         (["export", "--run={run}"], "--output_dir must name a directory; got nothing"),
         (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),

@@ -31,6 +31,7 @@ _HOME = {
     "load_run": "tf_pflego.stored_run",
     "merged": "tf_pflego.data",
     "mlp": "tf_pflego.models",
+    "report": "tf_pflego.reports:write",
     "round_robin": "tf_pflego.data",
     "run": "tf_pflego.experiment",
 }

@@ -202,7 +202,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
         between_steps()
         records = []
         if directory is not None:
-            records = directory.begin(simulation, clients.partition, _versions())
+            records = directory.begin(simulation, clients, _versions())
             if every:
                 directory.save_checkpoint(simulation)
         progress = Progress(run_config.num_rounds, len(records))

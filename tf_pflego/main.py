@@ -58,6 +58,10 @@ def _run(argv, interruption):
     if arguments == ["--version"]:
         console.show(f"tf_pflego {tf_pflego.__version__}")
         return 0
+    if verb == "report":
+        from tf_pflego import reports
+
+        return reports.command(arguments)
     try:  # This takes seconds, in which a signal already must be heard.
         import tensorflow as tf
         from absl import flags, logging

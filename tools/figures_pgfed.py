@@ -3,10 +3,17 @@
 import pathlib
 
 import figures
-import matplotlib.pyplot as plt
 import numpy as np
 import tables
 import tables_pgfed
+from experiments import TITLES
+
+from tf_pflego.reports import comparison
+from tf_pflego.reports import figures as drawn
+
+_SERVED = "test_accuracy/client_mean"
+# Where the accuracies begin, in points below the best.
+_DEPTH = 40
 
 
 def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathlib.Path]:
@@ -25,7 +32,9 @@ def draw(experiment: str, results: pathlib.Path, rows: list[dict]) -> list[pathl
     for federation, methods in tables_pgfed.federations(rows).items():
         name = f"{federation.dataset}_{federation.num_clients}_clients"
         name += f"_{federation.num_rounds}_rounds"
-        keep(name, _convergence({m: curves[r[0]["run"], r[0]["seed"]] for m, r in methods.items()}))
+        found = {m: [curves[row["run"], row["seed"]] for row in own] for m, own in methods.items()}
+        words = f"{federation.dataset}, {federation.num_clients} clients"
+        keep(name, _convergence(found, f"{TITLES[experiment]}: {words}"))
     seen = set()
     for change in tables_pgfed.regressions(rows, experiment, results):
         if change["federation"] not in seen and change["run"].endswith("_pgfed"):
@@ -45,64 +54,65 @@ def draw_new_clients(
     (results / experiment).mkdir(exist_ok=True)
     paths = []
     for federation, methods in tables_pgfed.federations(rows).items():
-        figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-        styles = figures.styles(list(methods))
-        for (method, runs), style in zip(methods.items(), styles, strict=True):
-            curve = np.mean([found[run["run"], run["seed"]] for run in runs], axis=0)
-            axis.plot(tables.PERCENT * curve, label=method, **style)
-        axis.set_xlabel("epochs of a new client's own training")
-        axis.set_ylabel("test accuracy, mean over new clients, percent")
-        axis.grid(alpha=0.3)
-        axis.legend()
+        figure, (axis,) = drawn.new((9, 5.5))
+        lines = []
+        for number, (method, runs) in enumerate(methods.items()):
+            seeds = [found[run["run"], run["seed"]] for run in runs]
+            values = tables.PERCENT * np.array(seeds)
+            mean = values.mean(axis=0)
+            ends = values.min(axis=0), values.max(axis=0)
+            curve = comparison.Curve(np.arange(float(len(mean))), mean, *ends, mean)
+            lines.append(drawn.Line(method, curve, number, method == comparison.MARKED))
+        label = "test accuracy, mean over new clients, percent"
+        drawn.draw_curves(axis, lines, "epochs of a new client's own training", label)
+        figures.finish(figure, list(methods), f"{TITLES[experiment]}: {federation.dataset}")
         paths.append(results / experiment / f"{federation.dataset}.png")
         tables.replace(paths[-1], figures.png_of(figure))
     return paths
 
 
-def _convergence(curves):
-    """Returns a figure of the accuracy of all clients against rounds, bytes and seconds."""
-    figure, axes = plt.subplots(1, 3, figsize=(15, 6), sharey=True, layout="constrained")
-    styles = figures.styles(list(curves))
-    for (method, curve), style in zip(curves.items(), styles, strict=True):
-        accuracy = tables.PERCENT * curve["test_accuracy/client_mean"]
-        megabytes = np.cumsum(curve["bytes_down"] + curve["bytes_up"]) / 1e6
-        along = (curve["round"], megabytes, np.cumsum(curve["seconds"]))
-        for axis, x in zip(axes, along, strict=True):
-            axis.plot(x, accuracy, label=method, linewidth=1.2, **style)
-    labels = ("rounds", "megabytes, down and up", "seconds of training")
-    for axis, label in zip(axes, labels, strict=True):
-        axis.set_xlabel(label)
-        axis.grid(alpha=0.3)
-        if label != "rounds":
-            axis.set_xscale("log")
-            figures.write_numbers(axis.xaxis, subs=(1,))
-    axes[0].set_ylabel("test accuracy as served, mean over clients, percent")
-    best = max(np.nanmax(curve["test_accuracy/client_mean"]) for curve in curves.values())
-    axes[0].set_ylim(max(0, tables.PERCENT * best - 40), tables.PERCENT * best + 1)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=7)
+def _convergence(methods, title):
+    """Returns a figure of the accuracy of all clients along what tells; seeds are one line."""
+    every = [curve for seeds in methods.values() for curve in seeds]
+    axes = comparison.telling_axes(every)
+    figure, panels = drawn.new((5.4 * len(axes), 6.2), len(axes))
+    best = 0
+    for number, (panel, axis) in enumerate(zip(panels, axes, strict=True)):
+        lines = [
+            drawn.Line(method, curve, k, method == comparison.MARKED)
+            for k, (method, seeds) in enumerate(methods.items())
+            if (curve := comparison.curve(seeds, _SERVED, axis)) is not None
+        ]
+        best = max(line.curve.high.max() for line in lines)
+        ylabel = "test accuracy as served, mean over clients, percent"
+        drawn.draw_curves(panel, lines, comparison.AXES[axis], None if number else ylabel)
+    panels[0].set_ylim(max(0, best - _DEPTH), best + 1)
+    figures.finish(figure, list(methods), title + figures.SEEDS * (len(methods) <= drawn.CROWD))
     return figure
 
 
 def _risk_weights(change):
     """Returns a figure of the change of A, and of its columns and rows with regression lines."""
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
+    figure, axes = drawn.grid((15, 4.6), 1, 3, sharey="none")
+    axes = axes[0]
     matrix, examples = change["change"], change["examples"]
     limit = np.abs(matrix).max()
     image = axes[0].imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    axes[0].grid(False)
     figure.colorbar(image, ax=axes[0])
     axes[0].set_xlabel("client j, whose risk counts")
     axes[0].set_ylabel("client i, for whom it counts")
-    axes[0].set_title("change of A")
+    axes[0].set_title(f"change of A in {change['run']}")
     ends = np.array([examples.min(), examples.max()])
     for axis, name, whose in (
         (axes[1], "columns", "its risk for the others"),
         (axes[2], "rows", "the others' risks for it"),
     ):
         means, slope, correlation = change[name]
-        axis.scatter(examples, means)
-        axis.plot(ends, means.mean() + slope * (ends - examples.mean()), color="C3")
+        axis.scatter(examples, means, color=drawn.COLORS[0][0])
+        line = means.mean() + slope * (ends - examples.mean())
+        axis.plot(ends, line, color=drawn.COLORS[1][0])
         axis.set_xlabel("client's training examples")
         axis.set_ylabel(f"mean change of the weight of {whose}")
         axis.set_title(f"{name} of A, r = {correlation:+.2f}")
-        axis.grid(alpha=0.3)
     return figure

@@ -1,7 +1,7 @@
 """Runs the experiments of the papers and sets the results beside theirs.
 
-  python tools/reproduce.py list                    names the experiments
-  python tools/reproduce.py list table1             names the cells of one
+  python tools/reproduce.py list                    names the experiments and what is finished
+  python tools/reproduce.py list table1             the same of the cells of one
   python tools/reproduce.py table1 --datasets=fashion_mnist --seeds=0,1,2
                                                     runs cells and adds them to results/
   python tools/reproduce.py table1 --names=fashion_mnist_high_pflego --rounds=2
@@ -36,6 +36,8 @@ import fnmatch
 import itertools
 import pathlib
 import re
+import shlex
+import statistics
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -56,6 +58,22 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "
 _LAST_LOG_LINES = 3
 # A run that is interrupted ends within its own three seconds, and a few tenths for its processes.
 _GRACE_SECONDS = 4.5
+_ABOUT_TIMES = (
+    "Times are of the training of one seed, from the rounds of finished cells like it on the",
+    "machine that made them; the tests of all clients come on top. Unknown are cells that no",
+    "finished one is like.",
+)
+# The flags on which the work of a round depends.
+_WORK = (
+    "dataset",
+    "algorithm",
+    "partition",
+    "num_clients",
+    "clients_per_round",
+    "local_steps",
+    "local_epochs",
+    "batch_size",
+)
 
 
 def chosen(options: argparse.Namespace) -> list[Cell]:
@@ -369,9 +387,92 @@ def _add_options(parser):
 
 
 def _list_of(experiment):
-    if experiment:
-        return [cell.name for cell in cells(experiment)]
-    return [f"{name:<20}{len(cells(name)):>4} cells   {title}" for name, title in TITLES.items()]
+    """Returns the lines about all experiments, or about the cells of one."""
+    held = {name: tables.read_runs(RESULTS, name) for name in TITLES}
+    rows = [
+        row | {"experiment": name, "made_with": cell_runs.flags_of(shlex.split(row["flags"]))}
+        for name, own in held.items()
+        for row in own
+    ]
+    if not experiment:
+        lines = []
+        for name, title in TITLES.items():
+            own = cells(name)
+            left = [cell for cell in own if not _seeds_of(cell, held[name])]
+            rest = f"{_time_of(left, rows)} left" if left else "all finished"
+            lines.append(
+                f"{name:<20}{len(own):>4} cells, {len(own) - len(left):>3} finished, {rest:<44}"
+                f"  {title}"
+            )
+        return [*lines, "", *_ABOUT_TIMES]
+    own = cells(experiment)
+    width = max(len(cell.name) for cell in own)
+    lines, left = [], []
+    for cell in own:
+        seeds = _seeds_of(cell, held[experiment])
+        if seeds:
+            state = f"finished with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        else:
+            left.append(cell)
+            state = f"{_time_of([cell], rows)} left"
+        lines.append(f"{cell.name:<{width}}  {state}")
+    if left:
+        lines += [
+            "",
+            f"{len(left)} of {len(own)} cells: {_time_of(left, rows)} left",
+            *_ABOUT_TIMES,
+        ]
+    return lines
+
+
+def _seeds_of(cell, rows):
+    """Returns the seeds of a cell's runs that were made with the flags that it has now."""
+    flags = {name: str(value) for name, value in cell.flags.items()}
+    return sorted(
+        row["seed"]
+        for row in rows
+        if row["run"] == cell.name
+        and cell_runs.is_made_with(row, flags | {"seed": str(row["seed"])})
+    )
+
+
+def _time_of(left, rows):
+    """Returns in words how long one seed of each of these cells trains."""
+    total, unknown = 0, 0
+    for cell in left:
+        seconds = _seconds_per_round(cell, rows)
+        if seconds is None:
+            unknown += 1
+        else:
+            total += seconds * int(cell.flags["num_rounds"])
+    if unknown == len(left):
+        return "unknown time"
+    hours, minutes = divmod(max(1, round(total / 60)), 60)
+    words = f"about {hours} h {minutes:02d} min" if hours else f"about {minutes} min"
+    return words + (f" and {unknown} cells unknown" if unknown else "")
+
+
+def _seconds_per_round(cell, rows):
+    """Returns the median of what rounds of finished runs like a cell's took, or None.
+
+    Like it are those of its experiment, dataset and algorithm, if possible with its degree of
+    personalisation, or else those of other experiments whose participants do the same work.
+    """
+    own = [row for row in rows if row["experiment"] == cell.experiment]
+    for held, flags in (
+        (own, ("dataset", "algorithm", "personalization")),
+        (own, ("dataset", "algorithm")),
+        (rows, _WORK),
+    ):
+        wanted = [str(cell.flags.get(flag)) for flag in flags]
+        alike = [
+            row[tables.SECONDS]
+            for row in held
+            if [str(row["made_with"].get(flag)) for flag in flags] == wanted
+        ]
+        if alike:
+            return statistics.median(alike)
+    return None
 
 
 if __name__ == "__main__":

@@ -36,6 +36,18 @@ def test_global_labels_are_the_datasets():
 
 
 @pytest.mark.parametrize("label_space", ["local", "global"])
+def test_class_counts_are_of_training_examples_of_held_classes(label_space):
+    partition = Partition(
+        classes=(np.array([1, 2, 3]), np.array([0, 2])),
+        train_indices=(np.array([1, 3, 5]), np.array([0, 2, 4, 6])),
+        test_indices=PARTITION.test_indices,
+    )
+    test = Examples(TEST.examples, np.array([3, 2, 1, 0]))
+    counts = federate(Dataset("four", TRAIN, test, 4), partition, label_space).class_counts
+    assert counts.tolist() == [2, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("label_space", ["local", "global"])
 def test_classes_are_those_that_each_client_holds(label_space):
     data = federate(DATASET, PARTITION, label_space)
     assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]

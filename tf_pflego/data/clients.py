@@ -228,6 +228,20 @@ class ClientData:
         """[I] float32, alpha_i = N_i / sum_j N_j over all clients."""
         return (self.train.sizes / self.train.offsets[-1]).astype(np.float32)
 
+    @property
+    def class_counts(self) -> np.ndarray:
+        """[sum |classes_i|] int64, training examples of each client and class in `classes`."""
+        classes, offsets = partition_lib.joined(self.classes, "classes")
+        owners = np.repeat(np.arange(self.num_clients), self.train.sizes)
+        if self.label_space == "local":
+            places = offsets[owners] + self.train.labels
+        else:
+            # Both the clients and the classes of each ascend, and therefore these numbers.
+            width = self.num_classes.max()
+            held = np.repeat(np.arange(self.num_clients), np.diff(offsets)) * width + classes
+            places = np.searchsorted(held, owners * width + self.train.labels)
+        return np.bincount(places, minlength=len(classes))
+
 
 def federate(
     dataset: Dataset, partition: partition_lib.Partition, label_space: str = "local"

@@ -41,13 +41,15 @@ class Partition:
         """I."""
         return len(self.classes)
 
-    def save(self, file: Any) -> None:
+    def save(self, file: Any, class_counts: np.ndarray | None = None) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
 
         Args:
           file: A path, or a binary file that is open for writing.
+          class_counts: What `ClientData.class_counts` gives; it is written under that name, for
+            those who read the file without the dataset and its labels.
         """
-        arrays = {}
+        arrays = {} if class_counts is None else {"class_counts": class_counts}
         for field in dataclasses.fields(self):
             name = field.name
             arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)

@@ -28,7 +28,6 @@ from tf_pflego.core import durable, nests
 from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.partition import Partition
 from tf_pflego.places import PLACES
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
@@ -103,13 +102,13 @@ class RunDirectory:
         self._lock.release()
 
     def begin(
-        self, simulation: Simulation, partition: Partition | None, versions: dict[str, Any]
+        self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Starts the run, or restores the state from which it goes on.
 
         Args:
           simulation: The simulation, before its first round.
-          partition: Which examples the clients have; None if these come from no dataset.
+          clients: The data of all clients, also of those that take no part.
           versions: Those of the program and of what it uses.
 
         Returns:
@@ -122,9 +121,9 @@ class RunDirectory:
         for name in _FILES:
             _remove(self._work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
-        if partition is not None:
+        if clients.partition is not None:
             held = io.BytesIO()
-            partition.save(held)
+            clients.partition.save(held, clients.class_counts)
             with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
                 stream.write(held.getvalue())
         self._metrics = open(self._work / _METRICS, "wb")

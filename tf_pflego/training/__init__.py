@@ -1,10 +1,11 @@
 """The rounds of a run, and the evaluation of its clients."""
 
+from tf_pflego.records import LAST_ROUNDS
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.training.evaluation import Evaluation
 from tf_pflego.training.not_finite import NotFiniteError
 from tf_pflego.training.simulation import Simulation
-from tf_pflego.training.summary import LAST_ROUNDS, summarize
+from tf_pflego.training.summary import summarize
 
 __all__ = [
     "LAST_ROUNDS",

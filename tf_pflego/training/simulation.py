@@ -23,12 +23,13 @@ from tf_pflego.core.regrouping import regrouped
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
+from tf_pflego.records import BOOKKEEPING, LAST_ROUNDS
 from tf_pflego.serving import ClientModels
 from tf_pflego.training import not_finite
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
 from tf_pflego.training.identity import differences, identity
-from tf_pflego.training.summary import BOOKKEEPING, LAST_ROUNDS, summarize
+from tf_pflego.training.summary import summarize
 from tf_pflego.training.turns import Turns, in_turn
 
 

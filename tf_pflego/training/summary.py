@@ -4,20 +4,9 @@ from typing import Any
 
 import numpy as np
 
-# What the record of a round has besides metrics.
-BOOKKEEPING = (
-    "round",
-    "participants",
-    "dropped",
-    "not_finite",
-    "seconds",
-    "bytes_down",
-    "bytes_up",
-)
-_NO_METRICS = {*BOOKKEEPING, "not_finite_clients"}
+from tf_pflego.records import BOOKKEEPING, CLIENTS_LEFT_OUT, LAST_ROUNDS
 
-# Papers report the mean over this many last rounds, which are therefore always evaluated.
-LAST_ROUNDS = 10
+_NO_METRICS = {*BOOKKEEPING, CLIENTS_LEFT_OUT}
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, float]:

@@ -2,11 +2,13 @@
 
 Each module has USAGE (the first lines of its help), `define_flags(flag_values)`, `flag_names()` and
 `run(flag_values, interruption)`. It is imported when its verb is asked for.
+`report` is `tf_pflego.reports.command`, which takes directories and starts no TensorFlow.
 """
 
 VERBS = {
     "train": "train a method, the default",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
     "personalize": "let clients that never took part learn on from a run, and export them",
+    "report": "write a page about runs, or figures for a paper: tf-pflego report DIR ...",
     "list": "list the runs in a directory",
 }

@@ -1,0 +1,64 @@
+"""Runs of three methods on digits, made once; tests copy their directories to harm them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+
+# Names that HTML, matplotlib's formulas and a table's width must bear.
+NAMES = {
+    "pflego": 'a <b>&"quoted"\' $x$',
+    "fedavg": "fedavg",
+    "ditto": "a_directory_of_a_run_with_a_name_that_is_far_too_long_for_any_table_or_legend",
+}
+NUM_CLIENTS = 8
+
+
+@pytest.fixture(scope="session")
+def runs(digits_dir, tmp_path_factory):
+    """{algorithm: directory} of runs of 24 rounds of 4 of 8 clients."""
+    root = tmp_path_factory.mktemp("runs")
+    made = {}
+    for algorithm, name in NAMES.items():
+        made[algorithm] = root / name
+        config = pfl.RunConfig(
+            algorithm=algorithm,
+            dataset="digits",
+            data_dir=digits_dir,
+            engine="in_process",
+            num_clients=NUM_CLIENTS,
+            clients_per_round=4,
+            num_rounds=24,
+            eval_every=2,
+            output_dir=str(made[algorithm]),
+        )
+        pfl.run(config, local_steps=5)
+    return made
+
+
+def large_run(path, num_clients, num_classes=10, num_rounds=3):
+    """Writes the files of a finished run with many clients, in the form that the program gives."""
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    classes = [np.sort(rng.choice(num_classes, 2, replace=False)) for _ in range(num_clients)]
+    pairs = np.arange(4 * num_clients).reshape(num_clients, 4)
+    with open(path / "partition.npz", "wb") as file:
+        pfl.Partition(tuple(classes), tuple(pairs), tuple(pairs[:, :1])).save(
+            file, np.full(2 * num_clients, 2)
+        )
+    config = {"algorithm": "fedavg", "dataset": "digits", "num_rounds": num_rounds, "seed": 0}
+    (path / "config.json").write_text(json.dumps(config))
+    lines = []
+    for number in range(1, num_rounds + 1):
+        record = {"round": number, "participants": 1, "seconds": 0.5, "bytes_down": 10}
+        metrics = {"bytes_up": 10, "test_accuracy/client_mean": 0.5, "train_loss": 1.0 / number}
+        lines.append(json.dumps(record | metrics) + "\n")
+    (path / "metrics.jsonl").write_text("".join(lines))
+    (path / "summary.json").write_text(json.dumps({"round": num_rounds}))
+    accuracies = rng.integers(0, 2, num_clients)
+    rows = "".join(f"{k},4,1,2,0 1,0.5,{hit}\n" for k, hit in enumerate(accuracies))
+    head = "client,train_examples,test_examples,num_classes,classes,train_loss,test_accuracy\n"
+    (path / "clients.csv").write_text(head + rows)
+    return path

@@ -1,0 +1,272 @@
+import csv
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tf_pflego as pfl
+from tests.report.conftest import NAMES, NUM_CLIENTS, large_run
+from tf_pflego import report
+from tf_pflego.reports import comparison, stored
+
+MEGABYTE = 2**20
+
+
+def text_of(page):
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def copied(runs, algorithm, tmp_path):
+    return shutil.copytree(runs[algorithm], tmp_path / algorithm)
+
+
+def clients_of(directory):
+    with open(directory / "clients.csv", newline="") as file:
+        return [float(row["test_accuracy"]) for row in csv.DictReader(file)]
+
+
+def records_of(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def rewrite(directory, change):
+    """Lets `change` alter the records of a run, and writes them as the program does."""
+    records = records_of(directory)
+    change(records)
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (directory / "metrics.jsonl").write_text(lines)
+
+
+def refused(capsys, arguments, *parts):
+    assert report.command(list(map(str, arguments))) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("tf_pflego: ") and message.count("\n") == 1
+    for part in parts:
+        assert part in message
+
+
+def test_a_page_of_three_runs(runs, tmp_path):
+    output = tmp_path / "report.html"
+    assert pfl.report(list(runs.values()), output) == [output]
+    page = output.read_text(encoding="utf-8")
+    assert len(page.encode()) < 3 * MEGABYTE
+    assert NAMES["pflego"] not in page
+    text = " ".join(text_of(page).split())
+    assert NAMES["pflego"] in text
+    for directory in runs.values():
+        accuracies = clients_of(directory)
+        for value in (min(accuracies), np.median(accuracies), np.mean(accuracies)):
+            assert f"{100 * value:.2f}\N{NO-BREAK SPACE}%".replace("\xa0", " ") in text
+        last = [record["test_accuracy/client_mean"] for record in records_of(directory)[-10:]]
+        assert f"{100 * np.mean(last):.2f} %" in text
+    # Ids are not used twice, and every reference inside the page has its target.
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page)
+    assert {first or second for first, second in used} <= set(ids)
+
+    # Nothing is asked of anybody.
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)|@import|url\((?!#)""", page)
+
+
+def test_it_starts_without_tensorflow(runs, tmp_path):
+    program = "import sys, tf_pflego.reports as r; code = r.command(sys.argv[1:]); "
+    program += (
+        "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules); sys.exit(code)"
+    )
+    output = tmp_path / "r.html"
+    subprocess.run(
+        [sys.executable, "-c", program, runs["fedavg"], f"--output={output}"], check=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_pflego.main", "report", runs["fedavg"], f"--output={output}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"written to {output}\n"
+
+
+def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
+    ours, theirs = (np.array(clients_of(runs[name])) for name in ("fedavg", "pflego"))
+    read = [stored.read(runs[name]) for name in ("pflego", "fedavg")]
+    base, other = comparison.series_of(read)
+    gains = comparison.gains_of(other, base)
+    np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
+    page = report([runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"])
+    text = " ".join(text_of(page[0].read_text(encoding="utf-8")).split())
+    gained, lost = np.count_nonzero(theirs > ours), np.count_nonzero(theirs < ours)
+    assert f"pflego: {gained} clients gained, {lost} lost" in html.unescape(
+        page[0].read_text(encoding="utf-8")
+    )
+    assert "Clients by gain over fedavg" in text
+
+
+def test_clients_of_other_partitions_are_not_compared(runs, tmp_path):
+    other = large_run(tmp_path / "other", NUM_CLIENTS)
+    page = report([runs["pflego"], other], tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "its clients hold other examples than those of the reference" in page
+
+
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path):
+    directory = copied(runs, "pflego", tmp_path)
+    for name in ("clients.csv", "summary.json", "server.npz"):
+        (directory / name).unlink()
+    lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (directory / "metrics.jsonl").write_text("".join(lines[:7]) + lines[7][:20])
+    page = report([directory, runs["fedavg"]], tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "pflego has 7 of 24 rounds" in page
+    assert "Clients by gain over fedavg" not in page
+    assert "pflego is not compared: pflego has not ended" in page
+    (directory / "metrics.jsonl").write_text("")
+    page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "No run has an evaluated round yet" in page
+
+
+def test_values_that_are_not_finite_are_left_out_and_told(runs, tmp_path):
+    directory = copied(runs, "fedavg", tmp_path)
+
+    def change(records):
+        records[3]["test_accuracy/client_mean"] = None
+        records[5]["test_accuracy/client_mean"] = float("nan")
+        records[5] |= {"not_finite": 2, "not_finite_clients": [1, 2]}
+        for record in records:
+            record["train_loss"] = None
+
+    rewrite(directory, change)
+    page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "in 2 rounds test accuracy of all clients, mean over clients is not a finite" in page
+    assert "left out 2 participants in 1 round." in page
+    run = stored.read(directory)
+    assert np.isnan(run.rounds["test_accuracy/client_mean"][[3, 5]]).all()
+    assert "train_loss" not in comparison.metrics_of([run.rounds])
+
+
+def test_one_long_round_does_not_squeeze_the_others():
+    seconds = np.full(100, 0.5)
+    seconds[40] = 599
+    assert comparison.charged_seconds(seconds).sum() == pytest.approx(99 * 0.5 + 5)
+
+
+@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (10_000, 3)])
+def test_runs_of_any_size(clients, rounds, tmp_path):
+    directory = large_run(tmp_path / "run", clients, num_rounds=rounds)
+    page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert len(page) < 3 * MEGABYTE
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert len(data["clients"]["rows"]) == clients
+    assert ("block of 34 clients" in page) == (clients == 10_000)
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
+    directories = []
+    for seed in range(3):
+        directories.append(shutil.copytree(runs["pflego"], tmp_path / f"seed{seed}"))
+        content = json.loads((directories[-1] / "config.json").read_text())
+        (directories[-1] / "config.json").write_text(json.dumps(content | {"seed": seed}))
+
+        def change(records, seed=seed):
+            records[-1]["train_loss"] = float(1 + seed)
+
+        rewrite(directories[-1], change)
+    (one,) = comparison.series_of([stored.read(path) for path in directories])
+    assert one.names == ("pflego, seed 0", "pflego, seed 1", "pflego, seed 2")
+    curve = comparison.curve([run.rounds for run in one.runs], "train_loss", "rounds")
+    assert (curve.low[-1], curve.mean[-1], curve.high[-1]) == (1, 2, 3)
+    same = [
+        stored.read(runs["fedavg"]),
+        stored.read(shutil.copytree(runs["fedavg"], tmp_path / "x")),
+    ]
+    assert [series.label for series in comparison.series_of(same)] == [
+        "fedavg (fedavg)",
+        "fedavg (x)",
+    ]
+
+
+def test_smoothing_is_symmetric_and_keeps_straight_lines():
+    rounds = np.array([*range(10, 200, 10), *range(191, 201)], float)
+    smooth = comparison.smoothed(rounds, 3 * rounds, 200)
+    np.testing.assert_allclose(smooth[:17], 3 * rounds[:17])
+    assert smooth[-1] == 600
+    noisy = np.where(np.arange(len(rounds)) % 2, 1.0, 0.0)
+    assert np.ptp(comparison.smoothed(rounds, noisy, 200)[5:15]) < 0.6
+
+
+def test_the_worst_tenth_and_when_a_target_is_reached():
+    accuracies = np.array([*np.linspace(0.5, 1, 18), 0.2, 0.1, np.nan])
+    assert comparison.worst_decile(accuracies) == pytest.approx(0.15)
+    rounds = {
+        "round": np.arange(1.0, 6),
+        "seconds": np.full(5, 2.0),
+        "bytes_down": np.full(5, 1e6),
+        "bytes_up": np.full(5, 2e6),
+        "test_accuracy/client_mean": np.array([0.1, np.nan, 0.6, 0.4, 0.9]),
+    }
+    found = comparison.reached(rounds, "test_accuracy/client_mean", 0.5)
+    assert found == (3, 6.0, 9.0, 0.6)
+    assert comparison.reached(rounds, "test_accuracy/client_mean", 0.95) is None
+
+
+def test_png_figures(runs, tmp_path, capsys):
+    formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
+    arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
+    assert report.command(list(map(str, arguments))) == 0
+    written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
+    names = {path.rpartition("/")[2] for path in written}
+    assert {"curves_train_loss.png", "clients.png", "gains.png", "partition.png"} <= names
+    for path in written:
+        with Image.open(path) as image:
+            assert min(image.size) > 400
+    assert names == {path.name for path in (tmp_path / "figures").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("harm", "parts"),
+    [
+        (lambda d: (d / "config.json").unlink(), ["lacks config.json", "Give the --output_dir"]),
+        (lambda d: (d / "config.json").write_text("{"), ["config.json", "cannot be read"]),
+        (lambda d: (d / "config.json").write_text("[]"), ["holds a list"]),
+        (lambda d: rewrite(d, lambda r: r.pop(4)), ["damaged in line 5 (round 5 expected, got 6)"]),
+        (lambda d: rewrite(d, lambda r: r[4].pop("seconds")), ["no 'seconds' in line 5"]),
+        (lambda d: (d / "metrics.jsonl").write_text("\n\n"), ["metrics.jsonl", "line 1"]),
+        (lambda d: (d / "clients.csv").write_text("client\n0\n"), ["needs the columns client"]),
+        (lambda d: (d / "clients.csv").unlink(), ["clients.csv is missing"]),
+        (lambda d: (d / "partition.npz").write_bytes(b"PK"), ["partition.npz", "cannot be read"]),
+    ],
+)
+def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path, capsys):
+    directory = copied(runs, "fedavg", tmp_path)
+    harm(directory)
+    output = tmp_path / "r.html"
+    output.write_text("old")
+    refused(capsys, [runs["pflego"], directory, f"--output={output}"], *parts)
+    assert output.read_text() == "old"
+
+
+def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
+    run, output = runs["fedavg"], f"--output={tmp_path / 'r.html'}"
+    refused(capsys, [output], "required: DIR", "--help")
+    refused(capsys, [tmp_path / "nowhere", output], "does not exist")
+    refused(capsys, [run.parent, output], "Perhaps you mean a run inside it, such as")
+    refused(capsys, [run / "config.json", output], "is a file")
+    refused(capsys, [run, run, output], "twice")
+    refused(capsys, [run, f"--output={tmp_path}/none/r.html"], "does not. Make it")
+    refused(capsys, [run, f"--output={run / 'metrics.jsonl'}"], "ends in .html")
+    refused(capsys, [run, f"--output={tmp_path}"], "ends in .html")
+    refused(capsys, [run, output, "--format=pdf"], "invalid choice: 'pdf'")
+    refused(capsys, [run, output, f"--reference={tmp_path}"], "`reference` must be one of the runs")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_page_that_is_there_is_replaced_as_a_whole(runs, tmp_path):
+    output = tmp_path / "r.html"
+    output.write_text("old")
+    report(runs["fedavg"], output)
+    assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]

@@ -1,0 +1,19 @@
+"""What the record of a round holds.
+
+Nothing is imported here, so that tools and reports can read this without starting TensorFlow.
+"""
+
+# What a record has besides metrics, as numbers; and the ids of the clients that were left out.
+BOOKKEEPING = (
+    "round",
+    "participants",
+    "dropped",
+    "not_finite",
+    "seconds",
+    "bytes_down",
+    "bytes_up",
+)
+CLIENTS_LEFT_OUT = "not_finite_clients"
+
+# Papers report the mean over this many last rounds, which are therefore always evaluated.
+LAST_ROUNDS = 10

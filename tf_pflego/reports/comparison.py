@@ -1,0 +1,442 @@
+"""What is drawn and told of several runs: pure functions of their rounds and clients.
+
+Where a function takes `rounds`, these are the columns of a run over its rounds: arrays [T] by name,
+with round, seconds, bytes_down, bytes_up and metrics, NaN where a round has no value.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tf_pflego.places import PLACES
+from tf_pflego.records import BOOKKEEPING, LAST_ROUNDS
+from tf_pflego.reports.stored import StoredRun
+
+Rounds = Mapping[str, np.ndarray]
+
+AXES = {"rounds": "rounds", "seconds": "seconds of training", "megabytes": "megabytes down and up"}
+PERCENT = 100
+# A series of runs that has this algorithm is drawn with a bolder line.
+MARKED = "pflego"
+
+# The metrics by the ends of their names: the model and the clients that each is of.
+_METRICS = {
+    "participant_test_accuracy/client_mean": (
+        "test accuracy of the round's participants, mean over clients",
+        "the round's participants with the weights that they hold right after local training",
+    ),
+    "participant_test_accuracy/example_mean": (
+        "test accuracy of the round's participants, mean over examples",
+        "the round's participants with the weights that they hold right after local training; "
+        "clients with more test examples count more",
+    ),
+    "test_accuracy/client_mean": (
+        "test accuracy of all clients, mean over clients",
+        "every client, drawn or not, with what it would be served now",
+    ),
+    "test_accuracy/example_mean": (
+        "test accuracy of all clients, mean over examples",
+        "every client, drawn or not, with what it would be served now; clients with more test "
+        "examples count more",
+    ),
+    "train_loss": (
+        "training loss of all clients",
+        "the mean cross-entropy of every client with what it would be served now, weighted by its "
+        "share of the training examples",
+    ),
+}
+_FIRST = (
+    "test_accuracy/client_mean",
+    "test_accuracy/example_mean",
+    "participant_test_accuracy/client_mean",
+    "participant_test_accuracy/example_mean",
+    "train_loss",
+)
+# A round counts with at most this many times the median of its run. Longer ones are those that
+# compile, or that a busy or sleeping machine held up, and would squeeze the others together.
+LONGEST_ROUND = 10
+# The part of the rounds on either side of a round over which curves are smoothed.
+_SMOOTHING = 0.05
+_FEWEST_TO_SMOOTH = 15
+_DECILE = 0.1
+_ALIKE = 0.1
+_LABEL_LENGTH = 44
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Runs that differ in nothing but the seed, or one run.
+
+    Attributes:
+      label: What a reader calls them.
+      runs: The runs.
+      names: What a reader calls each.
+    """
+
+    label: str
+    runs: tuple[StoredRun, ...]
+    names: tuple[str, ...]
+
+    @property
+    def marked(self) -> bool:
+        """Whether the line is bolder."""
+        return self.runs[0].algorithm == MARKED
+
+
+class Curve(NamedTuple):
+    """A metric along an axis, at the rounds that have it: arrays [n]."""
+
+    x: np.ndarray
+    mean: np.ndarray  # over the runs of the series
+    low: np.ndarray  # the lowest of the runs
+    high: np.ndarray
+    smooth: np.ndarray  # the mean over neighbouring rounds
+
+
+class Reached(NamedTuple):
+    """When a run first reached a value of a metric."""
+
+    round: int
+    seconds: float
+    megabytes: float
+    value: float
+
+
+def series_of(runs: Sequence[StoredRun]) -> list[Series]:
+    """Returns the runs in their order, those that differ in nothing but the seed together."""
+    groups: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        kept = {key: value for key, value in settings(run).items() if key != "seed"}
+        groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(number)
+    parted = []
+    for numbers in groups.values():
+        seeds = {runs[number].configuration.get("seed") for number in numbers}
+        parted += [numbers] if len(seeds) == len(numbers) else [[number] for number in numbers]
+    parted.sort()
+    labels = _labels([runs[numbers[0]] for numbers in parted])
+    found = []
+    for label, numbers in zip(labels, parted, strict=True):
+        own = tuple(runs[number] for number in numbers)
+        names = (label,)
+        if len(own) > 1:
+            names = tuple(f"{label}, seed {run.configuration.get('seed')}" for run in own)
+        found.append(Series(label, own, names))
+    return found
+
+
+def settings(run: StoredRun) -> dict[str, Any]:
+    """Returns the configuration of a run without the flags that say where things are."""
+    return {key: value for key, value in run.configuration.items() if key not in PLACES}
+
+
+def differing(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the settings that are not the same in all of these, in their order."""
+    keys = dict.fromkeys(key for own in configurations for key in own)
+    missing = object()
+    return [
+        key
+        for key in keys
+        if any(
+            own.get(key, missing) != configurations[0].get(key, missing) for own in configurations
+        )
+    ]
+
+
+def _labels(runs):
+    """Returns what each run is called: its algorithm, what else differs, or its directory."""
+    tails = unique_tails([run.path for run in runs])
+    labels = []
+    for run in runs:
+        alike = [other for other in runs if other.algorithm == run.algorithm]
+        label = run.algorithm
+        if len(alike) > 1:
+            keys = differing([settings(other) for other in alike])
+            values = [tuple(_written(settings(other).get(key)) for key in keys) for other in alike]
+            if 1 <= len(keys) <= 2 and len(set(values)) == len(alike):
+                own = [f"{key}={_written(settings(run).get(key, 'none'))}" for key in keys]
+                label += f" ({', '.join(own)})"
+            else:
+                label += f" ({tails[runs.index(run)]})"
+        labels.append(shortened(label))
+    seen: dict[str, int] = {}
+    for number, label in enumerate(labels):
+        seen[label] = seen.get(label, 0) + 1
+        if labels.count(label) > 1:
+            labels[number] = f"{label} ({seen[label]})"
+    return labels
+
+
+def _written(value):
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def unique_tails(paths: Iterable[pathlib.Path]) -> list[str]:
+    """Returns as many last parts of each path as tell it from the others."""
+    parts = [pathlib.Path(os.path.abspath(path)).parts for path in paths]
+    tails = []
+    for own in parts:
+        length = 1
+        while length < len(own) and sum(p[-length:] == own[-length:] for p in parts) > 1:
+            length += 1
+        tails.append("/".join(own[-length:]).removeprefix("//"))
+    return tails
+
+
+def shortened(text: str, length: int = _LABEL_LENGTH) -> str:
+    """Returns a text without its middle if it is long."""
+    if len(text) <= length:
+        return text
+    head = length // 2
+    return f"{text[:head]}…{text[head + 1 - length :]}"
+
+
+def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
+    """Returns the metrics that have a value in any run, the most asked for first."""
+    names = dict.fromkeys(
+        name
+        for rounds in all_rounds
+        for name, values in rounds.items()
+        if name not in BOOKKEEPING and np.isfinite(values).any()
+    )
+    order = {name: place for place, name in enumerate(_FIRST)}
+    return sorted(names, key=lambda name: order.get(name, len(order)))
+
+
+def is_accuracy(metric: str) -> bool:
+    """Returns whether a metric is a share of hits, which is shown in percent."""
+    return "test_accuracy" in metric
+
+
+def _parts_of(metric):
+    """Returns (model, end of the name): the end is None if the metric is not known."""
+    for end in _METRICS:
+        if metric == end or metric.endswith(f"/{end}"):
+            return metric.removesuffix(end).rstrip("/"), end
+    return "", None
+
+
+def title_of(metric: str) -> str:
+    """Returns what a metric is called."""
+    model, end = _parts_of(metric)
+    if end is None:
+        return metric
+    return _METRICS[end][0] + (f", with the model “{model}”" if model else "")
+
+
+def meaning_of(metric: str) -> str:
+    """Returns which model a metric is of, and on whom."""
+    model, end = _parts_of(metric)
+    if end is None:
+        return "a metric of this run alone, as metrics.jsonl has it"
+    if not model:
+        return _METRICS[end][1]
+    of_model = f"the model “{model}”, one that the method can serve beside its first"
+    return _METRICS[end][1].replace("what it would be served now", of_model)
+
+
+def charged_seconds(seconds: np.ndarray) -> np.ndarray:
+    """Returns [T] the seconds that each round counts with: at most ten times their median."""
+    if not len(seconds):
+        return seconds
+    return np.minimum(seconds, LONGEST_ROUND * np.median(seconds))
+
+
+def along(rounds: Rounds) -> dict[str, np.ndarray]:
+    """Returns {axis: [T]} where each round ends on each of `AXES`."""
+    return {
+        "rounds": rounds["round"],
+        "seconds": np.cumsum(charged_seconds(rounds["seconds"])),
+        "megabytes": np.cumsum(rounds["bytes_down"] + rounds["bytes_up"]) / 1e6,
+    }
+
+
+def telling_axes(all_rounds: Sequence[Rounds]) -> list[str]:
+    """Returns the axes that show something of their own.
+
+    Bytes do not where a round moves as many, within a tenth, in each run and at any time: the
+    curves then look like those along rounds.
+    """
+    ends = [
+        own["bytes_down"][half].mean() + own["bytes_up"][half].mean()
+        for own in all_rounds
+        for half in np.array_split(np.arange(len(own["round"])), 2)
+        if len(half)
+    ]
+    alike = not ends or max(ends) <= (1 + _ALIKE) * min(ends)
+    return [axis for axis in AXES if axis != "megabytes" or not alike]
+
+
+def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
+    """Returns a metric of a series along an axis, or None if no round has it.
+
+    With several runs the rounds are those that all of them have evaluated, and x is the mean of
+    where they end.
+    """
+    known = []
+    for rounds in all_rounds:
+        values = rounds.get(metric, np.full(len(rounds["round"]), np.nan))
+        known.append(rounds["round"][np.isfinite(values)])
+    common = known[0]
+    for own in known[1:]:
+        common = np.intersect1d(common, own)
+    if not len(common):
+        return None
+    values, places = [], []
+    for rounds in all_rounds:
+        chosen = np.isin(rounds["round"], common)
+        values.append(rounds[metric][chosen])
+        places.append(along(rounds)[axis][chosen])
+    scale = PERCENT if is_accuracy(metric) else 1
+    values = scale * np.array(values)
+    mean = values.mean(axis=0)
+    smooth = smoothed(common, mean, all_rounds[0]["round"][-1])
+    return Curve(np.mean(places, axis=0), mean, values.min(axis=0), values.max(axis=0), smooth)
+
+
+def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
+    """Returns [n] the mean of the values of neighbouring rounds.
+
+    The neighbours of a round are within 5 % of all rounds on either side, or the one before and the
+    one after it, as many on both sides; the first and the last value are therefore as they are. A
+    value counts with the distance of its neighbours, since the last ten rounds are all evaluated
+    and others may not be. Few values are not smoothed.
+
+    Args:
+      rounds: [n] ascending.
+      values: [n].
+      last: The last round.
+    """
+    if len(rounds) < _FEWEST_TO_SMOOTH:
+        return values
+    gaps = np.diff(rounds)
+    widest = max(_SMOOTHING * last, np.median(gaps))
+    weights = np.gradient(rounds)
+    sums = np.concatenate([[0], np.cumsum(weights * values)])
+    totals = np.concatenate([[0], np.cumsum(weights)])
+    reach = np.minimum(widest, np.minimum(rounds - rounds[0], rounds[-1] - rounds))
+    first = np.searchsorted(rounds, rounds - reach, "left")
+    end = np.searchsorted(rounds, rounds + reach, "right")
+    return (sums[end] - sums[first]) / (totals[end] - totals[first])
+
+
+def final(rounds: Rounds, metric: str) -> float:
+    """Returns the mean of an accuracy over those of the last ten rounds that have it.
+
+    Of other metrics it is the last value. NaN if there is none.
+    """
+    values = rounds.get(metric, np.zeros(0))
+    if is_accuracy(metric):
+        values = values[-LAST_ROUNDS:]
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return np.nan
+    return float(values.mean() if is_accuracy(metric) else values[-1])
+
+
+def records_of(rounds: Rounds, metric: str) -> list[Reached]:
+    """Returns the rounds that were better than all before them, by which any target is reached."""
+    places, best, found = along(rounds), -np.inf, []
+    for number, value in enumerate(rounds.get(metric, ())):
+        if value > best:
+            best = value
+            where = (float(places[axis][number]) for axis in ("seconds", "megabytes"))
+            found.append(Reached(int(rounds["round"][number]), *where, float(value)))
+    return found
+
+
+def reached(rounds: Rounds, metric: str, target: float) -> Reached | None:
+    """Returns the first evaluated round of a metric that is at least the target, or None."""
+    return next((found for found in records_of(rounds, metric) if found.value >= target), None)
+
+
+def worst_decile(accuracies: np.ndarray) -> float:
+    """Returns the mean of the lowest tenth of the clients, at least one; NaN are left out."""
+    known = np.sort(accuracies[np.isfinite(accuracies)])
+    if not len(known):
+        return np.nan
+    return float(known[: max(1, int(_DECILE * len(known)))].mean())
+
+
+def thinned(count: int, most: int) -> np.ndarray:
+    """Returns at most `most` numbers of 0 .. count - 1, evenly spread, with both ends."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def class_matrix(classes: Sequence[np.ndarray], counts: np.ndarray | None) -> np.ndarray:
+    """Returns [I, C] training examples of each client by class, or 1 for what it holds.
+
+    Args:
+      classes: For each client its classes.
+      counts: [sum |classes_i|] training examples of each client and class; None if unknown.
+    """
+    owners = np.repeat(np.arange(len(classes)), [len(own) for own in classes])
+    held = np.concatenate(classes)
+    matrix = np.zeros((len(classes), int(held.max()) + 1))
+    matrix[owners, held] = 1 if counts is None else counts
+    return matrix
+
+
+def binned(matrix: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """Returns the means of blocks of rows, at most `most`, and how many rows a block has."""
+    size = -(-len(matrix) // most)
+    starts = np.arange(0, len(matrix), size)
+    sums = np.add.reduceat(matrix, starts, axis=0)
+    return sums / np.diff([*starts, len(matrix)])[:, None], size
+
+
+def accuracies_of(series: Series) -> np.ndarray:
+    """Returns the clients' test accuracies at the end in percent, of all runs that have ended."""
+    ended = [run.clients["test_accuracy"] for run in series.runs if run.clients is not None]
+    found = PERCENT * np.concatenate([np.zeros(0), *ended])
+    return found[np.isfinite(found)]
+
+
+class Gains(NamedTuple):
+    """What the clients of a series gained over those of the reference, [n] points of percent.
+
+    `why_not` says why there are none, and is empty if there are.
+    """
+
+    differences: np.ndarray
+    why_not: str = ""
+
+
+def gains_of(series: Series, reference: Series) -> Gains:
+    """Compares clients that hold the same examples, run by run, in all runs that have ended."""
+    ours, theirs = (
+        [run for run in which.runs if run.clients is not None and run.holdings is not None]
+        for which in (series, reference)
+    )
+    if not ours or not theirs:
+        unfinished = series if not ours else reference
+        return Gains(
+            np.zeros(0), f"{unfinished.label} has not ended, so its clients are not tested"
+        )
+    found = []
+    for run in ours:
+        same = [other for other in theirs if other.holdings.identity == run.holdings.identity]
+        if same:
+            found.append(PERCENT * client_differences(run, same[0]))
+    if not found:
+        return Gains(np.zeros(0), "its clients hold other examples than those of the reference")
+    differences = np.concatenate(found)
+    differences = differences[np.isfinite(differences)]
+    if not len(differences):
+        return Gains(differences, "no client has an accuracy that is finite in both")
+    return Gains(differences)
+
+
+def client_differences(run: StoredRun, reference: StoredRun) -> np.ndarray:
+    """Returns [n] the accuracy of each client of a run minus its accuracy in the reference.
+
+    Clients that one of the two does not have, since it kept them as new clients, are left out.
+    """
+    _, ours, theirs = np.intersect1d(
+        run.clients["client"], reference.clients["client"], return_indices=True
+    )
+    return run.clients["test_accuracy"][ours] - reference.clients["test_accuracy"][theirs]

@@ -1,0 +1,387 @@
+"""Figures of runs, drawn with matplotlib: as SVG whose colours CSS sets, and as PNG.
+
+A figure is a function that draws on axes that it is given, so that a page, a PNG file and the
+figures of experiments draw the same. Colours tell apart for people who are colour-blind (those of
+M. Okabe and K. Ito, "Color Universal Design", 2008, darkened where white would swallow them), and
+dashes and markers differ too.
+"""
+
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib import colors, ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tf_pflego.reports.comparison import Curve, thinned
+
+# The light and the dark colour of each series; the light ones are also those of PNG files.
+COLORS = (
+    ("#0072b2", "#56b4e9"),
+    ("#d55e00", "#f28e4c"),
+    ("#009e73", "#2ec99d"),
+    ("#b3508a", "#e39ac4"),
+    ("#8a6d00", "#f0d04a"),
+    ("#555555", "#c8c8c8"),
+    ("#5b3fa8", "#b09cf0"),
+)
+INK, GRID, PAPER = "#222222", "#cccccc", "#fffffe"
+DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
+MARKERS = "os^DvPX"
+
+WIDE, NARROW = (10.4, 4.5), (4.6, 4.0)
+_DPI = 150
+_POINTS = 300
+_BETWEEN_MARKS = 0.14
+_FEW_POINTS = 5
+# Above this ratio an axis is logarithmic: of the curves' ends (x), or of all values (y).
+_LOGARITHMIC_X, _LOGARITHMIC_Y = 5, 20
+# With more lines, what lies behind them would hide them.
+CROWD = 8
+_LETTERS_PER_INCH = 10
+_SHADES = colors.LinearSegmentedColormap.from_list("shades", ("#c6dcf0", "#2f7ab8", "#08264d"))
+_SHADES.set_bad((0, 0, 0, 0))
+
+_SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tf_pflego",
+    "font.size": 11,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.7,
+}
+
+
+class Line(NamedTuple):
+    """A curve and how it looks.
+
+    Attributes:
+      label: What a reader calls it.
+      curve: What is drawn.
+      number: Which colour, dashes and marker it has.
+      marked: Whether it is bolder.
+      style: Its colour, dashes and marker if they are not those of its number.
+    """
+
+    label: str
+    curve: Curve
+    number: int
+    marked: bool = False
+    style: dict | None = None
+
+
+def new(size: tuple[float, float], columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of this size in inches, and its axes in a row, which share y."""
+    figure, axes = grid(size, 1, columns)
+    return figure, list(axes[0])
+
+
+def grid(
+    size: tuple[float, float], rows: int, columns: int, sharey: str = "row"
+) -> tuple[Figure, np.ndarray]:
+    """Returns a figure of this size in inches, and its axes, [rows, columns]."""
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=size, layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, sharey=sharey)
+
+
+def plain(text: str) -> str:
+    """Returns a text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
+def look(number: int) -> dict:
+    """Returns the colour, the dashes and the marker of a series."""
+    dashes = DASHES[number % len(DASHES)]
+    return {
+        "color": COLORS[number % len(COLORS)][0],
+        "linestyle": (0, dashes) if dashes else "-",
+        "marker": MARKERS[number % len(MARKERS)],
+    }
+
+
+def draw_curves(axis: Axes, lines: Sequence[Line], xlabel: str, ylabel: str | None) -> None:
+    """Draws curves: bold what is smoothed, pale behind it what was measured or the band of seeds.
+
+    More than eight curves have nothing behind them. x is logarithmic if the curves' ends differ by
+    more than a factor of 5, y if its values do by more than a factor of 20.
+    """
+    for line in lines:
+        _draw_line(axis, line, behind=len(lines) <= CROWD)
+    axis.set_xlabel(xlabel)
+    if ylabel:
+        axis.set_ylabel(plain(ylabel))
+    ends = [line.curve.x[-1] for line in lines]
+    positive = [end for end in ends if end > 0]
+    if positive and max(positive) > _LOGARITHMIC_X * min(positive):
+        axis.set_xscale("log")
+        if len(positive) < len(ends):
+            axis.set_xlabel(f"{xlabel} (some have none)")
+        write_numbers(axis.xaxis, subs=(1, 3))
+    else:
+        axis.set_xlim(left=0)
+        axis.xaxis.set_major_locator(ticker.MaxNLocator(6))
+    values = np.concatenate([line.curve.low for line in lines])
+    highest = max(line.curve.high.max() for line in lines)
+    if values.min() > 0 and highest > _LOGARITHMIC_Y * values.min():
+        axis.set_yscale("log")
+        write_numbers(axis.yaxis, subs=(1, 2, 5) if highest < 1e3 * values.min() else (1,))
+
+
+def _draw_line(axis, line, behind):
+    curve, style = line.curve, line.style or look(line.number)
+    width = 3 if line.marked else 1.7
+    order = 4 if line.marked else 3
+    if behind and np.any(curve.low < curve.high):
+        chosen = thinned(len(curve.x), _POINTS)
+        band = (values[chosen] for values in (curve.x, curve.low, curve.high))
+        axis.fill_between(*band, color=style["color"], alpha=0.18, linewidth=0)
+    elif behind and not np.array_equal(curve.smooth, curve.mean):
+        chosen = _extremes(curve.mean, _POINTS)
+        pale = {"color": style["color"], "alpha": 0.5, "linewidth": 1}
+        axis.plot(curve.x[chosen], curve.mean[chosen], **pale)
+    chosen = thinned(len(curve.x), _POINTS)
+    axis.plot(
+        curve.x[chosen],
+        curve.smooth[chosen],
+        label=plain(line.label),
+        linewidth=width,
+        markersize=7 if line.marked else 5.5,
+        markevery=_places(line.number, len(chosen)),
+        zorder=order,
+        **style,
+    )
+
+
+def _places(number, count):
+    """Returns where a line of so many points has markers: at all of few points.
+
+    Otherwise they are parts of the figure, and no two lines have the same.
+    """
+    if count <= _FEW_POINTS:
+        return 1
+    return (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
+
+
+def _extremes(values, most):
+    """Returns positions of at most `most` values, the lowest and the highest of each stretch."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    chosen = [0, len(values) - 1]
+    for part in np.array_split(np.arange(len(values)), most // 2):
+        chosen += [part[np.argmin(values[part])], part[np.argmax(values[part])]]
+    return np.unique(chosen)
+
+
+def draw_distribution(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bool]]) -> None:
+    """Draws which share of the clients has at most a certain accuracy, and the worst tenth.
+
+    Args:
+      axis: Where to draw.
+      lines: Label, accuracies of the clients in percent, number and whether it is marked.
+    """
+    for label, accuracies, number, marked in lines:
+        ordered = np.sort(accuracies)
+        shares = 100 * np.arange(1, len(ordered) + 1) / len(ordered)
+        chosen = thinned(len(ordered), _POINTS)
+        x = np.concatenate([ordered[:1], ordered[chosen]])
+        y = np.concatenate([[0], shares[chosen]])
+        axis.step(
+            x,
+            y,
+            where="post",
+            label=plain(label),
+            linewidth=3 if marked else 1.7,
+            markersize=5.5,
+            markevery=_places(number, len(x)),
+            **look(number),
+        )
+    axis.axhline(10, color=INK, linewidth=0.9)
+    axis.annotate(
+        "worst tenth of the clients below this line",
+        (0, 10),
+        color=INK,
+        xytext=(4, 3),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        fontsize=9,
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
+    )
+    axis.set_xlabel("test accuracy of a client, percent")
+    axis.set_ylabel("share of clients, percent")
+    axis.set_ylim(0, 101)
+
+
+def draw_gains(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bool]]) -> None:
+    """Draws each run's differences to the reference, from the client that lost most.
+
+    Args:
+      axis: Where to draw.
+      lines: Label, differences of the clients in points of percent, number and whether marked.
+    """
+    for label, differences, number, marked in lines:
+        ordered = np.sort(differences)
+        chosen = thinned(len(ordered), _POINTS)
+        shares = 100 * (np.arange(len(ordered)) + 0.5) / len(ordered)
+        axis.plot(
+            shares[chosen],
+            ordered[chosen],
+            label=plain(label),
+            linewidth=3 if marked else 1.7,
+            markersize=5.5,
+            markevery=_places(number, len(chosen)),
+            **look(number),
+        )
+    axis.axhline(0, color=INK, linewidth=1.2)
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("clients in the order of their gain, percent")
+    axis.set_ylabel("gain, points of percent")
+
+
+def draw_partition(axis: Axes, matrix: np.ndarray, block: int, classes: int, known: bool) -> None:
+    """Draws clients by classes, the darker the more training examples; nothing is left white.
+
+    Args:
+      axis: Where to draw.
+      matrix: [clients or blocks of clients, classes or blocks of classes].
+      block: How many clients a row stands for.
+      classes: How many classes a column stands for.
+      known: Whether the numbers of examples are known, or only who holds which class.
+    """
+    shown = np.ma.masked_equal(matrix.T, 0)
+    extent = (-0.5, len(matrix) * block - 0.5, matrix.shape[1] * classes - 0.5, -0.5)
+    held = matrix[matrix > 0]
+    # What is only known to be held has a colour from the middle.
+    most = held.max() if known else 2
+    skewed = most > 10 * np.median(held)
+    norm = colors.PowerNorm(0.5, 0, most) if skewed else colors.Normalize(0, most)
+    axis.imshow(shown, cmap=_SHADES, norm=norm, aspect="auto", interpolation="none", extent=extent)
+    axis.grid(False)
+    axis.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+    axis.yaxis.set_major_locator(ticker.MaxNLocator(10, integer=True, min_n_ticks=1))
+    axis.set_xlabel("client")
+    axis.set_ylabel("class")
+    if not known:
+        return
+    scale = axis.inset_axes((0.0, 1.06, 0.3, 0.05))
+    steps = np.linspace(0, most, 64)
+    scale.imshow(steps[None], cmap=_SHADES, norm=norm, aspect="auto", interpolation="none")
+    scale.grid(False)
+    scale.set_yticks([])
+    scale.set_xticks([0, 63], ["0", f"{most:.3g}"])
+    scale.xaxis.tick_top()
+    scale.tick_params(length=0, labelsize=9, colors=INK)
+    scale.spines[:].set_visible(False)
+    words = "training examples" if block * classes == 1 else "training examples, mean of a block"
+    axis.annotate(
+        words,
+        (0.32, 1.06),
+        color=INK,
+        xycoords="axes fraction",
+        fontsize=9,
+        verticalalignment="bottom",
+    )
+
+
+def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5)) -> None:
+    """Writes plain numbers on a logarithmic axis, also between the powers of ten."""
+    axis.set_major_locator(ticker.LogLocator(subs=subs))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def finish(
+    figure: Figure, title: str, order: Sequence[str] = (), columns: int | None = None
+) -> Figure:
+    """Writes a title above a figure and a legend of all its curves below it.
+
+    Args:
+      figure: The figure.
+      title: The title; it is broken where the figure ends.
+      order: The labels in the order of the legend, which is filled column by column; the default is
+        that of the curves.
+      columns: How many columns it has; the default, also if that many are too wide, is as many as
+        fit.
+
+    Returns:
+      The figure.
+    """
+    handles = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    shown = [plain(label) for label in order if plain(label) in handles] or list(handles)
+    letters = int(figure.get_size_inches()[0] * _LETTERS_PER_INCH)
+    figure.suptitle("\n".join(textwrap.wrap(plain(title), letters)), fontsize=12, color=INK)
+    fitting = max(1, letters // (7 + max(map(len, shown))))
+    if columns is None or columns > fitting:
+        columns = min(fitting, len(shown))
+    figure.legend(
+        [handles[label] for label in shown],
+        shown,
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=3,
+        columnspacing=1.5,
+        fontsize=10,
+        frameon=False,
+    )
+    return figure
+
+
+def png_of(figure: Figure, dpi: int = _DPI) -> bytes:
+    """Returns the PNG file of a figure."""
+    png = io.BytesIO()
+    with matplotlib.rc_context(_SETTINGS):
+        # Without the version of matplotlib, the same figure gives the same file.
+        figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+    return png.getvalue()
+
+
+_NUMBERS = re.compile(r"(-?\d+\.\d)\d+")
+_DRAWN = re.compile(r' (?:d|x|y|transform|width|height|points)="[^"]*"')
+
+
+def svg_of(figure: Figure, key: str, description: str) -> str:
+    """Returns a figure as an <svg> element to be put into a page.
+
+    Its colours are the variables --s0, --s1, .. of the series, --ink, --grid and --paper; its text
+    is text in the font of the page.
+
+    Args:
+      figure: The figure.
+      key: Letters and digits that no other figure of the page has, for the ids inside.
+      description: What it shows, as HTML that is safe inside an attribute.
+    """
+    text = io.StringIO()
+    with matplotlib.rc_context(_SETTINGS):
+        figure.savefig(text, format="svg", transparent=True)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r"#([\w-]+)[\")]", svg))
+    svg = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)
+    svg = re.sub(r"(href=\"|url\()#([\w-]+)", rf"\1#{key}-\2", svg)
+    svg = _DRAWN.sub(lambda m: _NUMBERS.sub(r"\1", m[0]), svg)
+    for number, (light, _) in enumerate(COLORS):
+        svg = svg.replace(light, f"var(--s{number})")
+    svg = svg.replace(INK, "var(--ink)").replace(GRID, "var(--grid)")
+    svg = svg.replace(PAPER, "var(--paper)")
+    svg = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--font)", svg)
+    svg = re.sub(r"\n\s*", "\n", svg)
+    box = re.search(r'viewBox="[^"]*"', svg)[0]
+    head = f'<svg {box} role="img" aria-label="{description}">'
+    return head + svg[svg.index(">") + 1 :].strip()

@@ -1,0 +1,882 @@
+"""The page: one HTML file that needs nothing else, with figures that were drawn beforehand.
+
+What a reader switches, sorts and types is done by page.js, and colours and widths by page.css; both
+are put into the file. Without scripts there are the first figures, all tables and the first
+clients.
+"""
+
+import html
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.core import durable
+from tf_pflego.reports import comparison, drawing, figures
+from tf_pflego.reports.comparison import PERCENT, Series
+from tf_pflego.reports.stored import StoredRun
+
+# The table of clients shows so many at a time, and has no more than so many.
+_CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
+_MOST_PARTITIONS = 4
+_ROWS_OF_NUMBERS = 12
+_TARGET_SHARE = 0.95
+_LONGEST_WORD = 24
+_HERE = pathlib.Path(__file__).parent
+
+
+def write(runs: Sequence[StoredRun], reference: int, output: pathlib.Path) -> pathlib.Path:
+    """Writes the page of runs; one that is there is replaced when the new one is whole.
+
+    Args:
+      runs: The runs.
+      reference: The number of the run that the clients of the others are compared with.
+      output: The file.
+
+    Raises:
+      OSError: The file cannot be written.
+    """
+    content = _Page(runs, reference).html().encode("utf-8")
+    with durable.batch() as files, files.open(output) as stream:
+        stream.write(content)
+    return output
+
+
+class _Page:
+    """The parts of the page; each of the methods below `html` returns one of them."""
+
+    def __init__(self, runs, reference):
+        self._runs = runs
+        self._series = comparison.series_of(runs)
+        self._names = {}
+        self._base = self._series[0]
+        for one in self._series:
+            for run, name in zip(one.runs, one.names, strict=True):
+                self._names[id(run)] = name
+            if runs[reference] in one.runs:
+                self._base = one
+        self._begun = [run for run in runs if run.num_rounds]
+        self._rounds = [run.rounds for run in self._begun]
+        self._metrics = comparison.metrics_of(self._rounds)
+        self._accuracies = [name for name in self._metrics if comparison.is_accuracy(name)]
+        self._data = {}  # for the script
+        self._drawn = 0
+
+    def html(self):
+        """Returns the page."""
+        sections = {
+            "runs": ("The runs", self._overview()),
+            "curves": ("Training", self._curves()),
+            "target": ("Cost to a target accuracy", self._target()),
+            "clients": ("Clients at the end", self._distribution()),
+            "gains": ("Who gained, who lost", self._gains()),
+            "new-clients": ("New clients", self._new_clients()),
+            "partition": ("Who holds what", self._partitions()),
+            "table": ("Every client", self._table_of_clients()),
+            "settings": ("Settings", self._settings()),
+            "terms": ("What the metrics are", self._terms()),
+        }
+        sections = {key: (title, body) for key, (title, body) in sections.items() if body}
+        links = "".join(
+            f'<li><a href="#{key}">{title}</a></li>' for key, (title, _) in sections.items()
+        )
+        body = "".join(
+            f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>'
+            f"{content}</section>\n"
+            for key, (title, content) in sections.items()
+        )
+        # No text of the data can end the element: "<" does not occur in it.
+        data = json.dumps(self._data, separators=(",", ":")).replace("<", "\\u003c")
+        title = self._title()
+        return (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+            "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
+            f"<title>{_text(title)}</title>\n<style>\n{_palette()}{_file('page.css')}</style>\n"
+            f"</head>\n<body>\n<header><h1>{_text(title)}</h1>{self._headline()}</header>\n"
+            f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{body}</main>\n'
+            f"<footer><p>Made by <code>tf-pflego report</code> from the files of the runs.</p>"
+            f'</footer>\n<script type="application/json" id="data">{data}</script>\n'
+            f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
+        )
+
+    def _title(self):
+        methods = list(dict.fromkeys(run.algorithm for run in self._runs))
+        shown = _listed(methods[:6]) if len(methods) <= 6 else f"{len(methods)} methods"
+        datasets = dict.fromkeys(str(run.configuration.get("dataset", "?")) for run in self._runs)
+        return f"{shown} on {_listed(list(datasets))}"
+
+    def _headline(self):
+        configurations = [run.configuration for run in self._runs]
+
+        def one(key):
+            return _listed(list(dict.fromkeys(str(own.get(key, "?")) for own in configurations)))
+
+        holders = [len(run.holdings.classes) for run in self._runs if run.holdings is not None]
+        federation = _counted(_listed(sorted(set(holders))), "client") if holders else "clients"
+        runs = _counted(len(self._runs), "run")
+        parts = [
+            f"<p><strong>What was run.</strong> {runs}: {_text(one('algorithm'))} on "
+            f"{_text(one('dataset'))}, with {_text(federation)}, "
+            f"{_text(one('clients_per_round'))} of them in a round, and "
+            f"{_text(_counted(one('num_rounds'), 'round'))}; seed {_text(one('seed'))}.</p>"
+        ]
+        parts.append(f"<p><strong>What came out.</strong> {self._outcome()}</p>")
+        for run in self._runs:
+            if not run.finished:
+                wanted = run.configuration.get("num_rounds", "?")
+                parts.append(
+                    f'<p class="note">{_text(self._names[id(run)])} has {run.num_rounds} of '
+                    f"{_text(wanted)} rounds: it still goes on or was interrupted, and is shown as "
+                    "far as it is.</p>"
+                )
+        return "".join(parts)
+
+    def _outcome(self):
+        if not self._metrics:
+            return "No run has an evaluated round yet."
+        metric = self._metrics[0]
+        sign = 1 if comparison.is_accuracy(metric) else -1
+        found = [(self._final(one, metric), one) for one in self._series]
+        found = sorted(
+            ((value, one) for value, one in found if np.isfinite(value)),
+            key=lambda pair: -sign * pair[0],
+        )
+        if not found:
+            return "No run has a final value that is finite."
+        said = comparison.title_of(metric)
+        value, best = found[0]
+        how = "highest" if sign > 0 else "lowest"
+        last = " (mean of the last ten rounds)" if sign > 0 else ""
+        text = f"The {_text(said)}{last}, is {_value(value, metric)} for {_text(best.label)}"
+        if len(found) > 1:
+            others = [
+                f"{_text(one.label)} with {_value(value, metric)}" for value, one in found[1:6]
+            ]
+            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+            text = (
+                f"The {_text(said)}{last}, is {how} for {_text(best.label)} with "
+                f"{_value(value, metric)}, followed by {_listed(others)}{more}"
+            )
+        if len(found) > 1 and all(len(one.runs) == 1 for _, one in found):
+            text += (
+                ". Each has one seed only; runs with others would show how much of a difference is "
+                "chance"
+            )
+        return text + "."
+
+    def _final(self, one, metric):
+        values = [comparison.final(run.rounds, metric) for run in one.runs]
+        known = [value for value in values if np.isfinite(value)]
+        return float(np.mean(known)) if known else np.nan
+
+    def _overview(self):
+        metric = self._accuracies[0] if self._accuracies else None
+        head = ["run", "state", "rounds", "seconds in a round, median", "MB moved"]
+        if metric:
+            head += ["accuracy, last ten rounds", "worst tenth of the clients"]
+        head += ["training loss", "directory"]
+        rows = []
+        for run in self._runs:
+            rounds = run.rounds
+            moved = (rounds["bytes_down"].sum() + rounds["bytes_up"].sum()) / 1e6
+            row = [
+                self._names[id(run)],
+                "finished" if run.finished else "not finished",
+                run.num_rounds,
+                _short(np.median(rounds["seconds"])) if run.num_rounds else "–",
+                _short(moved),
+            ]
+            if metric:
+                row.append(_value(comparison.final(rounds, metric), metric))
+                tenth = np.nan
+                if run.clients is not None:
+                    tenth = comparison.worst_decile(run.clients["test_accuracy"])
+                row.append(_value(tenth, metric))
+            rows.append([*row, _short(comparison.final(rounds, "train_loss")), str(run.path)])
+        said = (
+            f"The accuracy is the {comparison.title_of(metric)}, mean of the last ten rounds; the "
+            "worst tenth is the mean over the tenth of the clients with the lowest accuracy at the "
+            "end. "
+            if metric
+            else ""
+        )
+        return (
+            f"<p>{_text(said)}MB are megabytes down to the participants and up from them.</p>"
+            + (_table("The runs in the order in which they were given", head, rows))
+            + self._left_out()
+        )
+
+    def _left_out(self):
+        notes = []
+        for run in self._runs:
+            name = _text(self._names[id(run)])
+            if run.left_out.sum():
+                rounds = _counted(np.count_nonzero(run.left_out), "round")
+                participants = _counted(run.left_out.sum(), "participant")
+                notes.append(f"{name} left out {participants} in {rounds}.")
+            for metric, count in run.lost.items():
+                if count:
+                    notes.append(
+                        f"{name}: in {_counted(count, 'round')} "
+                        f"{_text(comparison.title_of(metric))} is not a finite number; these "
+                        "rounds are missing in its curve."
+                    )
+        return "".join(f'<p class="note">{note}</p>' for note in notes)
+
+    def _pair(self, drawn, description):
+        """Returns a figure in two widths, of which the style shows one.
+
+        Args:
+          drawn: Called with the size; returns the figure.
+          description: Plain text for who does not see it.
+        """
+        svgs = []
+        for name, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
+            self._drawn += 1
+            svg = figures.svg_of(drawn(size), f"f{self._drawn}", _text(description))
+            svgs.append(f'<div class="{name}">{svg}</div>')
+        return "".join(svgs)
+
+    def _legend(self, chosen: Iterable[Series], band: bool = False):
+        items = []
+        for number, one in enumerate(self._series):
+            if one not in chosen:
+                continue
+            dashes = " ".join(map(str, figures.DASHES[number % len(figures.DASHES)]))
+            width = 3 if one.marked else 1.7
+            color = f"var(--s{number % len(figures.COLORS)})"
+            mark = _MARKS[figures.MARKERS[number % len(figures.MARKERS)]]
+            seeds = f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""
+            items.append(
+                f'<li><svg viewBox="0 0 44 14" width="44" height="14" aria-hidden="true"><path '
+                f'd="M1 7H43" style="stroke:{color};stroke-width:{width};stroke-dasharray:{dashes}"'
+                f'/><path d="{mark}" style="fill:{color}"/></svg>{_text(one.label)}{seeds}</li>'
+            )
+        return f'<ul class="legend">{"".join(items)}</ul>'
+
+    def _with_metric(self, metric):
+        return [
+            one
+            for one in self._series
+            if any(np.isfinite(run.rounds.get(metric, np.nan)).any() for run in one.runs)
+        ]
+
+    def _curves(self):
+        if not self._metrics:
+            return "<p>No run has an evaluated round yet, so there is no curve.</p>"
+        axes = comparison.telling_axes(self._rounds)
+        options = "".join(
+            f'<option value="{k}">{_text(comparison.title_of(metric))}</option>'
+            for k, metric in enumerate(self._metrics)
+        )
+        radios = "".join(
+            f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not k)}> '
+            f"{_text(comparison.AXES[axis])}</label>"
+            for k, axis in enumerate(axes)
+        )
+        controls = (
+            '<div class="controls"><label>Metric <select id="metric" autocomplete="off">'
+            f'{options}</select></label><fieldset id="axes"><legend>Along</legend>{radios}'
+            "</fieldset></div>"
+        )
+        banded = any(len(one.runs) > 1 for one in self._series)
+        said = (
+            "The bold lines are means over neighbouring evaluated rounds, within 5 % of all rounds "
+            "on either side; the pale lines behind them are what was measured."
+        )
+        if banded:
+            said += (
+                " Where runs differ in nothing but the seed, the line is their mean and the band "
+                "goes from the lowest to the highest of them."
+            )
+        if "megabytes" not in axes:
+            said += (
+                " There is no axis of bytes: within a tenth, every round of every run moves the "
+                "same bytes, so the curves would look as they do along rounds."
+            )
+        if 0 < sum(one.marked for one in self._series) < len(self._series):
+            said += " PFLEGO has the thicker line."
+        charts = []
+        for k, metric in enumerate(self._metrics):
+            for axis in axes:
+                charts.append(self._chart(k, metric, axis, hidden=bool(k) or axis != axes[0]))
+        return f"<p>{_text(said)}</p>{controls}{''.join(charts)}{self._clipped_note()}"
+
+    def _chart(self, k, metric, axis, hidden):
+        own = self._with_metric(metric)
+        lines = drawing.lines_of(self._series, metric, axis)
+        ends = [
+            f"{line.label} ends at {_value(line.curve.mean[-1] / _scale(metric), metric)}"
+            for line in lines
+        ]
+        what = f"{comparison.title_of(metric)} along {comparison.AXES[axis]}"
+        caption = f"{what[0].upper()}{what[1:]}: {comparison.meaning_of(metric)}."
+        drawn = self._pair(
+            lambda size: drawing.curves(self._series, metric, [axis], size),
+            f"Line chart of {what}. {'; '.join(ends)}. The numbers are in the table below it.",
+        )
+        return (
+            f'<figure class="chart" data-metric="{k}" data-axis="{axis}"{" hidden" * hidden}>'
+            f"<figcaption>{_text(caption)}</figcaption>{self._legend(own)}{drawn}"
+            f"<details><summary>The same as numbers</summary>{_numbers(lines, metric, axis)}"
+            "</details></figure>"
+        )
+
+    def _clipped_note(self):
+        notes = []
+        for run in self._begun:
+            cut = run.rounds["seconds"] - comparison.charged_seconds(run.rounds["seconds"])
+            if cut.sum() > 0.01 * run.rounds["seconds"].sum():
+                rounds = _counted(np.count_nonzero(cut), "round")
+                notes.append(f"{_text(self._names[id(run)])}: {rounds}, {_short(cut.sum())} s less")
+        if not notes:
+            return ""
+        return (
+            '<p class="note">Seconds: a round that took more than ten times the median of its run, '
+            "as the first does while it compiles or any on a machine that is busy, counts with ten "
+            f"times the median, here and below ({'; '.join(notes)}).</p>"
+        )
+
+    def _target(self):
+        if not self._accuracies:
+            return ""
+        metric = self._accuracies[0]
+        finals = [comparison.final(run.rounds, name) for name in [metric] for run in self._begun]
+        finals = [value for value in finals if np.isfinite(value)]
+        if not finals:
+            return ""
+        target = math.floor(10 * PERCENT * _TARGET_SHARE * max(finals)) / 10
+        shown = [self._names[id(run)] for run in self._begun]
+        self._data["target"] = {
+            "runs": shown,
+            "records": [
+                [
+                    [
+                        [found.round, _tidy(found.seconds), _tidy(found.megabytes), found.value]
+                        for found in comparison.records_of(run.rounds, name)
+                    ]
+                    for run in self._begun
+                ]
+                for name in self._accuracies
+            ],
+        }
+        rows = []
+        for run in self._begun:
+            found = comparison.reached(run.rounds, metric, target / PERCENT)
+            cells = ["not reached", "–", "–"]
+            if found:
+                cells = [found.round, _short(found.seconds), _short(found.megabytes)]
+            rows.append([self._names[id(run)], *cells])
+        options = "".join(
+            f'<option value="{k}">{_text(comparison.title_of(name))}</option>'
+            for k, name in enumerate(self._accuracies)
+        )
+        return (
+            "<p>What each run took until an evaluated round first had at least the target. The "
+            f"target that is filled in is {PERCENT * _TARGET_SHARE:g} % of the best run's accuracy "
+            "in its last ten rounds; type another. Rounds between two evaluations are not seen, so "
+            "a run that is evaluated more often can seem faster.</p>"
+            '<div class="controls"><label>Metric <select id="target-metric" autocomplete="off">'
+            f'{options}</select></label><label>Target, percent <input id="target-value" '
+            f'type="number" min="0" max="100" step="any" value="{target:g}" autocomplete="off" '
+            'inputmode="decimal"></label></div><p id="target-said" role="status"></p>'
+            + _table(
+                "Cost until the target",
+                ["run", "rounds", "seconds of training", "megabytes down and up"],
+                rows,
+                "target-table",
+            )
+        )
+
+    def _distribution(self):
+        ended = [one for one in self._series if len(comparison.accuracies_of(one))]
+        if not ended:
+            return "<p>No run has ended yet. The clients are tested one by one at the end.</p>"
+        rows, said = [], []
+        for one in ended:
+            values = comparison.accuracies_of(one)
+            tenth = comparison.worst_decile(values)
+            cells = (tenth, values.min(), np.median(values), values.mean(), values.max())
+            rows.append([one.label, len(values), *(_percent(value) for value in cells)])
+            said.append(f"{one.label}: worst tenth {_percent(tenth)}, median {_percent(cells[2])}")
+            unknown = sum(len(run.clients["test_accuracy"]) for run in one.runs if run.clients)
+            if unknown > len(values):
+                rows[-1][1] = f"{len(values)} of {unknown} (others have no finite accuracy)"
+        missing = [one.label for one in self._series if one not in ended]
+        note = ""
+        if missing:
+            note = f'<p class="note">Not ended, and so not here: {_text(_listed(missing))}.</p>'
+        drawn = self._pair(
+            lambda size: drawing.distribution(self._series, size),
+            f"Distribution of the clients' test accuracies. {'; '.join(said)}.",
+        )
+        return (
+            "<figure><figcaption>Each line shows which share of the clients has at most a certain "
+            "test accuracy at the end, with what each client would be served: the further right, "
+            "the better. Under the thin line is the tenth of the clients that fare worst."
+            f"</figcaption>{self._legend(ended)}{drawn}</figure>{note}"
+            + _table(
+                "Test accuracies of the clients at the end",
+                [
+                    "run",
+                    "clients",
+                    "mean of the worst tenth",
+                    "lowest",
+                    "median",
+                    "mean",
+                    "highest",
+                ],
+                rows,
+            )
+        )
+
+    def _gains(self):
+        others = [one for one in self._series if one is not self._base]
+        if not others:
+            return ""
+        base, rows, notes, compared = self._base, [], [], []
+        for one in others:
+            found = comparison.gains_of(one, base)
+            if found.why_not:
+                notes.append(f"{one.label} is not compared: {found.why_not}.")
+                continue
+            compared.append(one)
+            differences = found.differences
+            rows.append(
+                [
+                    one.label,
+                    int(np.count_nonzero(differences > 0)),
+                    int(np.count_nonzero(differences < 0)),
+                    int(np.count_nonzero(differences == 0)),
+                    f"{differences.mean():+.2f}",
+                    f"{differences.max():+.2f}",
+                    f"{differences.min():+.2f}",
+                ]
+            )
+        note = "".join(f'<p class="note">{_text(text)}</p>' for text in notes)
+        if not rows:
+            return note
+        said = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
+        drawn = self._pair(
+            lambda size: drawing.gains(self._series, base, size),
+            f"Gains of the clients over {base.label}. {said}.",
+        )
+        return (
+            f"<figure><figcaption>The test accuracy of each client at the end minus that of the "
+            f"same client in <strong>{_text(base.label)}</strong>, the reference, from the client "
+            "that lost most to the one that gained most: above zero a client is better off. "
+            "Clients are compared only where both runs deal them the same examples.</figcaption>"
+            f"{self._legend(compared)}{drawn}</figure>{note}"
+            + _table(
+                f"Clients by gain over {base.label}, in points of percent",
+                ["run", "gained", "lost", "the same", "mean", "most gained", "most lost"],
+                rows,
+            )
+        )
+
+    def _new_clients(self):
+        own = [one for one in self._series if any(run.new_clients for run in one.runs)]
+        if not own:
+            return ""
+        rows = []
+        for one in own:
+            found = [
+                drawing.new_client_curve(run.new_clients) for run in one.runs if run.new_clients
+            ]
+            before, after = (np.mean([values[k] for values in found]) for k in (0, -1))
+            rows.append([one.label, _percent(before), _percent(after), len(found[0]) - 1])
+        said = "; ".join(f"{row[0]}: {row[1]} before, {row[2]} after" for row in rows)
+        drawn = self._pair(
+            lambda size: drawing.new_clients(self._series, size),
+            f"Accuracy of new clients by epochs of their own training. {said}.",
+        )
+        return (
+            "<figure><figcaption>The mean test accuracy of the clients that took no part in the "
+            "training, before and after each epoch of their own training from what the server "
+            f"has.</figcaption>{self._legend(own)}{drawn}</figure>"
+            + _table(
+                "Test accuracy of new clients",
+                ["run", "before their training", "after it", "epochs"],
+                rows,
+            )
+        )
+
+    def _groups(self):
+        """Returns the runs by what their clients hold; a run whose partition is unknown alone."""
+        groups: dict[Any, list[StoredRun]] = {}
+        for run in self._runs:
+            groups.setdefault(run.holdings.identity if run.holdings else id(run), []).append(run)
+        return list(groups.values())
+
+    def _partitions(self):
+        groups = [group for group in self._groups() if group[0].holdings is not None]
+        if not groups:
+            return ""
+        parts = []
+        for group in groups[:_MOST_PARTITIONS]:
+            parts.append(self._partition(group))
+        if len(groups) > _MOST_PARTITIONS:
+            parts.append(
+                f'<p class="note">The runs have {len(groups)} different partitions; the first '
+                f"{_MOST_PARTITIONS} are shown.</p>"
+            )
+        return "".join(parts)
+
+    def _partition(self, group):
+        holdings = group[0].holdings
+        clients, sizes = len(holdings.classes), holdings.train_sizes
+        held = [len(own) for own in holdings.classes]
+        blocks = []
+
+        def drawn(size):
+            figure, *numbers = drawing.partition(holdings, size)
+            blocks[:] = numbers
+            return figure
+
+        said = (
+            f"{clients} {'client holds' if clients == 1 else 'clients hold'} {_range(sizes)} "
+            f"training examples of {_range(held)} {'class' if max(held) == 1 else 'classes'} each, "
+            f"and {_range(holdings.test_sizes)} test examples"
+        )
+        pair = self._pair(drawn, f"Clients by classes. {said}.")
+        caption = f"{said}. A column is a client and a row a class; "
+        if holdings.class_counts is None:
+            caption += (
+                "a filled cell is a class that the client holds. The run was made by a version "
+                "that did not keep the numbers of examples."
+            )
+        else:
+            caption += (
+                "the more a cell stands out, the more training examples; an empty cell has none."
+            )
+        if max(blocks) > 1:
+            caption += (
+                f" Each cell is the mean of a block of {blocks[0]} clients and {blocks[1]} "
+                f"{'class' if blocks[1] == 1 else 'classes'}."
+            )
+        names = [self._names[id(run)] for run in group]
+        whose = (
+            "All runs have this partition."
+            if len(group) == len(self._runs)
+            else (f"The partition of {_listed(names)}.")
+        )
+        return (
+            f'<figure class="partition"><figcaption>{_text(whose)} {_text(caption)}</figcaption>'
+            f"{pair}</figure>"
+        )
+
+    def _table_of_clients(self):
+        groups = [
+            [run for run in group if run.clients is not None or run.holdings is not None]
+            for group in self._groups()
+        ]
+        groups = [group for group in groups if group]
+        if not groups:
+            return ""
+        columns = ["client", "training examples", "test examples", "classes"]
+        several = len(groups) > 1
+        if several:
+            columns.insert(0, "partition")
+        fixed = len(columns)
+        ended = [run for group in groups for run in group if run.clients is not None]
+        values = []  # of each further column: the run, and its accuracies by client
+        base = [run for run in self._base.runs if run.clients is not None]
+        for run in ended:
+            name = self._names[id(run)]
+            for column in run.clients:
+                if column.endswith("test_accuracy"):
+                    model = column.removesuffix("test_accuracy").rstrip("/")
+                    columns.append(f"{name}{', ' * bool(model)}{model}: accuracy, %")
+                    shares = PERCENT * run.clients[column]
+                    values.append((run, dict(zip(run.clients["client"], shares, strict=True))))
+        for run in ended:
+            same = [
+                other
+                for other in base
+                if run.holdings is not None
+                and other.holdings is not None
+                and other.holdings.identity == run.holdings.identity
+            ]
+            if same and run not in base:
+                columns.append(f"{self._names[id(run)]}: gain over {self._names[id(same[0])]}")
+                ours, theirs = (
+                    dict(
+                        zip(r.clients["client"], PERCENT * r.clients["test_accuracy"], strict=True)
+                    )
+                    for r in (run, same[0])
+                )
+                values.append((run, {k: ours[k] - theirs[k] for k in ours if k in theirs}))
+        rows, total = [], 0
+        for letter, group in enumerate(groups):
+            own = self._client_rows(group, letter, values, several)
+            total += len(own)
+            rows += own
+        rows = rows[:_MOST_CLIENTS]
+        self._data["clients"] = {
+            "fixed": fixed,
+            "several": several,
+            "rows": rows,
+            "shown": _CLIENTS_SHOWN,
+            "columns": columns,
+        }
+        said = (
+            "One row per client, with its test accuracy at the end in each run that has ended. A "
+            "button in the head of a column sorts by it; again, the other way round."
+        )
+        if several:
+            lists = [
+                f"{_letter(k)}: {_listed([self._names[id(run)] for run in group])}"
+                for k, group in enumerate(groups)
+            ]
+            said += " Runs whose clients hold other examples have rows of their own: " + (
+                "; ".join(lists) + "."
+            )
+        if total > len(rows):
+            said += f" The table has the first {len(rows)} of {total} clients."
+        return (
+            f"<p>{_text(said)}</p>"
+            + self._filters(columns, fixed)
+            + self._first_clients(columns, rows)
+        )
+
+    def _client_rows(self, group, letter, values, several):
+        first = group[0]
+        held = first.holdings
+        with_clients = next((run for run in group if run.clients is not None), None)
+        if held is not None:
+            ids = range(len(held.classes))
+            about = [
+                [
+                    client,
+                    int(held.train_sizes[client]),
+                    int(held.test_sizes[client]),
+                    _ranges(held.classes[client]),
+                ]
+                for client in ids
+            ]
+        else:
+            columns = (
+                with_clients.clients[name] for name in ("client", "train_examples", "test_examples")
+            )
+            about = [[*map(int, row), ""] for row in zip(*columns, strict=True)]
+        rows = []
+        for row in about[:_MOST_CLIENTS]:
+            cells = [
+                _tidy(own.get(row[0], np.nan)) if run in group else None for run, own in values
+            ]
+            rows.append([*([_letter(letter)] if several else []), *row, *cells])
+        rows += [None] * (len(about) - len(rows))
+        return rows
+
+    def _filters(self, columns, fixed):
+        options = "".join(
+            f'<option value="{k}">{_text(name)}</option>'
+            for k, name in enumerate(columns)
+            if name not in ("partition", "classes")
+        )
+        return (
+            '<div class="controls" id="filters" hidden>'
+            '<label>Holds class <input id="filter-class" inputmode="numeric" size="5" '
+            'autocomplete="off"></label>'
+            '<label>Column <select id="filter-column" autocomplete="off">'
+            f"{options}</select></label>"
+            '<label>at least <input id="filter-low" type="number" step="any" '
+            'autocomplete="off"></label><label>at most <input id="filter-high" type="number" '
+            'step="any" autocomplete="off"></label>'
+            '<button type="button" id="filter-none">Show all</button></div>'
+            '<p id="clients-said" role="status"></p>'
+        )
+
+    def _first_clients(self, columns, rows):
+        shown = [[_cell(value) for value in row] for row in rows[:_CLIENTS_SHOWN]]
+        turn = (
+            '<div class="controls" id="turn" hidden><button type="button" id="turn-back">Previous '
+            f'{_CLIENTS_SHOWN}</button><button type="button" id="turn-on">Next {_CLIENTS_SHOWN}'
+            "</button></div>"
+        )
+        return _table("Clients", columns, shown, "clients-table") + turn
+
+    def _settings(self):
+        configurations = [comparison.settings(run) for run in self._runs]
+        differing = comparison.differing(configurations)
+        names = [self._names[id(run)] for run in self._runs]
+        keys = list(dict.fromkeys(key for own in configurations for key in own))
+
+        def rows(chosen):
+            return [[key, *(_cell(own.get(key, "–")) for own in configurations)] for key in chosen]
+
+        parts = []
+        if len(self._runs) > 1:
+            if differing:
+                parts.append(
+                    f"<p>The runs differ in {len(differing)} of {len(keys)} settings; a dash means "
+                    "that the method does not have a setting.</p>"
+                    + _table("Settings that differ", ["setting", *names], rows(differing))
+                )
+            else:
+                parts.append("<p>The runs have the same settings.</p>")
+        marked = [k for k, key in enumerate(keys) if key in differing]
+        versions = dict.fromkeys(key for run in self._runs for key in run.versions)
+        table = _table("All settings", ["setting", *names], rows(keys), marked=marked)
+        of_versions = _table(
+            "Versions",
+            ["of", *names],
+            [[key, *(_cell(run.versions.get(key, "–")) for run in self._runs)] for key in versions],
+        )
+        parts.append(
+            f"<details><summary>All {len(keys)} settings and the versions</summary>"
+            + ("<p>≠ marks the settings that differ.</p>" if marked else "")
+            + table
+            + (of_versions if versions else "")
+            + "</details>"
+        )
+        return "".join(parts)
+
+    def _terms(self):
+        terms = "".join(
+            f"<dt><code>{_text(name)}</code></dt><dd>{_text(_sentence(comparison.title_of(name)))} "
+            f"{_text(_sentence(comparison.meaning_of(name)))}</dd>"
+            for name in self._metrics
+        )
+        return (
+            f"<dl>{terms}<dt>seconds</dt><dd>The time of a round's training; in evaluated rounds "
+            "it includes the test of the participants. Times of runs compare only if the machine "
+            "and what else it did were the same.</dd><dt>bytes</dt><dd>What is sent down to the "
+            "participants and up from them.</dd></dl>"
+        )
+
+
+# The markers of a legend as paths in a box of 44 by 14, by their names in matplotlib.
+_MARKS = {
+    "o": "M22 3a4 4 0 1 0 .01 0z",
+    "s": "M18 3h8v8h-8z",
+    "^": "M22 2.5L26.5 11h-9z",
+    "D": "M22 2L27 7L22 12L17 7z",
+    "v": "M22 11.5L26.5 3h-9z",
+    "P": "M20.5 3h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500z",
+    "X": "M18 5l2-2l2 2l2-2l2 2l-2 2l2 2l-2 2l-2-2l-2 2l-2-2l2-2z",
+}
+
+
+def _palette():
+    """Returns the variables of the series' colours, light and dark."""
+
+    def own(which):
+        return "".join(f"--s{k}:{pair[which]};" for k, pair in enumerate(figures.COLORS))
+
+    return f":root{{{own(0)}}}\n@media (prefers-color-scheme:dark){{:root{{{own(1)}}}}}\n"
+
+
+def _file(name):
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _text(value: Any) -> str:
+    """Returns a text that is safe in HTML, also inside an attribute."""
+    return html.escape(str(value), quote=True)
+
+
+def _table(caption, head, rows, identity="", marked=()):
+    """Returns a table whose first column heads the rows; cells are escaped here."""
+    columns = "".join(f'<th scope="col"{_long(name)}>{_text(name)}</th>' for name in head)
+    body = []
+    for number, row in enumerate(rows):
+        first, *cells = row
+        sign = ' <span class="differs" title="differs">≠</span>' if number in marked else ""
+        inner = "".join(f"<td{_long(cell)}>{_text(cell)}</td>" for cell in cells)
+        style = ' class="marked"' if number in marked else ""
+        body.append(
+            f'<tr{style}><th scope="row"{_long(first)}>{_text(first)}{sign}</th>{inner}</tr>'
+        )
+    name = f' id="{identity}"' if identity else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}">'
+        f"<table{name}><caption><span>{_text(caption)}</span></caption><thead><tr>{columns}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _long(value):
+    """Returns the class of a cell with a word that must be broken, so that tables stay narrow."""
+    words = str(value).split()
+    return ' class="long"' if max(map(len, words), default=0) > _LONGEST_WORD else ""
+
+
+def _numbers(lines, metric, axis):
+    """Returns a table of some points of curves."""
+    rows = []
+    for line in lines:
+        for k in comparison.thinned(len(line.curve.x), _ROWS_OF_NUMBERS):
+            rows.append((line.curve.x[k], line.label, line.curve.mean[k]))
+    shown = [[label, _short(x), _value(y / _scale(metric), metric)] for x, label, y in rows]
+    title = f"{comparison.title_of(metric)}: up to {_ROWS_OF_NUMBERS} points of each curve"
+    return _table(title, ["run", comparison.AXES[axis], "value"], shown)
+
+
+def _scale(metric):
+    return PERCENT if comparison.is_accuracy(metric) else 1
+
+
+def _value(value, metric):
+    if not np.isfinite(value):
+        return "–"
+    return _percent(PERCENT * value) if comparison.is_accuracy(metric) else _short(value)
+
+
+def _percent(value):
+    return f"{value:.2f}\N{NO-BREAK SPACE}%"
+
+
+def _short(value):
+    return f"{value:.4g}" if np.isfinite(value) else "–"
+
+
+def _tidy(value):
+    """Returns a number of few digits for the script, or None."""
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+def _cell(value):
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if value != "" else "–"
+
+
+def _letter(number):
+    return chr(ord("A") + number) if number < 26 else str(number + 1)
+
+
+def _counted(count, word):
+    return f"{count} {word}" if str(count) == "1" else f"{count} {word}s"
+
+
+def _listed(words):
+    """Returns words as a sentence lists them."""
+    words = [str(word) for word in words]
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _range(values):
+    low, high = int(min(values)), int(max(values))
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _ranges(numbers):
+    """Returns ascending whole numbers as text, such as 0–3 7."""
+    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return " ".join(
+        str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts if len(part)
+    )
+
+
+def _sentence(text):
+    return f"{text[:1].upper()}{text[1:]}."

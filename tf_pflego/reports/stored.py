@@ -1,0 +1,250 @@
+"""What the directory of a run holds, read without TensorFlow, also while the run still goes on."""
+
+import csv
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.records import BOOKKEEPING
+
+_COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
+
+
+class RunError(ValueError):
+    """A directory is not that of a run, or is damaged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdings:
+    """Who holds what, from partition.npz.
+
+    Attributes:
+      classes: For each client its classes, ascending.
+      train_sizes: [I] numbers of training examples.
+      test_sizes: [I] numbers of test examples.
+      class_counts: [sum |classes_i|] training examples of each client and class; None if the run
+        was made by a version that did not keep them.
+      identity: Equal for two runs whose clients hold the same examples of the same dataset.
+    """
+
+    classes: tuple[np.ndarray, ...]
+    train_sizes: np.ndarray
+    test_sizes: np.ndarray
+    class_counts: np.ndarray | None
+    identity: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRun:
+    """A run as far as it is.
+
+    Attributes:
+      path: Its directory.
+      configuration: Every flag and hyper-parameter.
+      versions: Those of the program and of what it uses.
+      rounds: Columns over the rounds that are done, [T] floats: bookkeeping and metrics; NaN where
+        a round has no value, or none that is finite.
+      lost: For each metric, how many rounds have it as a value that is not finite.
+      left_out: [T] how many participants each round had to leave out.
+      clients: The columns of clients.csv, [I] floats; None if the run has not ended.
+      new_clients: The columns of new_clients.csv; None if there are none.
+      holdings: Who holds what; None if partition.npz is not there yet.
+      finished: Whether the run has all the rounds that it was made for, and its last files.
+    """
+
+    path: pathlib.Path
+    configuration: dict[str, Any]
+    versions: dict[str, Any]
+    rounds: dict[str, np.ndarray]
+    lost: dict[str, int]
+    left_out: np.ndarray
+    clients: dict[str, np.ndarray] | None
+    new_clients: dict[str, np.ndarray] | None
+    holdings: Holdings | None
+    finished: bool
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds are done."""
+        return len(self.rounds["round"])
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm."""
+        return str(self.configuration.get("algorithm", "unknown"))
+
+
+def read(path: str | pathlib.Path) -> StoredRun:
+    """Reads the directory of a run.
+
+    Raises:
+      RunError: It is not one, or a file in it is damaged or cannot be read.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise RunError(
+            f"a run must be given by its directory; {path} {what}. Give the --output_dir of a run."
+        )
+    missing = [name for name in ("config.json", "metrics.jsonl") if not (path / name).is_file()]
+    if missing:
+        raise RunError(
+            f"the directory of a run must have config.json and metrics.jsonl; {path} lacks "
+            f"{' and '.join(missing)}. {_remedy(path)}"
+        )
+    try:
+        return _read(path)
+    except OSError as error:
+        raise RunError(
+            f"the files of a run must be readable; {error.filename or path} is not "
+            f"({error.strerror}). Correct its permissions, or leave {path} out."
+        ) from error
+
+
+def _remedy(path):
+    interrupted = [name for name in (".whole_run", ".old_run") if (path / name).is_dir()]
+    if interrupted:
+        return (
+            f"The replacement of its run was interrupted ({interrupted[0]} is still there); the "
+            "program goes on with it when it is called with this --output_dir and --resume."
+        )
+    below = sorted(child.parent for child in path.glob("*/config.json"))
+    if below:
+        return f"Perhaps you mean a run inside it, such as {below[0]}."
+    return "Give the --output_dir of a run that has begun."
+
+
+def _read(path):
+    configuration = _json_object(path / "config.json")
+    versions = configuration.pop("versions", {})
+    records = _records(path / "metrics.jsonl")
+    rounds, lost = _columns(records)
+    summary = path / "summary.json"
+    finished = summary.is_file() and _json_object(summary).get("round") == len(records)
+    clients = new_clients = None
+    if finished:
+        clients = _table(path / "clients.csv", ("client", "train_examples", "test_examples"))
+        if (path / "new_clients.csv").is_file():
+            new_clients = _table(path / "new_clients.csv", ("epoch", "client", "test_accuracy"))
+    holdings = None
+    if (path / "partition.npz").is_file():
+        holdings = _holdings(path / "partition.npz", configuration)
+    left_out = np.array([record.get("not_finite") or 0 for record in records], int)
+    return StoredRun(
+        path,
+        configuration,
+        versions if isinstance(versions, dict) else {},
+        rounds,
+        lost,
+        left_out,
+        clients,
+        new_clients,
+        holdings,
+        finished,
+    )
+
+
+def _damaged(path, what):
+    return RunError(
+        f"{path.name} of a run must be as the program wrote it; {path} {what}. Restore the file, "
+        "make the run again, or leave it out."
+    )
+
+
+def _json_object(path):
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, f"cannot be read ({error})") from None
+    if not isinstance(content, dict):
+        raise _damaged(path, f"holds a {type(content).__name__}, not an object")
+    return content
+
+
+def _records(path):
+    """Returns the rounds; a last line without its end is one that is being written."""
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    records = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            if record["round"] != number:
+                raise ValueError(f"round {number} expected, got {record['round']}")
+            for name in _COUNTED:
+                if not math.isfinite(record[name]):
+                    raise ValueError(f"{name} is {record[name]}")
+        except KeyError as error:
+            raise _damaged(path, f"has no {error.args[0]!r} in line {number}") from None
+        except (ValueError, TypeError) as error:
+            raise _damaged(path, f"is damaged in line {number} ({error})") from None
+        records.append(record)
+    return records
+
+
+def _columns(records):
+    names = dict.fromkeys(
+        name
+        for record in records
+        for name, value in record.items()
+        if value is None or _is_number(value)
+    )
+    columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
+    for name in names:
+        held = [record.get(name) for record in records]
+        values = np.array([value if _is_number(value) else np.nan for value in held], float)
+        present = np.array([name in record for record in records])
+        lost[name] = int(np.count_nonzero(present & ~np.isfinite(values)))
+        columns[name] = np.where(np.isfinite(values), values, np.nan)
+    return columns, lost
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _table(path, needed):
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if not rows or not set(needed) <= set(rows[0]):
+            raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
+        names = [name for name in rows[0] if name != "classes"]
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+    except FileNotFoundError:
+        raise _damaged(path, "is missing") from None
+    except (ValueError, TypeError, csv.Error) as error:
+        raise _damaged(path, f"cannot be read ({error})") from None
+
+
+def _holdings(path, configuration):
+    try:
+        with np.load(path) as arrays:
+            held = {name: arrays[name] for name in arrays.files}
+        parts, checksum = {}, 0
+        for name in ("classes", "train_indices", "test_indices"):
+            values, offsets = held[name], held[f"{name}_offsets"]
+            if offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
+                raise ValueError(f"the offsets of {name} do not fit")
+            parts[name] = values, offsets
+            for array in (values, offsets):
+                checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+        values, offsets = parts["classes"]
+        counts = held.get("class_counts")
+        if counts is not None and len(counts) != len(values):
+            raise ValueError("class_counts does not fit the classes")
+    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, f"cannot be read ({error})") from None
+    return Holdings(
+        tuple(values[a:b] for a, b in itertools.pairwise(offsets)),
+        np.diff(parts["train_indices"][1]),
+        np.diff(parts["test_indices"][1]),
+        counts,
+        (configuration.get("dataset"), len(offsets) - 1, checksum),
+    )
