@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import tf_pflego as pfl
-from tests.report.conftest import NAMES, NUM_CLIENTS, large_run
-from tf_pflego import report
+from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
+from tf_pflego import reports
 from tf_pflego.reports import comparison, stored
 
 MEGABYTE = 2**20
@@ -44,7 +44,7 @@ def rewrite(directory, change):
 
 
 def refused(capsys, arguments, *parts):
-    assert report.command(list(map(str, arguments))) == 2
+    assert reports.command(list(map(str, arguments))) == 2
     message = capsys.readouterr().err
     assert message.startswith("tf_pflego: ") and message.count("\n") == 1
     for part in parts:
@@ -99,7 +99,9 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
     base, other = comparison.series_of(read)
     gains = comparison.gains_of(other, base)
     np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
-    page = report([runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"])
+    page = reports.write(
+        [runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"]
+    )
     text = " ".join(text_of(page[0].read_text(encoding="utf-8")).split())
     gained, lost = np.count_nonzero(theirs > ours), np.count_nonzero(theirs < ours)
     assert f"pflego: {gained} clients gained, {lost} lost" in html.unescape(
@@ -110,7 +112,9 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
 
 def test_clients_of_other_partitions_are_not_compared(runs, tmp_path):
     other = large_run(tmp_path / "other", NUM_CLIENTS)
-    page = report([runs["pflego"], other], tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = reports.write([runs["pflego"], other], tmp_path / "r.html")[0].read_text(
+        encoding="utf-8"
+    )
     assert "its clients hold other examples than those of the reference" in page
 
 
@@ -120,12 +124,14 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path):
         (directory / name).unlink()
     lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
     (directory / "metrics.jsonl").write_text("".join(lines[:7]) + lines[7][:20])
-    page = report([directory, runs["fedavg"]], tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = reports.write([directory, runs["fedavg"]], tmp_path / "r.html")[0].read_text(
+        encoding="utf-8"
+    )
     assert "pflego has 7 of 24 rounds" in page
     assert "Clients by gain over fedavg" not in page
     assert "pflego is not compared: pflego has not ended" in page
     (directory / "metrics.jsonl").write_text("")
-    page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert "No run has an evaluated round yet" in page
 
 
@@ -140,7 +146,7 @@ def test_values_that_are_not_finite_are_left_out_and_told(runs, tmp_path):
             record["train_loss"] = None
 
     rewrite(directory, change)
-    page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert "in 2 rounds test accuracy of all clients, mean over clients is not a finite" in page
     assert "left out 2 participants in 1 round." in page
     run = stored.read(directory)
@@ -157,7 +163,7 @@ def test_one_long_round_does_not_squeeze_the_others():
 @pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (10_000, 3)])
 def test_runs_of_any_size(clients, rounds, tmp_path):
     directory = large_run(tmp_path / "run", clients, num_rounds=rounds)
-    page = report(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert len(page) < 3 * MEGABYTE
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert len(data["clients"]["rows"]) == clients
@@ -216,7 +222,7 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
 def test_png_figures(runs, tmp_path, capsys):
     formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
     arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
-    assert report.command(list(map(str, arguments))) == 0
+    assert reports.command(list(map(str, arguments))) == 0
     written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
     names = {path.rpartition("/")[2] for path in written}
     assert {"curves_train_loss.png", "clients.png", "gains.png", "partition.png"} <= names
@@ -267,6 +273,6 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
 def test_a_page_that_is_there_is_replaced_as_a_whole(runs, tmp_path):
     output = tmp_path / "r.html"
     output.write_text("old")
-    report(runs["fedavg"], output)
+    reports.write(runs["fedavg"], output)
     assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from tests.report.conftest import large_run
-from tf_pflego import reports as report
+from tests.reports.conftest import large_run
+from tf_pflego import reports
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 
@@ -34,8 +34,8 @@ def pages(runs, tmp_path_factory):
     root = tmp_path_factory.mktemp("pages")
     many = large_run(root / "many", 130)
     return {
-        "three": report(list(runs.values()), root / "three.html")[0],
-        "many": report(many, root / "many.html")[0],
+        "three": reports.write(list(runs.values()), root / "three.html")[0],
+        "many": reports.write(many, root / "many.html")[0],
     }
 
 
