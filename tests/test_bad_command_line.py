@@ -102,7 +102,7 @@ ROWS = [
     # Flags that there are not.
     (["--learning_rate=1"], "must be one of those that --help lists; got --learning_rate", "leave"),
     (["--num_round=3"], "got --num_round", "Did you mean --num_rounds?"),
-    (["train"], "expected flags only; got 'train'", "Write flags as --name=value"),
+    (["train", "x"], "expected flags only; got 'x'", "Write flags as --name=value"),
     (["--", "--num_rounds=3"], "expected flags only; got '--num_rounds=3'", "Write flags as"),
     (["-x"], "must be one of those that --help lists; got --x", "Correct it or leave it out"),
     # Flag files.
