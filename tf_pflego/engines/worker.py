@@ -34,6 +34,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+# Before each fork gRPC waits for its threads, so that the child could use gRPC too; now and then it
+# waits for ever. Nothing here uses gRPC in a child. gRPC reads this when it is first used.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 import grpc
 import portpicker
 import tensorflow_federated as tff

@@ -17,7 +17,7 @@ from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.models.personalization import network_rule
 from tf_pflego.serving.client_models import names_of_outputs
-from tf_pflego.serving.served_client import ServedClient
+from tf_pflego.serving.served_client import ServedClient, traced_predict
 
 ALL = "all"
 AUTO = "auto"
@@ -79,7 +79,7 @@ class NewClients:
             self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
         self._simulation, self._clients = simulation, clients
         rule = network_rule(algorithm.model) if own_rule is None else own_rule
-        self._learn = Traced(rule, any_number=())
+        self._learn, self._predict = Traced(rule), traced_predict(self._served.predict)
         self._start = [self._first_weights(client) for client in range(clients.num_clients)]
         if not isinstance(self._start[0], Weights):
             raise ValueError(
@@ -94,7 +94,9 @@ class NewClients:
             weights = self._learnt(client, *data.train.of(client))
             names = names_of_outputs(model, data, client)
             test = data.test.of(client)
-            yield ServedClient(client, model, weights, names, *test, self._served.personalize)
+            yield ServedClient(
+                client, model, weights, names, *test, self._served.personalize, self._predict
+            )
 
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
@@ -161,7 +163,7 @@ class NewClients:
 
     def _accuracy(self, client, weights):
         examples, labels = self._clients.test.of(client)
-        logits = self._served.predict(
+        logits = self._predict(
             weights,
             copied_as_model_inputs(tf.constant(examples)),
             tf.constant(self._clients.num_classes[client]),

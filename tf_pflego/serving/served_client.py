@@ -1,13 +1,14 @@
 """A client and all that belongs to what it is served: what an export writes."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
+from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import copied_as_model_inputs
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
@@ -27,6 +28,7 @@ class ServedClient:
       test_examples: [n, ...] as the data have them.
       test_labels: [n] int32.
       rule: How it learns on; see `Served.personalize`.
+      predict: `model.predict`, traced.
     """
 
     number: int
@@ -36,6 +38,7 @@ class ServedClient:
     test_examples: np.ndarray
     test_labels: np.ndarray
     rule: Rule | None
+    predict: Traced
 
     def personal_model(self) -> PersonalModel:
         """Returns the client's model as functions with signatures."""
@@ -56,7 +59,7 @@ class ServedClient:
         """Returns [n, K] what the run predicts for the test examples."""
         count = len(self.class_names)
         examples = copied_as_model_inputs(tf.constant(self.test_examples))
-        logits = self.model.predict(self.weights, examples, tf.constant(count))
+        logits = self.predict(self.weights, examples, tf.constant(count))
         return tf.nn.softmax(logits[:, :count]).numpy()
 
 
@@ -75,6 +78,7 @@ def served_clients(
         body and head.
     """
     model, data = simulation.algorithm.model, simulation.data
+    predict = traced_predict(model.predict)
     for client in clients:
         weights = simulation.served_weights(client, name)
         served = simulation.algorithm.served[name or next(iter(simulation.algorithm.served))]
@@ -85,4 +89,9 @@ def served_clients(
             )
         names = names_of_outputs(model, data, client)
         test = data.test.of(client)
-        yield ServedClient(int(client), model, weights, names, *test, served.personalize)
+        yield ServedClient(int(client), model, weights, names, *test, served.personalize, predict)
+
+
+def traced_predict(predict: Callable) -> Traced:
+    """Returns `Served.predict`, traced once for any number of examples."""
+    return Traced(predict, any_number=(1,))
