@@ -10,7 +10,8 @@ INSTALLED := $(VENV)/.installed
 .PHONY: quickstart test lint check benchmark clean
 
 quickstart: $(INSTALLED)
-	@$(BIN)/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags
+	@$(BIN)/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
+	@$(BIN)/python -m tf_pflego.main report runs/quickstart --output=runs/quickstart.html
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal

@@ -161,7 +161,7 @@ def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
     named, plain = (in_this_process([*verb, *flags], capsys) for verb in (["train"], []))
     assert named.returncode == plain.returncode == 0
     tables = [
-        [line for line in result.stdout.splitlines() if "accuracy" in line]
+        [line for line in result.stdout.splitlines() if "mean per" in line]
         for result in (named, plain)
     ]
     assert tables[0] == tables[1] != []

@@ -59,20 +59,20 @@ def result_table(summary: dict[str, Any], title: str) -> str:
       summary: What `training.summarize` returns.
       title: The line above it.
     """
-    rows = [("", "last round", "mean of last 10")]
+    rows = [("test accuracy", "last round", "mean of last 10")]
     for who, label in (
-        ("test_accuracy", "all clients, as served now"),
-        ("participant_test_accuracy", "participants, after training"),
+        ("test_accuracy", "all clients as served now"),
+        ("participant_test_accuracy", "participants after training"),
     ):
         for mean in ("client", "example"):
             name = f"{who}/{mean}_mean"
             if name in summary:
                 values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
-                rows.append((f"test accuracy, {label}, mean per {mean}", *values))
+                rows.append((f"  {label}, mean per {mean}", *values))
     name = "new_clients/test_accuracy/client_mean"
     if f"{name}/after" in summary:
         values = f"{summary[f'{name}/before']:.4f}, {summary[f'{name}/after']:.4f}"
-        rows.append(("test accuracy, new clients, before and after training", values, ""))
+        rows.append(("  new clients before and after training", values, ""))
     loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
     rows.append(("training loss, all clients", "-" if loss is None else f"{loss:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
