@@ -163,7 +163,7 @@ def test_a_round_that_is_broken_off_has_moved_nothing(case):
     def interrupted(*unused):
         raise KeyboardInterrupt
 
-    last = simulation._server[-1]
+    last = simulation._rounds.server[-1]
     update, last.update = last.update, interrupted
     with pytest.raises(KeyboardInterrupt):
         simulation.run_round()

@@ -14,21 +14,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import console, engines
+from tf_pflego import engines
 from tf_pflego.core import nests, seeds, settings, values
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Uploads, num_bytes, specs_of
+from tf_pflego.core.algorithm import Algorithm, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.regrouping import regrouped
-from tf_pflego.core.tracing import Traced
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
-from tf_pflego.records import BOOKKEEPING, LAST_ROUNDS
+from tf_pflego.records import LAST_ROUNDS
 from tf_pflego.serving import ClientModels
-from tf_pflego.training import not_finite
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
-from tf_pflego.training.evaluation import Evaluation, accuracies, metrics_of
+from tf_pflego.training.evaluation import Evaluation, metrics_of
 from tf_pflego.training.identity import differences, identity
+from tf_pflego.training.rounds import Rounds
 from tf_pflego.training.summary import summarize
 from tf_pflego.training.turns import Turns, in_turn
 
@@ -102,12 +101,7 @@ class Simulation:
         self.federation = federation
         self.server_state = server_state
         self._spec = specs_of(server_state)
-        self._of_every_round = (
-            tf.constant(federation.participation_scale, tf.float32),
-            tf.constant(federation.num_clients, tf.int32),
-            tf.constant(federation.mean_clients_per_round, tf.float32),
-        )
-        self._server = [_ServerFunctions(exchange) for exchange in self.algorithm.exchanges]
+        self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
 
     def __enter__(self) -> "Simulation":
         return self
@@ -241,7 +235,9 @@ class Simulation:
         number = self.round_number + 1
         self.in_round = True
         try:
-            server_state, record, participant_metrics = self._train(number, evaluate)
+            server_state, record, participant_metrics = self._rounds.train(
+                number, self.server_state, self.participation, evaluate
+            )
             record["seconds"] = time.perf_counter() - started
             if evaluate:
                 evaluations = self._evaluate(server_state, number, train_loss)
@@ -256,78 +252,6 @@ class Simulation:
         self.in_round = False
         record["seconds"] += time.perf_counter() - started
         return record
-
-    def _train(self, number, evaluate):
-        """Runs the exchanges of a round until all that its participants have computed is finite."""
-        names = dict.fromkeys(exchange.cohort for exchange in self.algorithm.exchanges)
-        cohorts = {name: self.participation.draw(self.seed, number, name) for name in names}
-        record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
-        record["dropped"] = sum(
-            len(self.participation.dropped(self.seed, number, name)) for name in names
-        )
-        drawn, left_out = set(np.concatenate(list(cohorts.values())).tolist()), set()
-        while True:
-            server_state, of_exchanges, metrics, failed = self._run_exchanges(
-                number, evaluate, cohorts
-            )
-            if not failed:
-                break
-            # Whoever is left out has no part in the whole round, as if it had not reported: what
-            # earlier exchanges got from it, and the first state that it was given, go too.
-            self._engine.roll_back()
-            left_out |= failed
-            if left_out == drawn:
-                raise not_finite.nobody_is_left(number, left_out)
-            cohorts = {name: ids[~np.isin(ids, list(left_out))] for name, ids in cohorts.items()}
-        record |= of_exchanges
-        if left_out:
-            record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
-            console.say(not_finite.line_of_left_out(number, left_out))
-        return server_state, record, metrics
-
-    def _run_exchanges(self, number, evaluate, cohorts):
-        """Runs the exchanges of a round, up to the first that some participant fails.
-
-        Returns:
-          The server's state, what the record says of the exchanges, the metrics of the
-          participants, and the set of the ids of those that failed.
-        """
-        server_state, metrics = self.server_state, {}
-        record = {"participants": max(map(len, cohorts.values())), "bytes_down": 0, "bytes_up": 0}
-        for position, exchange in enumerate(self.algorithm.exchanges):
-            ids = cohorts[exchange.cohort]
-            if not len(ids):  # Nobody reports: nothing moves.
-                continue
-            round_, server = self._round(number, position), self._server[position]
-            message = exchange.broadcast(server_state, round_)
-            cohort = engines.Cohort(
-                ids,
-                seeds.client_seeds(
-                    self.seed, "client", self.data.identities[ids], number, position
-                ),
-                server.client_messages(server_state, ids, round_),
-            )
-            outcome = self._engine.run_exchange(
-                exchange, message, cohort, server_state, round_, evaluate
-            )
-            if not outcome.finite.all():
-                return server_state, record, metrics, set(ids[~outcome.finite].tolist())
-            uploads = Uploads(outcome.summed, outcome.individual, ids)
-            server_state = server.update(server_state, uploads, round_)
-            leaves = not_finite.leaves_not_finite(server_state)
-            if leaves:
-                raise not_finite.server_is_not_finite(number, leaves, ids)
-            record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
-            up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
-            record["bytes_up"] += up
-            if evaluate:
-                sizes = self.data.test.sizes[ids]
-                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes)
-        return server_state, record, metrics, set()
-
-    def _round(self, number, position):
-        seed = seeds.server_seed(self.seed, "round", number, position)
-        return Round(tf.constant(number), tf.constant(seed), *self._of_every_round)
 
     def evaluate(self, train_loss: bool = True) -> Evaluation:
         """Returns the statistics of all clients as they would be served now.
@@ -575,17 +499,3 @@ def _refuse_unfit(algorithm, data, participation):
             f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
             "the model for them."
         )
-
-
-class _ServerFunctions:
-    """The server's functions of an exchange, traced."""
-
-    def __init__(self, exchange: Exchange):
-        self.update = Traced(exchange.server_update)
-        self._messages = None
-        if exchange.client_messages is not None:
-            self._messages = Traced(exchange.client_messages, any_number=(1,))
-
-    def client_messages(self, server_state, ids, round_):
-        """Returns the message to each client, each leaf [c, ...]."""
-        return () if self._messages is None else self._messages(server_state, ids, round_)
