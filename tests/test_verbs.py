@@ -139,6 +139,7 @@ def test_the_version_and_help_of_each_verb(capsys):
             "--shared_body must be used with --format=savedmodel",
         ),
         (["personalize", "--run={run}"], "--data must be given"),
+        (["personalize", "--run={run}", "--data=x", "--output_dir={run}"], "must be a new or em"),
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
         (["personalize", "--run={run}", "--data={tmp}/n", "--shots=0"], "--shots must be numbers"),
         (["personalize", "--run={run}", "--data=x", "--learning_rate=-1"], "--learning_rate must"),

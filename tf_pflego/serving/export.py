@@ -148,15 +148,25 @@ def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evalua
     return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
 
 
-@contextlib.contextmanager
-def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Gives a directory to write in, which takes the name `path` when all went well."""
-    path = pathlib.Path(path).expanduser()
+def refuse_used(output_dir: str | os.PathLike) -> pathlib.Path:
+    """Returns a path, after a check that it is free for an export.
+
+    Raises:
+      FileExistsError: It is a file, or a directory that is not empty.
+    """
+    path = pathlib.Path(output_dir).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
             f"`output_dir` must be a new or empty directory; {path} is not. Choose another "
             "`output_dir`."
         )
+    return path
+
+
+@contextlib.contextmanager
+def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Gives a directory to write in, which takes the name `path` when all went well."""
+    path = refuse_used(path)
     partial = path.with_name(f".{path.name}.partial")
 
     def remove():

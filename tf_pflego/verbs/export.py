@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 
-from tf_pflego import config, console, stored_run
-from tf_pflego.core import settings, temporary
+from tf_pflego import config, console
+from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.shared_body import export_shared_body
+from tf_pflego.verbs.opened import opened
 
 USAGE = "usage: tf-pflego export --run=DIR --output_dir=DIR [--clients=3,7|all|worst:10] ..."
 
@@ -60,11 +61,8 @@ flag_names = functools.partial(config.option_names, ExportOptions)
 def run(flag_values, interruption: Interruption) -> None:
     """Exports, and shows a line per client."""
     options = config.options_from(ExportOptions, flag_values)
-    with (
-        temporary.own_directory(),
-        stored_run.load_run(options.run, options.data_dir or None) as stored,
-        stored.simulation("in_process") as simulation,
-    ):
+    export_lib.refuse_used(options.output_dir)
+    with opened(options.run, options.data_dir) as simulation:
         interruption.check()
         clients = export_lib.chosen_clients(
             options.clients,

@@ -8,12 +8,13 @@ import pathlib
 
 import numpy as np
 
-from tf_pflego import config, console, data, stored_run
-from tf_pflego.core import durable, settings, temporary
+from tf_pflego import config, console, data
+from tf_pflego.core import durable, settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
+from tf_pflego.verbs.opened import opened
 
 USAGE = "usage: tf-pflego personalize --run=DIR --data=FILE.npz,... [--output_dir=DIR] ..."
 
@@ -65,11 +66,9 @@ flag_names = functools.partial(config.option_names, PersonalizeOptions)
 def run(flag_values, interruption: Interruption) -> None:
     """Shows how accurate the new clients become, and exports their models."""
     options = config.options_from(PersonalizeOptions, flag_values)
-    with (
-        temporary.own_directory(),
-        stored_run.load_run(options.run, options.data_dir or None) as stored,
-        stored.simulation("in_process") as simulation,
-    ):
+    if options.output_dir:  # Before the work is done for which there would be no place.
+        export_lib.refuse_used(options.output_dir)
+    with opened(options.run, options.data_dir) as simulation:
         interruption.check()
         clients = _clients_of(options.data.split(","), simulation.data)
         new = NewClients(
