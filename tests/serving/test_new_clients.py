@@ -38,10 +38,11 @@ def test_the_curve_has_few_examples_of_each_class(simulation):
     """With as many examples as there are, a draw changes nothing; with one it does."""
     clients = clients_of(more_images)
     new = pfl.NewClients(simulation, clients, steps=20)
-    one, four, every = new.curve([1, 4, "all"], draws=4, seed=3)
+    one, three, four, every = new.curve([1, 3, 4, "all"], draws=4, seed=3)
     assert (one.shots, one.draws, every.draws) == (1, 4, 1)
     assert four.mean == every.mean and four.deviation == every.deviation == 0
     assert one.deviation > 0
+    assert three.deviation > 0
     assert one.before == four.before
     assert new.curve([1], draws=4, seed=3) == [one]
     assert new.curve([1], draws=4, seed=4) != [one]
