@@ -12,8 +12,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 _FENCE = re.compile(r"( *)(`{3,})(\w*)")
 _NUMBER = re.compile(r"\d+\.\d+")
 _MARK = "=== end of a block ==="
-# An accuracy may differ by so much: other machines take sums in another order, and Keras 2 and 3 draw
-# other first weights from a seed.
+# An accuracy may differ by so much: other machines take sums in another order, and Keras 2 and 3
+# draw other first weights from a seed.
 _TOLERANCE = 0.03
 
 
