@@ -5,12 +5,17 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from typing import NamedTuple
 
+import tensorflow as tf
+
 ROOT = pathlib.Path(__file__).parent.parent
+TENSORFLOW = tuple(map(int, tf.__version__.split(".")[:2]))
 
 _FENCE = re.compile(r"( *)(`{3,})(\w*)")
 _NUMBER = re.compile(r"\d+\.\d+")
+_NEEDS = re.compile(r"<!-- runs with TensorFlow before (\d+)\.(\d+) -->")
 _MARK = "=== end of a block ==="
 # An accuracy may differ by so much: other machines take sums in another order, and Keras 2 and 3
 # draw other first weights from a seed.
@@ -24,6 +29,7 @@ class Block(NamedTuple):
     line: int  # the number of its first line of text, from 1
     text: str
     follows: bool  # whether nothing but empty lines is between it and the block before
+    runs: bool  # whether it is Python, and the installed TensorFlow is one that it is for
 
 
 def blocks(text: str) -> list[Block]:
@@ -38,7 +44,10 @@ def blocks(text: str) -> list[Block]:
             before = found[-1].line + found[-1].text.count("\n") + 1 if found else 0
             follows = bool(found) and not any(map(str.strip, lines[before : first - 2]))
             content = "".join(f"{one}\n" for one in lines[first - 1 : number - 1])
-            found.append(Block(language, first, content, follows))
+            needs = _NEEDS.match(lines[first - 3] if first > 2 else "")
+            newest = tuple(map(int, needs.groups())) if needs else None
+            runs = language == "python" and (newest is None or newest > TENSORFLOW)
+            found.append(Block(language, first, content, follows, runs))
             opened = None
     assert opened is None, "a block does not end"
     return found
@@ -48,7 +57,7 @@ def script(text: str) -> str:
     """Returns the Python blocks of a page as one program, whose lines have the page's numbers."""
     lines = [""] * (len(text.splitlines()) + 1)
     for block in blocks(text):
-        if block.language == "python":
+        if block.runs:
             code = block.text.splitlines()
             lines[block.line - 1 : block.line - 1 + len(code)] = code
             lines[block.line - 1 + len(code)] = f"print({_MARK!r})"
@@ -60,26 +69,36 @@ def promised(text: str) -> list[str | None]:
 
     The page says it in a block of text right after the one of Python.
     """
-    found, previous = [], None
+    found, previous = [], False
     for block in blocks(text):
-        if block.language == "python":
+        if block.runs:
             found.append(None)
-        elif block.language == "text" and block.follows and previous == "python":
+        elif block.language == "text" and block.follows and previous:
             found[-1] = block.text
-        previous = block.language
+        previous = block.runs
     return found
 
 
-def run(code: str, directory: pathlib.Path, **environment: str) -> str:
-    """Runs a program in a process and a directory of its own, and returns what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=directory,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(code: str, directory: pathlib.Path, name: str = "page", **environment: str) -> str:
+    """Runs a program in a process and a directory of its own, and returns what it printed.
+
+    Args:
+      code: The program.
+      directory: Where it runs.
+      name: What tracebacks call it.
+      **environment: Variables of the environment.
+    """
+    with tempfile.TemporaryDirectory() as elsewhere:
+        program = pathlib.Path(elsewhere, f"{name}.py")
+        program.write_text(code, encoding="utf-8")
+        result = subprocess.run(
+            [sys.executable, str(program)],
+            cwd=directory,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -87,12 +106,11 @@ def run(code: str, directory: pathlib.Path, **environment: str) -> str:
 def check(path: pathlib.Path, directory: pathlib.Path, **environment: str) -> None:
     """Runs the Python blocks of a page, and compares what they print with what it promises."""
     text = path.read_text(encoding="utf-8")
-    # A traceback shows the lines of the page, below its name.
-    program = f"exec(compile({script(text)!r}, {str(path)!r}, 'exec'))"
-    printed = run(program, directory, **environment).split(f"{_MARK}\n")[:-1]
-    for output, expected in zip(printed, promised(text), strict=True):
+    output = run(script(text), directory, path.name, **environment)
+    printed = output.split(f"{_MARK}\n")[:-1]
+    for found, expected in zip(printed, promised(text), strict=True):
         if expected is not None:
-            assert_like(output, expected)
+            assert_like(found, expected)
 
 
 def assert_like(output: str, expected: str) -> None:
