@@ -9,7 +9,9 @@ from tf_pflego import console
 
 
 class Progress:
-    """Shows a bar on standard error if that is a terminal, else a line for each evaluated round.
+    """Shows a bar where lines can be drawn again, else a line for each evaluated round.
+
+    It is on standard error. Terminals and notebooks show a bar.
 
     Args:
       num_rounds: T.
@@ -21,7 +23,7 @@ class Progress:
         self._started = time.monotonic()
         self._bar = None
         stream = console.STDERR
-        if stream.isatty():
+        if stream.redraws_lines():
             shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
             self._bar = tqdm.tqdm(
                 total=num_rounds,
