@@ -194,9 +194,20 @@ def run(
         return _run(run_config, hyper_parameters, on_round, between_steps, clients, directory)
 
 
-def _run(run_config, hyper_parameters, on_round, between_steps, clients, directory=None):
-    clients = load_clients(run_config) if clients is None else clients
+def _run(*arguments):
+    try:
+        return _run_in_steps(*arguments)
+    finally:
+        console.done()
+
+
+def _run_in_steps(run_config, hyper_parameters, on_round, between_steps, clients, directory=None):
+    if clients is None:
+        console.doing(f"loading {run_config.dataset} and dealing it out to clients")
+        clients = load_clients(run_config)
     between_steps()
+    worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
+    console.doing(f"building the model{worker}")
     every = run_config.checkpoint_every if directory is not None else 0
     with build_simulation(run_config, clients, **hyper_parameters) as simulation:
         between_steps()
@@ -205,6 +216,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
             records = directory.begin(simulation, clients, _versions())
             if every:
                 directory.save_checkpoint(simulation)
+        console.doing(f"tracing round {len(records) + 1}, which takes longest")
         progress = Progress(run_config.num_rounds, len(records))
 
         def listen(record):
@@ -234,6 +246,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
         finally:
             progress.close()
         summary = summarize(records)
+        console.doing("evaluating all clients")
         between_steps()
         of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
         summary |= summary_of_new

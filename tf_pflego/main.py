@@ -10,9 +10,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 import importlib
-import logging as python_logging
 import sys
-import warnings
 from collections.abc import Sequence
 
 if not (3, 10) <= sys.version_info[:2] < (3, 12):
@@ -22,7 +20,7 @@ if not (3, 10) <= sys.version_info[:2] < (3, 12):
     )
 
 import tf_pflego
-from tf_pflego import console
+from tf_pflego import console, deferred
 from tf_pflego.interruption import Interrupted, Interruption
 from tf_pflego.verbs import VERBS
 
@@ -45,6 +43,7 @@ def _run_unless_interrupted(argv, interruption):
         interruption.check()
         return code
     except Interrupted:
+        console.done()
         return interruption.report()
 
 
@@ -62,9 +61,8 @@ def _run(argv, interruption):
         from tf_pflego import reports
 
         return reports.command(arguments)
-    try:  # This takes seconds, in which a signal already must be heard.
-        import tensorflow as tf
-        from absl import flags, logging
+    try:  # A part of a second, and more on a slow disk, in which a signal must be heard already.
+        from absl import flags
 
         from tf_pflego import command_line, failures
 
@@ -76,7 +74,6 @@ def _run(argv, interruption):
             f"a package that it needs cannot be imported ({message}). Install the versions that "
             "work together: pip install --no-deps -r requirements.txt"
         )
-    _silence(tf, logging)
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
@@ -99,13 +96,6 @@ def _verb_of(arguments):
     return (arguments[0] if arguments[0] in VERBS else None), arguments[1:]
 
 
-def _silence(tf, logging):
-    """Keeps the libraries' messages off the terminal; errors that matter to the user are raised."""
-    warnings.filterwarnings("ignore")
-    logging.set_verbosity(logging.ERROR)
-    tf.get_logger().setLevel(python_logging.ERROR)
-
-
 def _fail(message):
     console.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
@@ -126,7 +116,10 @@ def entry_point() -> None:
     console.prepare()
     # This is never left: a signal must not be heard by anybody else while Python ends.
     interruption = Interruption().__enter__()
+    deferred.defer()
+    console.doing("starting")
     code = _run_unless_interrupted(sys.argv, interruption)
+    console.done()
     if interruption.asked is not None:
         os._exit(code)  # Nothing is left to do, and Python would free TensorFlow's memory first.
     sys.exit(code)

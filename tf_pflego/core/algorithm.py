@@ -19,6 +19,8 @@ of the uploads give the bytes of a round, and the shapes of the two states are w
 to hold.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol

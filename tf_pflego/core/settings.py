@@ -59,9 +59,8 @@ def num_rounds():
 
 def eval_every():
     """How often all clients are evaluated."""
-    return setting(
-        10, "evaluate each round whose number this divides, and the last ten", at_least=1
-    )
+    help_text = "evaluate each round whose number this divides, the first and the last ten"
+    return setting(10, help_text, at_least=1)
 
 
 def train_loss_every():

@@ -1,5 +1,7 @@
 """The clients' data: arrays in client order, with offsets by client id."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -148,7 +150,7 @@ class ClientData:
         names = self.class_names
         return tuple(str(own) if names is None else names[own] for own in classes)
 
-    def part(self, start: int, stop: int) -> "ClientData":
+    def part(self, start: int, stop: int) -> ClientData:
         """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0.
 
         Raises:
@@ -170,7 +172,7 @@ class ClientData:
             class_names=self.class_names,
         )
 
-    def without(self, client_ids: Sequence[int]) -> "ClientData":
+    def without(self, client_ids: Sequence[int]) -> ClientData:
         """Returns the other clients in their order; they keep their identities."""
         stay = np.setdiff1d(np.arange(self.num_clients), client_ids)
         splits = []
@@ -188,7 +190,7 @@ class ClientData:
             identities=self.identities[stay],
         )
 
-    def joined_by(self, others: "ClientData") -> "ClientData":
+    def joined_by(self, others: ClientData) -> ClientData:
         """Returns these clients and, after them, others with identities not used here.
 
         Raises:

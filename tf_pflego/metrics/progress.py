@@ -7,9 +7,15 @@ import tqdm
 
 from tf_pflego import console
 
+_TIMES = "[{elapsed}, {remaining} left]"
+_ROUNDS = "round {n_fmt}/{total_fmt}"
+_LEAST_COLUMNS_WITH_BAR = 72
+
 
 class Progress:
     """Shows a bar on standard error if that is a terminal, else a line for each evaluated round.
+
+    The bar comes with the first finished round; until then `console.doing` has the line.
 
     Args:
       num_rounds: T.
@@ -18,18 +24,9 @@ class Progress:
 
     def __init__(self, num_rounds: int, done: int = 0):
         self._num_rounds = num_rounds
-        self._started = time.monotonic()
+        self._done = done
+        self._started = time.time()
         self._bar = None
-        stream = console.STDERR
-        if stream.isatty():
-            shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
-            self._bar = tqdm.tqdm(
-                total=num_rounds,
-                initial=done,
-                file=stream,
-                bar_format=shape,
-                dynamic_ncols=True,
-            )
 
     def add_round(self, record: dict[str, Any]) -> None:
         """Shows a finished round."""
@@ -38,13 +35,36 @@ class Progress:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
         if "train_loss" in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
-        if self._bar is not None:
-            if text:
-                self._bar.set_description_str(text, refresh=False)
-            self._bar.update()
+        columns = console.STDERR.columns()
+        if columns is not None:
+            self._show_bar(columns, text)
         elif text:
-            seconds = time.monotonic() - self._started
+            seconds = time.time() - self._started
             console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
+
+    def _show_bar(self, columns, text):
+        is_new = self._bar is None
+        if is_new:
+            console.done()
+            # Without a delay it would show itself once before it knows what to show. The first
+            # round, which is traced, does not count for the time that is left.
+            self._bar = tqdm.tqdm(
+                total=self._num_rounds,
+                initial=self._done + 1,
+                file=console.STDERR,
+                dynamic_ncols=True,
+                delay=1e-9,
+            )
+            self._bar.start_t = self._started
+        # The terminal may have become wider or narrower.
+        bar = " |{bar}| " if columns >= _LEAST_COLUMNS_WITH_BAR else " "
+        self._bar.bar_format = f"{_ROUNDS}{bar}{{desc}} {_TIMES}"
+        if text:
+            self._bar.set_description_str(text, refresh=False)
+        if is_new:
+            self._bar.refresh()
+        else:
+            self._bar.update()
 
     def close(self) -> None:
         """Closes the bar, if there is one, so that the terminal is left in order."""

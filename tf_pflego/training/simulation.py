@@ -344,7 +344,8 @@ class Simulation:
 
         Args:
           num_rounds: T, the number of rounds.
-          eval_every: Each round whose number this divides is evaluated, and so are the last ten.
+          eval_every: Each round whose number this divides is evaluated, and so are round 1, for an
+            early first number, and the last ten.
           train_loss_every: The training loss is computed in each evaluated round whose number this
             divides, and in the last round.
           on_round: Called with the metrics of each round. It may read, evaluate and save the
@@ -368,7 +369,7 @@ class Simulation:
         records = []
         while self.round_number < last:
             upcoming = self.round_number + 1
-            evaluate = upcoming % eval_every == 0 or upcoming > last - LAST_ROUNDS
+            evaluate = upcoming % eval_every == 0 or upcoming == 1 or upcoming > last - LAST_ROUNDS
             records.append(
                 self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last)
             )

@@ -8,7 +8,6 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
-from tf_pflego.serving.shared_body import export_shared_body
 from tf_pflego.verbs.opened import opened
 
 USAGE = "usage: tf-pflego export --run=DIR --output_dir=DIR [--clients=3,7|all|worst:10] ..."
@@ -71,6 +70,8 @@ def run(flag_values, interruption: Interruption) -> None:
         )
         name = options.model or None
         if options.shared_body:
+            from tf_pflego.serving.shared_body import export_shared_body  # It starts TensorFlow.
+
             content = export_shared_body(simulation, clients, options.output_dir, name)
             console.show(f"{len(content['clients'])} clients written to {options.output_dir}")
             return

@@ -7,6 +7,7 @@ from tf_pflego import command_line, config, console, engines, experiment
 from tf_pflego.core import temporary
 from tf_pflego.interruption import Interruption
 from tf_pflego.metrics import result_table
+from tf_pflego.verbs.starting import start_tensorflow
 
 USAGE = (
     "usage: tf-pflego [train] [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n"
@@ -23,15 +24,14 @@ def run(flag_values, interruption: Interruption) -> None:
     for line in unused:
         console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
+    what = f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine})"
+    start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
     engines.prepare_process(run_config.clients_per_round)
     started = time.monotonic()
     with temporary.own_directory():
         summary = experiment.run(run_config, between_steps=interruption.check, **hyper_parameters)
     seconds = time.monotonic() - started
-    title = (
-        f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
-        f"{summary['round']} rounds, {seconds:.0f} s"
-    )
+    title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
     console.show(result_table(summary, title))
     if run_config.output_dir:
         console.show(f"written to {run_config.output_dir}")
