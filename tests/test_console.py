@@ -41,7 +41,7 @@ def assert_whole(output):
         ("{} 2>&1 | head -n 1", 1, 0),
         ("{} > /dev/full 2> /dev/full", 0, 0),
         ("{} >&- 2>&- <&-", 0, 0),
-        ("LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii {}", 12, 1 + ROUNDS),
+        ("LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii {}", 24, 1 + ROUNDS),
     ],
     ids=["| head", "2>&1 | head", "/dev/full", "closed", "ascii"],
 )

@@ -114,6 +114,25 @@ def test_a_run_writes_its_directory(finished_run):
         assert counts.tolist() == [int(row["train_examples"]) for row in rows]
 
 
+def test_the_table_names_the_clients_that_are_served_worst(finished_run):
+    output, result = finished_run
+    rows = list(csv.DictReader((output / "clients.csv").open()))
+    rows.sort(key=lambda row: float(row["test_accuracy"]))
+    lines = result.stdout.splitlines()
+    start = lines.index("served worst  classes  train  test  accuracy")
+    for line, row in zip(lines[start + 1 : start + 6], rows, strict=False):
+        sizes = row["train_examples"], row["test_examples"]
+        accuracy = f"{float(row['test_accuracy']):.4f}"
+        expected = ["client", row["client"], *row["classes"].split(), *sizes, accuracy]
+        assert line.split() == expected
+    (line,) = (line for line in lines if "worst tenth, 1 of 10" in line)
+    assert float(line.split()[-1]) == pytest.approx(float(rows[0]["test_accuracy"]), abs=1e-4)
+    assert lines[-2:] == [
+        f"written to {output}; a page about it:",
+        f"tf-pflego report {output}",
+    ]
+
+
 def test_what_a_pipe_gets_is_plain(finished_run):
     result = finished_run[1]
     assert "mean of last 10" in result.stdout
@@ -215,6 +234,7 @@ def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
     )
     assert result.returncode == 0
     assert "fedavg has no --server_optimizer; it is ignored" in result.stderr
+    assert "served worst" in result.stdout  # Also without an output directory.
 
 
 def test_help_lists_every_flag():
@@ -391,7 +411,7 @@ def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
     assert max(len(line) for line in lines if str(output) not in line) <= columns
     assert "pflego has no --server_mixing; it is ignored" in "".join(lines)
     (bar,) = (line for line in lines if line.startswith("round "))
-    assert bar.startswith("round 3/3 |" if columns == 80 else "round 3/3 loss ")
+    assert bar.startswith("round 3/3 |" if columns == 80 else "round 3/3, loss ")
     for part in ("loss ", "accuracy ", "left"):
         assert part in bar
 

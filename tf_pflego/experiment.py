@@ -9,7 +9,13 @@ import tensorflow as tf
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, engines, models, new_clients
 from tf_pflego.core import values
-from tf_pflego.metrics import Progress, RunDirectory, source_commit
+from tf_pflego.metrics import (
+    Progress,
+    RunDirectory,
+    client_columns,
+    read_client_columns,
+    source_commit,
+)
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
 
@@ -147,6 +153,7 @@ def run(
     on_round: Callable[[dict], None] | None = None,
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
+    on_clients: Callable[[dict], None] | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -159,6 +166,8 @@ def run(
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
+      on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
+        an output directory.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -173,8 +182,9 @@ def run(
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
         values.function("on_round", on_round)
+    listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, on_round, between_steps, clients)
+        return _run(run_config, hyper_parameters, *listeners, clients)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration["dataset"] = clients.dataset
@@ -190,8 +200,10 @@ def run(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
                 f"{run_config.num_rounds} rounds; nothing is done"
             )
+            if on_clients is not None:
+                on_clients(read_client_columns(directory.path / "clients.csv"))
             return directory.finished
-        return _run(run_config, hyper_parameters, on_round, between_steps, clients, directory)
+        return _run(run_config, hyper_parameters, *listeners, clients, directory)
 
 
 def _run(*arguments):
@@ -201,7 +213,9 @@ def _run(*arguments):
         console.done()
 
 
-def _run_in_steps(run_config, hyper_parameters, on_round, between_steps, clients, directory=None):
+def _run_in_steps(
+    run_config, hyper_parameters, on_round, between_steps, on_clients, clients, directory=None
+):
     if clients is None:
         console.doing(f"loading {run_config.dataset} and dealing it out to clients")
         clients = load_clients(run_config)
@@ -251,10 +265,15 @@ def _run_in_steps(run_config, hyper_parameters, on_round, between_steps, clients
         of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
         summary |= summary_of_new
         between_steps()
-        if directory is not None:
-            evaluations, state = simulation.evaluate_all(), simulation.server_state
+        if directory is not None or on_clients is not None:
+            # Only files have the loss, which takes a pass over all training examples.
+            evaluations = simulation.evaluate_all(train_loss=directory is not None)
             between_steps()
+        if directory is not None:
+            state = simulation.server_state
             directory.finish(summary, evaluations, simulation.data, state, of_new)
+        if on_clients is not None:
+            on_clients(client_columns(evaluations, simulation.data))
     return summary
 
 

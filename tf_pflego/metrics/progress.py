@@ -6,9 +6,10 @@ from typing import Any
 import tqdm
 
 from tf_pflego import console
+from tf_pflego.metrics.clients import Columns, worst_rows
 
-_TIMES = "[{elapsed}, {remaining} left]"
-_ROUNDS = "round {n_fmt}/{total_fmt}"
+_WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
+_NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
 _LEAST_COLUMNS_WITH_BAR = 72
 
 
@@ -57,8 +58,7 @@ class Progress:
             )
             self._bar.start_t = self._started
         # The terminal may have become wider or narrower.
-        bar = " |{bar}| " if columns >= _LEAST_COLUMNS_WITH_BAR else " "
-        self._bar.bar_format = f"{_ROUNDS}{bar}{{desc}} {_TIMES}"
+        self._bar.bar_format = _WIDE if columns >= _LEAST_COLUMNS_WITH_BAR else _NARROW
         if text:
             self._bar.set_description_str(text, refresh=False)
         if is_new:
@@ -72,38 +72,51 @@ class Progress:
             self._bar.close()
 
 
-def result_table(summary: dict[str, Any], title: str) -> str:
-    """Returns the table that a run ends with.
+def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
+    """Returns the table that a run ends with, in at most 60 columns.
 
     Args:
       summary: What `training.summarize` returns.
       title: The line above it.
+      clients: The columns of clients.csv.
     """
     rows = [("test accuracy", "last round", "mean of last 10")]
     for who, label in (
         ("test_accuracy", "all clients as served now"),
         ("participant_test_accuracy", "participants after training"),
     ):
+        if f"{who}/client_mean" not in summary:
+            continue
+        rows.append((f"  {label}", "", ""))
         for mean in ("client", "example"):
             name = f"{who}/{mean}_mean"
-            if name in summary:
-                values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
-                rows.append((f"  {label}, mean per {mean}", *values))
+            values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
+            rows.append((f"    mean per {mean}", *values))
+    worst, number, rows_of_worst = worst_rows(clients)
+    rows.insert(4, (f"    worst tenth, {number} of {len(clients['client'])}", f"{worst:.4f}", ""))
     name = "new_clients/test_accuracy/client_mean"
     if f"{name}/after" in summary:
-        values = f"{summary[f'{name}/before']:.4f}, {summary[f'{name}/after']:.4f}"
-        rows.append(("  new clients before and after training", values, ""))
+        rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
+        rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
     loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
     rows.append(("training loss, all clients", "-" if loss is None else f"{loss:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
-    rows.append(
-        (
-            "megabytes down, up (all rounds)",
-            f"{summary['bytes_down'] / 1e6:.1f}, {summary['bytes_up'] / 1e6:.1f}",
-            "",
-        )
+    for way in ("down", "up"):
+        rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
+    lines = _aligned(rows, "<>>")
+    worst = _aligned(
+        [("served worst", "classes", "train", "test", "accuracy"), *rows_of_worst], "<<>>>"
     )
-    widths = [max(len(row[k]) for row in rows) for k in range(3)]
-    lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
-    rule = "-" * max(map(len, lines))
-    return "\n".join([title, rule, *lines, rule])
+    rule = "-" * max(map(len, [*lines, *worst]))
+    return "\n".join([title, rule, *lines, rule, *worst, rule])
+
+
+def _aligned(rows, sides):
+    """Returns lines of columns that are as wide as need be, flush left (<) or right (>)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -28,6 +28,7 @@ from tf_pflego.core import durable, nests
 from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
+from tf_pflego.metrics.clients import client_columns
 from tf_pflego.places import PLACES
 from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
 
@@ -178,20 +179,7 @@ class RunDirectory:
             their own training. Their ids follow those of `data`.
         """
         durable.to_disk(self._work / _METRICS)
-        first = next(iter(evaluations.values()))
-        classes = data.classes
-        columns = {
-            "client": range(data.num_clients),
-            "train_examples": first.train_examples,
-            "test_examples": first.test_examples,
-            "num_classes": [len(own) for own in classes],
-            "classes": [" ".join(map(str, own)) for own in classes],
-        }
-        for position, (name, evaluation) in enumerate(evaluations.items()):
-            prefix = f"{name}/" if position else ""
-            accuracy = evaluation.test_hits / evaluation.test_examples
-            columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
-            columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
+        columns = client_columns(evaluations, data)
         self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
         leaves = nests.named(server_state).items()
         with durable.batch() as files:

@@ -1,6 +1,7 @@
 """Trains a method, as its flags describe the run."""
 
 import pathlib
+import shlex
 import time
 
 from tf_pflego import command_line, config, console, engines, experiment
@@ -29,12 +30,19 @@ def run(flag_values, interruption: Interruption) -> None:
     engines.prepare_process(run_config.clients_per_round)
     started = time.monotonic()
     with temporary.own_directory():
-        summary = experiment.run(run_config, between_steps=interruption.check, **hyper_parameters)
+        clients = {}
+        summary = experiment.run(
+            run_config,
+            between_steps=interruption.check,
+            on_clients=clients.update,
+            **hyper_parameters,
+        )
     seconds = time.monotonic() - started
     title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
-    console.show(result_table(summary, title))
+    console.show(result_table(summary, title, clients))
     if run_config.output_dir:
-        console.show(f"written to {run_config.output_dir}")
+        console.show(f"written to {run_config.output_dir}; a page about it:")
+        console.show(f"tf-pflego report {shlex.quote(run_config.output_dir)}")
 
 
 def _hint(output_dir):
