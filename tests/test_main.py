@@ -237,15 +237,6 @@ def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
     assert "served worst" in result.stdout  # Also without an output directory.
 
 
-def test_help_lists_every_flag():
-    from tf_pflego import config
-
-    result = program("--help")
-    assert result.returncode == 0
-    for name in config.flag_names():
-        assert f"--{name}" in result.stdout
-
-
 BLOCKED = """
 import sys
 sys.modules["tensorflow_federated"] = None  # Its import then raises ImportError.

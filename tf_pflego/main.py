@@ -24,6 +24,8 @@ from tf_pflego import console, deferred
 from tf_pflego.interruption import Interrupted, Interruption
 from tf_pflego.verbs import VERBS
 
+_HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program. Signals are its own until it returns.
@@ -60,6 +62,7 @@ def _run(argv, interruption):
     if verb == "report":
         from tf_pflego import reports
 
+        console.done()
         return reports.command(arguments)
     try:  # A part of a second, and more on a slow disk, in which a signal must be heard already.
         from absl import flags
@@ -76,12 +79,13 @@ def _run(argv, interruption):
         )
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)
-    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-        console.show(_help(chosen, flag_values))
-        return 0
+    others = [argument for argument in arguments if argument not in _HELP]
     try:
-        command_line.parse(flag_values, arguments)
-        chosen.run(flag_values, interruption)
+        command_line.parse(flag_values, others)
+        if len(others) < len(arguments):
+            console.show(chosen.help_page(flag_values, console.STDOUT.columns()))
+        else:
+            chosen.run(flag_values, interruption)
     except Exception as error:
         code, message = failures.explained(error)
         console.say(f"tf_pflego: {command_line.as_flags(message, flag_values)}")
@@ -99,16 +103,6 @@ def _verb_of(arguments):
 def _fail(message):
     console.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
-
-
-def _help(chosen, flag_values):
-    verbs = [f"  tf-pflego {verb:<12} {what}" for verb, what in VERBS.items()]
-    lines = [chosen.USAGE, "", *verbs, "", "flags:"]
-    for name in chosen.flag_names():
-        flag = flag_values[name]
-        default = "" if flag.default in (None, "") else f" (default {flag.default})"
-        lines.append(f"  --{name}\n      {flag.help}{default}")
-    return "\n".join(lines)
 
 
 def entry_point() -> None:

@@ -4,19 +4,19 @@ import pathlib
 import shlex
 import time
 
-from tf_pflego import command_line, config, console, engines, experiment
+from tf_pflego import command_line, config, console, engines, experiment, help_pages
 from tf_pflego.core import temporary
 from tf_pflego.interruption import Interruption
 from tf_pflego.metrics import result_table
 from tf_pflego.verbs.starting import start_tensorflow
 
-USAGE = (
-    "usage: tf-pflego [train] [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n"
-    "The same: python -m tf_pflego.main ..."
-)
-
 define_flags = config.define_flags
-flag_names = config.flag_names
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help, with the hyper-parameters of the method if one is named."""
+    algorithm = flag_values["algorithm"]
+    return help_pages.of_training(algorithm.value if algorithm.present else None, columns)
 
 
 def run(flag_values, interruption: Interruption) -> None:
