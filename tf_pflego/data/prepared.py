@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_pflego import console
+from tf_pflego import console, interruption
 from tf_pflego.core import leftovers
 
 
@@ -161,7 +161,8 @@ def _prepare(found, name, root, manual_dir, own):
         staged = tfds.builder(name, data_dir=staging)
         if not own:
             console.say(f"tf_pflego: {name} is fetched into {root} and prepared there")
-        with _quiet(bars=name != "digits"):
+        # A download is a long call, whose threads go on after a signal.
+        with interruption.nothing_to_put_in_order(), _quiet(bars=name != "digits"):
             staged.download_and_prepare(
                 download_dir=os.path.join(staging, "downloads"),
                 # What the user has put there is read where it is.

@@ -34,4 +34,6 @@ def start_tensorflow(plain: str = "") -> None:
             ) from error
     warnings.filterwarnings("ignore")
     logging.set_verbosity(logging.ERROR)
+    # It tells of each attempt of a download; the last error is raised.
+    python_logging.getLogger("urllib3").setLevel(python_logging.ERROR)
     tf.get_logger().setLevel(python_logging.ERROR)
