@@ -153,6 +153,11 @@ class RunConfig:
     checkpoints_kept: int = setting(
         2, "how many checkpoints stay", at_least=1, read_with=("output_dir", None)
     )
+    tensorboard: bool = setting(
+        False,
+        "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard",
+        read_with=("output_dir", None),
+    )
     max_restarts: int = settings.max_restarts()
 
     def __post_init__(self):
@@ -230,7 +235,14 @@ GROUPS = (
     (
         "output directory",
         "--output_dir=runs/first --resume",
-        ("output_dir", "overwrite", "resume", "checkpoint_every", "checkpoints_kept"),
+        (
+            "output_dir",
+            "overwrite",
+            "resume",
+            "checkpoint_every",
+            "checkpoints_kept",
+            "tensorboard",
+        ),
     ),
     (
         "where the clients run",

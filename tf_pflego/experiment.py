@@ -194,6 +194,7 @@ def run(
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
+        run_config.tensorboard,
     ) as directory:
         if directory.finished is not None:
             console.say(
