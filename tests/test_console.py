@@ -61,6 +61,18 @@ def test_output_never_fails_a_run(redirection, printed, said, digits_dir, tmp_pa
     assert_whole(output)
 
 
+@pytest.mark.parametrize("reader", ["head -n 1", "true"])
+def test_a_tool_whose_reader_leaves_says_nothing(reader):
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; '{sys.executable}' tools/reproduce.py list | {reader}"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 CLOSED = """
 import os, sys
 from tf_pflego import console

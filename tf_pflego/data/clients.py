@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import values
+from tf_pflego.core import texts, values
 from tf_pflego.data import checks
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
@@ -33,6 +33,13 @@ class ClientSplit:
     examples: np.ndarray
     labels: np.ndarray
     offsets: np.ndarray
+
+    def __repr__(self) -> str:
+        shape = texts.array(self.examples.shape[1:], self.examples.dtype)
+        return (
+            f"ClientSplit({len(self.labels)} examples of "
+            f"{texts.counted(len(self.offsets) - 1, 'client')}, {shape})"
+        )
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
@@ -126,6 +133,14 @@ class ClientData:
         for field, value in stored.items():
             # Frozen is for users: what they gave is replaced once, by what is stored.
             object.__setattr__(self, field, value)
+
+    def __repr__(self) -> str:
+        return (
+            f"ClientData({texts.counted(self.num_clients, 'client')} of {self.dataset}, "
+            f"{len(self.train.labels)} training and {len(self.test.labels)} test examples, "
+            f"{texts.array(self.example_shape, self.train.examples.dtype)}, "
+            f"{texts.span(self.num_classes)} classes per client, {self.label_space} labels)"
+        )
 
     @property
     def num_clients(self) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_pflego.core import values
+from tf_pflego.core import texts, values
 from tf_pflego.data import omniglot, prepared
 from tf_pflego.data.prepared import DatasetError
 
@@ -61,6 +61,11 @@ class Examples:
     labels: np.ndarray
     groups: np.ndarray | None = None
 
+    def __repr__(self) -> str:
+        shape = texts.array(np.shape(self.examples)[1:], np.asarray(self.examples).dtype)
+        groups = "" if self.groups is None else f", {len(np.unique(self.groups))} groups"
+        return f"Examples({len(self.labels)} examples, {shape}{groups})"
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -79,6 +84,17 @@ class Dataset:
     test: Examples | None
     num_classes: int
     class_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        examples = f"{len(self.train.labels)} examples"
+        if self.test is not None:
+            examples = (
+                f"{len(self.train.labels)} training and {len(self.test.labels)} test examples"
+            )
+        shape = texts.array(
+            np.shape(self.train.examples)[1:], np.asarray(self.train.examples).dtype
+        )
+        return f"Dataset({self.name}, {examples}, {shape}, {self.num_classes} classes)"
 
 
 def load(

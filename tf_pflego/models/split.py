@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import nests, values
+from tf_pflego.core import nests, texts, values
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import value_and_gradient
 from tf_pflego.models import head as head_lib
@@ -69,6 +70,14 @@ class SplitModel:
         self.activation_bytes_per_example = self._body.bytes_per_example
         self._block = None
         self._shares_classifier = False
+
+    def __repr__(self) -> str:
+        weights = sum(int(np.prod(leaf.shape)) for leaf in self.initial_theta)
+        shape = texts.array(self.example_shape, self.example_dtype.as_numpy_dtype)
+        return (
+            f"SplitModel(body of {weights} weights from {shape} to {self.num_features} features, "
+            f"heads of up to {self.num_classes} classes)"
+        )
 
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
