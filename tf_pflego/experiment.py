@@ -9,7 +9,13 @@ import tensorflow as tf
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, engines, models, new_clients
 from tf_pflego.core import values
-from tf_pflego.metrics import Progress, RunDirectory, source_commit
+from tf_pflego.metrics import (
+    Progress,
+    RunDirectory,
+    client_columns,
+    read_client_columns,
+    source_commit,
+)
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
 
@@ -168,6 +174,7 @@ def run(
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
     model: models.SplitModel | None = None,
+    on_clients: Callable[[dict], None] | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -182,6 +189,8 @@ def run(
         which ends the run; a checkpoint is written first.
       model: The model that the clients train; None for the network of `run_config`. The output
         directory has the weights that are learnt, and not the layers.
+      on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
+        an output directory.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -197,8 +206,9 @@ def run(
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
         values.function("on_round", on_round)
+    listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, on_round, between_steps, clients, model)
+        return _run(run_config, hyper_parameters, *listeners, clients, model)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration["dataset"] = clients.dataset
@@ -210,21 +220,35 @@ def run(
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
+        run_config.tensorboard,
     ) as directory:
         if directory.finished is not None:
             console.say(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
                 f"{run_config.num_rounds} rounds; nothing is done"
             )
+            if on_clients is not None:
+                on_clients(read_client_columns(directory.path / "clients.csv"))
             return directory.finished
-        return _run(
-            run_config, hyper_parameters, on_round, between_steps, clients, model, directory
-        )
+        return _run(run_config, hyper_parameters, *listeners, clients, model, directory)
 
 
-def _run(run_config, hyper_parameters, on_round, between_steps, clients, model, directory=None):
-    clients = load_clients(run_config) if clients is None else clients
+def _run(*arguments):
+    try:
+        return _run_in_steps(*arguments)
+    finally:
+        console.done()
+
+
+def _run_in_steps(
+    run_config, hyper_parameters, on_round, between_steps, on_clients, clients, model, directory=None
+):
+    if clients is None:
+        console.doing(f"loading {run_config.dataset} and dealing it out to clients")
+        clients = load_clients(run_config)
     between_steps()
+    worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
+    console.doing(f"building the model{worker}")
     every = run_config.checkpoint_every if directory is not None else 0
     with build_simulation(run_config, clients, model, **hyper_parameters) as simulation:
         between_steps()
@@ -233,6 +257,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, model, 
             records = directory.begin(simulation, clients, _versions())
             if every:
                 directory.save_checkpoint(simulation)
+        console.doing(f"tracing round {len(records) + 1}, which takes longest")
         progress = Progress(run_config.num_rounds, len(records))
 
         def listen(record):
@@ -262,14 +287,20 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, model, 
         finally:
             progress.close()
         summary = summarize(records)
+        console.doing("evaluating all clients")
         between_steps()
         of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
         summary |= summary_of_new
         between_steps()
-        if directory is not None:
-            evaluations, state = simulation.evaluate_all(), simulation.server_state
+        if directory is not None or on_clients is not None:
+            # Only files have the loss, which takes a pass over all training examples.
+            evaluations = simulation.evaluate_all(train_loss=directory is not None)
             between_steps()
+        if directory is not None:
+            state = simulation.server_state
             directory.finish(summary, evaluations, simulation.data, state, of_new)
+        if on_clients is not None:
+            on_clients(client_columns(evaluations, simulation.data))
     return summary
 
 

@@ -59,6 +59,15 @@ class StoredRun:
         self._run_config, self._hyper_parameters = self._configured(data_dir)
         self._given_clients, self._given_model = clients, model
 
+    def __repr__(self) -> str:
+        state = f"{self.configuration.get('num_rounds')} rounds, not ended"
+        if self.summary is not None:
+            accuracy = self.summary.get("test_accuracy/client_mean")
+            state = f"{self.summary.get('round')} rounds, ended"
+            state += "" if accuracy is None else f" with accuracy {accuracy:.4f}"
+        about = self.configuration
+        return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
+
     def __enter__(self) -> "StoredRun":
         return self
 

@@ -8,6 +8,8 @@
 Each file is read again and tested on its client's test examples before the export is put in place.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -16,16 +18,18 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import durable, leftovers, values
 from tf_pflego.serving.client_models import forget_eager_initializers
-from tf_pflego.serving.personal_model import PersonalModel
 from tf_pflego.serving.served_client import ServedClient, served_clients
 from tf_pflego.training.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from tf_pflego.serving.personal_model import PersonalModel
 
 FORMATS = ("savedmodel", "keras", "tflite")
 QUANTIZATIONS = ("none", "float16", "int8")

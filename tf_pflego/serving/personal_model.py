@@ -10,6 +10,8 @@ The functions are those that the run itself uses, so that an exported model pred
 the run's client does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -14,6 +14,8 @@ their probabilities are 0. TensorFlow alone reads all of it:
     names = np.array(about["classes"])[np.argmax(found["probabilities"], axis=1)]
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
