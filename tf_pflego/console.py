@@ -6,12 +6,17 @@ and a character that cannot be encoded is written as its escape.
 """
 
 import atexit
+import contextlib
+import faulthandler
 import os
 import sys
+from collections.abc import Iterator
 
 import tqdm
 
 _STDERR = 2
+# Where standard error leads while descriptor 2 does not; see `without_native_messages`.
+_kept_stderr: int | None = None
 
 
 class Stream:
@@ -84,6 +89,41 @@ def prepare() -> None:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     atexit.register(_settle)
+
+
+@contextlib.contextmanager
+def without_native_messages() -> Iterator[None]:
+    """Drops what libraries write to descriptor 2 past Python, as TensorFlow does at its import.
+
+    From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
+    aborts the process meanwhile, Python's stack is written to standard error.
+    """
+    global _kept_stderr
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:  # There is none.
+        yield
+        return
+    own_trace = not faulthandler.is_enabled()
+    if own_trace:
+        faulthandler.enable(kept)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    _kept_stderr = kept
+    os.dup2(nowhere, _STDERR)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        _kept_stderr = None
+        if own_trace:
+            faulthandler.disable()
+        os.close(kept)
+
+
+def stderr_descriptor() -> int:
+    """Returns the descriptor of standard error, also within `without_native_messages`."""
+    return _STDERR if _kept_stderr is None else _kept_stderr
 
 
 def _settle():

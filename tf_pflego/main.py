@@ -15,12 +15,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-if not (3, 10) <= sys.version_info[:2] < (3, 12):
-    sys.exit(
-        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. "
-        "Make an environment with one of them.".format(*sys.version_info)
-    )
-
 import tf_pflego
 from tf_pflego import console
 from tf_pflego.interruption import Interrupted, Interruption
@@ -63,7 +57,8 @@ def _run(argv, interruption):
 
         return reports.command(arguments)
     try:  # This takes seconds, in which a signal already must be heard.
-        import tensorflow as tf
+        with console.without_native_messages():
+            import tensorflow as tf
         from absl import flags, logging
 
         from tf_pflego import command_line, failures
