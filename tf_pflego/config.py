@@ -14,6 +14,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
 from tf_pflego.data import clients, datasets
 from tf_pflego.data import partition as partition_lib
+from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
 from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.models.networks import NETWORKS
 
@@ -30,7 +31,12 @@ class RunConfig:
     """
 
     algorithm: str = setting("pflego", "method to train with", choices=tuple(REGISTRY))
-    engine: str = setting("tff", "where the clients run", choices=ENGINES)
+    engine: str = setting(
+        DEFAULT_ENGINE,
+        "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
+        "is the default where TensorFlow Federated is installed",
+        choices=ENGINES,
+    )
     dataset: str = setting("digits", "dataset, by its TFDS name", choices=datasets.NAMES)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")

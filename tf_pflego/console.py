@@ -9,17 +9,22 @@ and a character that cannot be encoded is written as its escape.
 """
 
 import atexit
+import contextlib
+import faulthandler
 import os
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 
 import tqdm
 
 _STDERR = 2
 _USUAL_COLUMNS = 80  # of a terminal that does not say how wide it is
 _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
+# Where standard error leads while descriptor 2 does not; see `without_native_messages`.
+_kept_stderr: int | None = None
 
 
 class Stream:
@@ -44,7 +49,9 @@ class Stream:
     def write(self, text: str) -> int:
         """Writes and flushes, and returns the number of characters."""
         try:
-            if self._stream is not None:
+            if self is STDERR and _kept_stderr is not None:
+                os.write(_kept_stderr, text.encode(self.encoding, "backslashreplace"))
+            elif self._stream is not None:
                 self._stream.write(
                     text.encode(self.encoding, "backslashreplace").decode(self.encoding)
                 )
@@ -59,6 +66,8 @@ class Stream:
     def isatty(self) -> bool:
         """Returns whether it is a terminal."""
         try:
+            if self is STDERR and _kept_stderr is not None:
+                return os.isatty(_kept_stderr)
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
@@ -70,6 +79,8 @@ class Stream:
 
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
+        if self is STDERR and _kept_stderr is not None:
+            return _kept_stderr
         return self._stream.fileno()
 
     def columns(self) -> int | None:
@@ -215,6 +226,41 @@ def prepare() -> None:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     atexit.register(_settle)
+
+
+@contextlib.contextmanager
+def without_native_messages() -> Iterator[None]:
+    """Drops what libraries write to descriptor 2 past Python, as TensorFlow does at its import.
+
+    From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
+    aborts the process meanwhile, Python's stack is written to standard error.
+    """
+    global _kept_stderr
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:  # There is none.
+        yield
+        return
+    own_trace = not faulthandler.is_enabled()
+    if own_trace:
+        faulthandler.enable(kept)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    _kept_stderr = kept
+    os.dup2(nowhere, _STDERR)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        _kept_stderr = None
+        if own_trace:
+            faulthandler.disable()
+        os.close(kept)
+
+
+def stderr_descriptor() -> int:
+    """Returns the descriptor of standard error, also within `without_native_messages`."""
+    return _STDERR if _kept_stderr is None else _kept_stderr
 
 
 def _settle():

@@ -14,6 +14,8 @@ import importlib.util
 import sys
 import types
 
+from tf_pflego import console
+
 _NAMES = ("tensorflow", "tensorflow_datasets")
 
 
@@ -52,6 +54,8 @@ def start() -> None:
 
 
 def _imported(name):
-    if isinstance(sys.modules.get(name), _Deferred):
-        del sys.modules[name]
-    return importlib.import_module(name)
+    if not isinstance(sys.modules.get(name), _Deferred):
+        return importlib.import_module(name)
+    del sys.modules[name]
+    with console.without_native_messages():
+        return importlib.import_module(name)

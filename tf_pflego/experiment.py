@@ -241,7 +241,14 @@ def _run(*arguments):
 
 
 def _run_in_steps(
-    run_config, hyper_parameters, on_round, between_steps, on_clients, clients, model, directory=None
+    run_config,
+    hyper_parameters,
+    on_round,
+    between_steps,
+    on_clients,
+    clients,
+    model,
+    directory=None,
 ):
     if clients is None:
         console.doing(f"loading {run_config.dataset} and dealing it out to clients")

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from tf_pflego import console
 from tf_pflego.core import leftovers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -189,10 +190,11 @@ os.register_at_fork(after_in_child=_leave_in_child)
 def _write(line):
     """Writes to standard error past Python, whose stream another thread may hold."""
     with contextlib.suppress(OSError, ValueError):
-        if os.isatty(2):
+        descriptor = console.stderr_descriptor()
+        if os.isatty(descriptor):
             line = "\n" + line  # After ^C, or a progress bar.
-        if select.select([], [2], [], _WAIT_SECONDS)[1]:
-            os.write(2, line.encode("ascii", "backslashreplace"))
+        if select.select([], [descriptor], [], _WAIT_SECONDS)[1]:
+            os.write(descriptor, line.encode("ascii", "backslashreplace"))
 
 
 def _stopped_children():

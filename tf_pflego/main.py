@@ -13,12 +13,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-if not (3, 10) <= sys.version_info[:2] < (3, 12):
-    sys.exit(
-        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. "
-        "Make an environment with one of them.".format(*sys.version_info)
-    )
-
 import tf_pflego
 from tf_pflego import console, deferred
 from tf_pflego.interruption import Interrupted, Interruption
