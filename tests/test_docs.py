@@ -83,9 +83,7 @@ def refuse_bad_command(command, where):
     if verb == "report":
         assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
         return
-    chosen = importlib.import_module(f"tf_pflego.verbs.{verb}")
-    flag_values = flags.FlagValues()
-    chosen.define_flags(flag_values=flag_values)
+    flag_values = flags_of(verb)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
     try:
         command_line.parse(flag_values, words)
@@ -93,11 +91,17 @@ def refuse_bad_command(command, where):
         raise AssertionError(f"{where}: {error}") from error
 
 
+def flags_of(verb):
+    flag_values = flags.FlagValues()
+    importlib.import_module(f"tf_pflego.verbs.{verb}").define_flags(flag_values=flag_values)
+    return flag_values
+
+
 @same_on_both_lines
 def test_flags_that_pages_name_exist():
     known = {"help", "version", "no-deps", "require-hashes", "flagfile"}
     for verb in set(verbs.VERBS) - {"report"}:
-        known |= set(importlib.import_module(f"tf_pflego.verbs.{verb}").flag_names())
+        known |= set(flags_of(verb))
     for tool in [*(ROOT / "tools").glob("*.py"), ROOT / "tf_pflego" / "reports" / "__init__.py"]:
         known |= set(re.findall(r'"--([\w-]+)"', tool.read_text(encoding="utf-8")))
     for path, text in texts().items():
@@ -265,14 +269,17 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings", reason="needs the extra docs")
     directory = tmp_path_factory.mktemp("site")
     result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(directory)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(directory)],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+    said = result.stdout + result.stderr  # With --quiet, warnings would not count as errors.
+    assert result.returncode == 0 and set(re.findall(r"^(\w+) +-", said, re.MULTILINE)) == {
+        "INFO"
+    }, said
     return directory
 
 
