@@ -211,7 +211,7 @@ def run(
         return _run(run_config, hyper_parameters, *listeners, clients, model)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
-        configuration["dataset"] = clients.dataset
+        configuration |= {"dataset": clients.dataset, "num_clients": clients.num_clients}
     if model is not None:
         configuration["network"] = OWN_NETWORK
     with RunDirectory(
