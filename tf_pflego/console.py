@@ -63,6 +63,11 @@ class Stream:
         except ValueError:
             return False
 
+    def redraws_lines(self) -> bool:
+        """Returns whether it is a terminal or a notebook, where a line can take another's place."""
+        kernel = sys.modules.get("ipykernel.iostream")
+        return self.isatty() or (kernel is not None and isinstance(self._stream, kernel.OutStream))
+
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
         return self._stream.fileno()

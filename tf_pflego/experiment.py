@@ -19,6 +19,9 @@ from tf_pflego.metrics import (
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
 
+# What a run's directory has for its network, where the user gave a model.
+OWN_NETWORK = "own"
+
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
     """Loads the dataset of a run and deals it out to its clients."""
@@ -78,7 +81,10 @@ _PARTITIONS = {"round_robin": _round_robin, "dirichlet": _dirichlet, "groups": _
 
 
 def build_simulation(
-    run_config: config.RunConfig, clients: data.ClientData | None = None, **hyper_parameters: Any
+    run_config: config.RunConfig,
+    clients: data.ClientData | None = None,
+    model: models.SplitModel | None = None,
+    **hyper_parameters: Any,
 ) -> Simulation:
     """Returns the simulation that a configuration describes.
 
@@ -87,10 +93,11 @@ def build_simulation(
     Args:
       run_config: The configuration of the run.
       clients: All its clients, if they are loaded already.
+      model: The model that they train; None for the network of `run_config`.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
-      TypeError: `run_config` or `clients` is something else, or the algorithm has no such
+      TypeError: `run_config`, `clients` or `model` is something else, or the algorithm has no such
         hyper-parameter.
       ValueError: The configuration cannot be run; the message says what was expected.
       ImportError: The engine needs a package that cannot be imported.
@@ -98,6 +105,7 @@ def build_simulation(
     _check_config(run_config)
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
+    _check_model(run_config, model)
     algorithms.check(run_config.algorithm, hyper_parameters)
     clients = load_clients(run_config) if clients is None else clients
     if run_config.new_clients >= clients.num_clients:
@@ -107,8 +115,9 @@ def build_simulation(
         )
     clients = _who_take_part(run_config, clients)
     participation = run_config.participation_of(clients.num_clients)
-    body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
-    model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
+    if model is None:
+        body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
+        model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()
     model = model.within(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
@@ -122,6 +131,17 @@ def build_simulation(
 
 def _check_config(run_config):
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
+
+
+def _check_model(run_config, model):
+    if model is None:
+        return
+    values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    if run_config.network != "auto":
+        raise ValueError(
+            f"`network` must be left out where `model` is given; got {run_config.network}. Leave "
+            "out one of them."
+        )
 
 
 def _who_take_part(run_config, clients):
@@ -153,6 +173,7 @@ def run(
     on_round: Callable[[dict], None] | None = None,
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
+    model: models.SplitModel | None = None,
     on_clients: Callable[[dict], None] | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
@@ -166,6 +187,8 @@ def run(
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
+      model: The model that the clients train; None for the network of `run_config`. The output
+        directory has the weights that are learnt, and not the layers.
       on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
         an output directory.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
@@ -178,16 +201,21 @@ def run(
     """
     between_steps()
     _check_config(run_config)
+    _check_model(run_config, model)
     checked = dataclasses.asdict(algorithms.check(run_config.algorithm, hyper_parameters))
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
         values.function("on_round", on_round)
+    if on_clients is not None:
+        values.function("on_clients", on_clients)
     listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, *listeners, clients)
+        return _run(run_config, hyper_parameters, *listeners, clients, model)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration["dataset"] = clients.dataset
+    if model is not None:
+        configuration["network"] = OWN_NETWORK
     with RunDirectory(
         run_config.output_dir,
         configuration,
@@ -204,7 +232,7 @@ def run(
             if on_clients is not None:
                 on_clients(read_client_columns(directory.path / "clients.csv"))
             return directory.finished
-        return _run(run_config, hyper_parameters, *listeners, clients, directory)
+        return _run(run_config, hyper_parameters, *listeners, clients, model, directory)
 
 
 def _run(*arguments):
@@ -215,7 +243,14 @@ def _run(*arguments):
 
 
 def _run_in_steps(
-    run_config, hyper_parameters, on_round, between_steps, on_clients, clients, directory=None
+    run_config,
+    hyper_parameters,
+    on_round,
+    between_steps,
+    on_clients,
+    clients,
+    model,
+    directory=None,
 ):
     if clients is None:
         console.doing(f"loading {run_config.dataset} and dealing it out to clients")
@@ -224,7 +259,7 @@ def _run_in_steps(
     worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
     console.doing(f"building the model{worker}")
     every = run_config.checkpoint_every if directory is not None else 0
-    with build_simulation(run_config, clients, **hyper_parameters) as simulation:
+    with build_simulation(run_config, clients, model, **hyper_parameters) as simulation:
         between_steps()
         records = []
         if directory is not None:

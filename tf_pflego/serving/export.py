@@ -16,6 +16,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +271,13 @@ def _quiet():
     """Keeps what TensorFlow says while it writes a model off the terminal."""
     loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
     levels = [logger.level for logger in loggers]
-    with open(os.devnull, "wb") as nowhere, contextlib.ExitStack() as undo:
+    with (
+        open(os.devnull, "wb") as nowhere,
+        contextlib.ExitStack() as undo,
+        warnings.catch_warnings(),
+    ):
+        # TensorFlow says of its interpreter that it will be in another package.
+        warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
         for logger, level in zip(loggers, levels, strict=True):
             undo.callback(logger.setLevel, level)
             logger.setLevel(logging.ERROR)
