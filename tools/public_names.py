@@ -1,9 +1,9 @@
 """Tells the documentation of the API what source does not say; `mkdocs.yml` names this file.
 
-griffe reads the source, and this is an extension of it. `tf_pflego` imports each public name when it
-is first used, which a reader of source cannot follow: here are the names' homes. And the default of
-a field that `setting` makes is the setting's default, not the call; and the comment beside a field
-is its description.
+griffe reads the source, and this is an extension of it. `tf_pflego` imports each public name when
+it is first used, which a reader of source cannot follow: here are the names' homes. And the default
+of a field that `setting` makes is the setting's default, not the call; and the comment beside a
+field is its description.
 """
 
 import ast
