@@ -19,7 +19,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tf_pflego import console
 from tf_pflego.core import leftovers
@@ -35,6 +35,23 @@ _WAIT_SECONDS = 0.5
 
 class Interrupted(KeyboardInterrupt):
     """The program was asked to end."""
+
+
+@contextlib.contextmanager
+def nothing_to_put_in_order() -> Iterator[None]:
+    """Lets a signal end the program at once, as before its first step, while a long call lasts.
+
+    Whoever uses it has said in `core.leftovers` what has to be removed. Without an `Interruption`
+    in force, as in a library, it has no effect.
+    """
+    before = [(interruption, interruption._orderly) for interruption in _in_force]
+    for interruption, _ in before:
+        interruption._orderly = False
+    try:
+        yield
+    finally:
+        for interruption, orderly in before:
+            interruption._orderly = orderly
 
 
 class Interruption:

@@ -13,4 +13,5 @@ PLACES = (
     "checkpoint_every",
     "checkpoints_kept",
     "max_restarts",
+    "tensorboard",
 )

@@ -45,6 +45,7 @@ from typing import NamedTuple
 import cell_runs
 import figures
 import figures_pgfed
+import overview
 import tables
 import tables_pgfed
 from experiments import ROOT, TITLES, Cell, cells, examples
@@ -245,11 +246,18 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
     known = refuse_unknown(experiments, results)
     for name in experiments or known:
         redraw(name, results)
-    if not experiments and (results / "benchmark.json").exists():
-        page = results / "local_speed.md"
+    if experiments:
+        return
+    if (results / "benchmark.json").exists():
         report = cell_runs.read_json(results / "benchmark.json")
-        tables.replace(page, tables_pgfed.page_of_speeds(report).encode("utf-8"))
-        console.show(f"written: {page}")
+        _write_page(results / "local_speed.md", tables_pgfed.page_of_speeds(report))
+    if "table1" in known and (results / "round_times.json").exists():
+        _write_page(results / "overview.md", overview.page_of(results))
+
+
+def _write_page(path, text):
+    tables.replace(path, text.encode("utf-8"))
+    console.show(f"written: {path}")
 
 
 def refuse_unknown(experiments: list[str], results: pathlib.Path) -> list[str]:
