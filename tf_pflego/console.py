@@ -49,7 +49,9 @@ class Stream:
     def write(self, text: str) -> int:
         """Writes and flushes, and returns the number of characters."""
         try:
-            if self._stream is not None:
+            if self is STDERR and _kept_stderr is not None:
+                os.write(_kept_stderr, text.encode(self.encoding, "backslashreplace"))
+            elif self._stream is not None:
                 self._stream.write(
                     text.encode(self.encoding, "backslashreplace").decode(self.encoding)
                 )
@@ -64,6 +66,8 @@ class Stream:
     def isatty(self) -> bool:
         """Returns whether it is a terminal."""
         try:
+            if self is STDERR and _kept_stderr is not None:
+                return os.isatty(_kept_stderr)
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
@@ -75,6 +79,8 @@ class Stream:
 
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
+        if self is STDERR and _kept_stderr is not None:
+            return _kept_stderr
         return self._stream.fileno()
 
     def columns(self) -> int | None:

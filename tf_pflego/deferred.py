@@ -23,7 +23,9 @@ class _Deferred(types.ModuleType):
     """Stands for a module, and imports it when an attribute of it is asked for."""
 
     def __getattr__(self, name):
-        return getattr(_imported(self.__name__), name)
+        module = _imported(self.__name__)
+        self.__dict__.update(module.__dict__)  # From now on this is as fast as the module.
+        return getattr(module, name)
 
 
 def defer() -> None:
@@ -54,8 +56,8 @@ def start() -> None:
 
 
 def _imported(name):
-    if isinstance(sys.modules.get(name), _Deferred):
-        del sys.modules[name]
-        with console.without_native_messages():
-            return importlib.import_module(name)
-    return importlib.import_module(name)
+    if not isinstance(sys.modules.get(name), _Deferred):
+        return importlib.import_module(name)
+    del sys.modules[name]
+    with console.without_native_messages():
+        return importlib.import_module(name)

@@ -87,7 +87,7 @@ class SplitModel:
           num_examples: Of the largest client.
           num_clients: The largest number of participants; as many as there are cores run at once.
         """
-        at_once = min(os.cpu_count(), num_clients)
+        at_once = min(os.cpu_count() or 1, num_clients)
         needed = at_once * int(num_examples) * self.activation_bytes_per_example
         return self.in_blocks() if needed > gigabytes * 2**30 else self
 
