@@ -24,7 +24,7 @@ class Traced:
         self._function = function
         self._any_number = any_number
         self._shapes: list[tf.TensorShape] = []
-        self._concrete: Callable[..., Any] | None = None
+        self._concrete: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function returns; the arguments may be arrays or tensors."""

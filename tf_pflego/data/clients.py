@@ -91,9 +91,9 @@ class ClientData:
     label_space: str = "local"
     partition: partition_lib.Partition | None = None
     dataset: str = "custom"
-    classes: tuple[np.ndarray, ...] | None = None
+    classes: tuple[np.ndarray, ...] = None  # type: ignore[assignment]  # Made if left out.
     class_names: tuple[str, ...] | None = None
-    identities: np.ndarray | None = None
+    identities: np.ndarray = None  # type: ignore[assignment]  # Made if left out.
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)

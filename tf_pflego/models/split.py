@@ -68,7 +68,7 @@ class SplitModel:
         self.initial_theta = self._body.initial_theta
         self.num_features = self._body.num_features
         self.activation_bytes_per_example = self._body.bytes_per_example
-        self._block = None
+        self._block: int | None = None
         self._shares_classifier = False
 
     def __repr__(self) -> str:

@@ -93,7 +93,8 @@ class Rounds:
             cohorts = {name: ids[~np.isin(ids, list(left_out))] for name, ids in cohorts.items()}
         record |= of_exchanges
         if left_out:
-            record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
+            record["not_finite"] = len(left_out)
+            record["not_finite_clients"] = sorted(left_out)
             console.say(not_finite.line_of_left_out(number, left_out))
         return new_state, record, metrics
 
