@@ -22,7 +22,7 @@ _HOME = {
     "StoredRun": "tf_pflego.stored_run",
     "build_algorithm": "tf_pflego.algorithms:build",
     "build_simulation": "tf_pflego.experiment",
-    "dirichlet": "tf_pflego.data",
+    "dirichlet": "tf_pflego.data.dirichlet",
     "export_clients": "tf_pflego.serving.export",
     "export_shared_body": "tf_pflego.serving.shared_body",
     "federate": "tf_pflego.data",
@@ -77,13 +77,13 @@ if TYPE_CHECKING:
         Dataset,
         Examples,
         Partition,
-        dirichlet,
         federate,
         from_arrays,
         merged,
         round_robin,
     )
     from tf_pflego.data import load as load_dataset
+    from tf_pflego.data.dirichlet import dirichlet
     from tf_pflego.experiment import build_simulation, run
     from tf_pflego.models import SplitModel, mlp
     from tf_pflego.new_clients import fine_tune as fine_tune_new_clients

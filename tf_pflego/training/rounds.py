@@ -73,7 +73,7 @@ class Rounds:
         """
         names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
         cohorts = {name: participation.draw(self._seed, number, name) for name in names}
-        record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
+        record: dict[str, Any] = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
         record["dropped"] = sum(
             len(participation.dropped(self._seed, number, name)) for name in names
         )
@@ -93,8 +93,7 @@ class Rounds:
             cohorts = {name: ids[~np.isin(ids, list(left_out))] for name, ids in cohorts.items()}
         record |= of_exchanges
         if left_out:
-            record["not_finite"] = len(left_out)
-            record["not_finite_clients"] = sorted(left_out)
+            record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
             console.say(not_finite.line_of_left_out(number, left_out))
         return new_state, record, metrics
 
