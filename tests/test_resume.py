@@ -26,6 +26,9 @@ from tf_pflego.core import durable
 from tf_pflego.metrics import RunDirectory, RunDirectoryError, run_directory
 from tf_pflego.training import CheckpointError
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 ROUNDS = 7
 SMALL = (
     "--dataset=digits",

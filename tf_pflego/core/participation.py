@@ -91,7 +91,8 @@ class Participation:
     @property
     def federation(self) -> Federation:
         """I, the mean number of clients that report, and the largest number that can."""
-        mean = largest = self.clients_per_round
+        largest = self.clients_per_round
+        mean = float(largest)
         if self.mode == "binomial":
             largest = self.num_clients
         elif self.mode == "range":

@@ -91,9 +91,9 @@ class ClientData:
     label_space: str = "local"
     partition: partition_lib.Partition | None = None
     dataset: str = "custom"
-    classes: tuple[np.ndarray, ...] | None = None
+    classes: tuple[np.ndarray, ...] = None  # type: ignore[assignment]  # Made if left out.
     class_names: tuple[str, ...] | None = None
-    identities: np.ndarray | None = None
+    identities: np.ndarray = None  # type: ignore[assignment]  # Made if left out.
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
@@ -179,7 +179,8 @@ class ClientData:
             offsets = split.offsets[start : stop + 1] - split.offsets[start]
             splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
         return ClientData(
-            *splits,
+            splits[0],
+            splits[1],
             self.num_classes[start:stop],
             self.label_space,
             dataset=self.dataset,
@@ -196,7 +197,8 @@ class ClientData:
             offsets = partition_lib.starts(split.sizes[stay])
             splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
         return ClientData(
-            *splits,
+            splits[0],
+            splits[1],
             self.num_classes[stay],
             self.label_space,
             dataset=self.dataset,
@@ -231,7 +233,8 @@ class ClientData:
         ]
         new = self.identities.max() + 1 + np.arange(others.num_clients)
         return ClientData(
-            *splits,
+            splits[0],
+            splits[1],
             np.concatenate([self.num_classes, others.num_classes]),
             self.label_space,
             dataset=self.dataset,
@@ -309,7 +312,8 @@ def federate(
     if label_space == "global":
         num_classes = np.full(partition.num_clients, dataset.num_classes)
     return ClientData(
-        *splits,
+        splits[0],
+        splits[1],
         num_classes,
         label_space,
         partition,

@@ -72,7 +72,8 @@ def from_arrays(
             labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
         stored.append(ClientSplit(examples, labels, offsets))
     return ClientData(
-        *stored,
+        stored[0],
+        stored[1],
         counts,
         label_space,
         dataset=name,

@@ -86,7 +86,7 @@ class Partition:
         return cls(*parts)
 
 
-def starts(sizes: Sequence[int]) -> np.ndarray:
+def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     """Returns [len(sizes) + 1] int64: where parts of these sizes, end to end, begin and end."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
