@@ -41,7 +41,7 @@ lint: $(INSTALLED)
 docs: $(INSTALLED_CURRENT)
 	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict
 
-check: lint types test test-current quickstart
+check: lint types test test-current docs quickstart
 
 benchmark: $(INSTALLED)
 	@$(BIN)/python tools/benchmark.py
