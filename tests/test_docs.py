@@ -25,17 +25,18 @@ from tf_pflego.training import Simulation
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+FRONT = sorted(ROOT.glob("*.md"))  # README.md and the others that stand beside the package
 WITH_CODE = [path for path in PAGES if "```python" in path.read_text(encoding="utf-8")]
 same_on_both_lines = pytest.mark.same_on_both_lines
 PROGRAM = re.compile(r"^(?:tf-pflego|python -m tf_pflego\.main) (.*)$", re.MULTILINE)
 
 
 def name_of(path):
-    return str(path.relative_to(DOCS))
+    return str(path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT))
 
 
 def texts():
-    return {path: path.read_text(encoding="utf-8") for path in PAGES}
+    return {path: path.read_text(encoding="utf-8") for path in [*PAGES, *FRONT]}
 
 
 # What the code of a page leaves behind.
@@ -165,7 +166,7 @@ def anchors_of(path):
 
 
 @same_on_both_lines
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@pytest.mark.parametrize("path", [*PAGES, *FRONT], ids=name_of)
 def test_links_of_a_page_lead_somewhere(path):
     text = path.read_text(encoding="utf-8")
     for block in pages.blocks(text):
@@ -268,15 +269,6 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
             assert 0 < moved <= int(said.split()[-1]) * sizes[1]
         else:
             assert min(abs(moved - int(said) * size) for size in sizes) < 0.01 * body, key
-
-
-@same_on_both_lines
-def test_readme_and_the_page_of_methods_count_the_same_models():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^\| `(\w+)` \|.*\| (\S[^|]* / [^|]*\S) \|$", readme, re.MULTILINE)
-    for name, moved in shown:
-        overview = method_pages.overview_of(DOCS / "methods.md", name)
-        assert overview["down / up, in models"] == moved, name
 
 
 @pytest.fixture(scope="module")
