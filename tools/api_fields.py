@@ -1,14 +1,11 @@
-"""Tells the documentation of the API what source does not say; `mkdocs.yml` names this file.
+"""Tells the documentation of the API what fields are; `mkdocs.yml` names this file.
 
 griffe reads the source, and this is an extension of it:
 
-* `tf_pflego` imports each public name when it is first used, which a reader of source cannot see.
-  The extension adds the names as aliases.
 * The default of a field that `setting` makes is the setting's default, not the call.
 * The comment beside a field is its description.
 """
 
-import ast
 import re
 
 import griffe
@@ -16,17 +13,8 @@ import griffe
 _COMMENT = re.compile(r"  # (.+)$")
 
 
-class PublicNames(griffe.Extension):
-    """Adds the names of the table `_HOME` to a package as aliases of what they stand for."""
-
-    def on_package(self, *, pkg: griffe.Module, **unused) -> None:
-        """Called when the package is loaded."""
-        if "_HOME" not in pkg.members:
-            return
-        for name, home in ast.literal_eval(str(pkg["_HOME"].value)).items():
-            module, _, attribute = home.partition(":")
-            if name not in pkg.members:
-                pkg.set_member(name, griffe.Alias(name, f"{module}.{attribute or name}"))
+class Fields(griffe.Extension):
+    """Describes the attributes of classes."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **unused) -> None:
         """Called when an attribute of a class or module has been read."""
