@@ -95,7 +95,7 @@ class Participation:
         mean = float(largest)
         if self.mode == "binomial":
             largest = self.num_clients
-        elif self.mode == "range":
+        elif self.mode == "range" and self.clients_per_round_range is not None:
             least, largest = self.clients_per_round_range
             mean = (least + largest) / 2
         return Federation(self.num_clients, mean * (1.0 - self.dropout_rate), largest)

@@ -283,9 +283,7 @@ def federate(
     values.instance("partition", partition, partition_lib.Partition, remedy)
     values.one_of("label_space", label_space, LABEL_SPACES)
     values.whole("num_classes", dataset.num_classes, 1, checks.LABEL_LIMIT)
-    sources = {"train": dataset.train, "test": dataset.test}
-    if dataset.test is None:
-        sources["test"] = dataset.train
+    sources = {"train": dataset.train, "test": dataset.test or dataset.train}
     for split, source in sources.items():
         labels = checks.integers(source.labels, f"`{split}.labels`")
         _refuse_unpaired(split, np.asarray(source.examples), labels)

@@ -78,7 +78,7 @@ def from_arrays(
         label_space,
         dataset=name,
         classes=partition_lib.parted(classes, class_offsets),
-        class_names=class_names,
+        class_names=None if class_names is None else tuple(class_names),
     )
 
 

@@ -57,7 +57,7 @@ class Partition:
           class_counts: What `ClientData.class_counts` gives; it is written under that name, for
             those who read the file without the dataset and its labels.
         """
-        arrays = {} if class_counts is None else {"class_counts": class_counts}
+        arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
         for field in dataclasses.fields(self):
             name = field.name
             arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
