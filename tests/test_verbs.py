@@ -75,6 +75,12 @@ def test_heads_of_all_clients_are_exported_with_one_body(run, tmp_path, capsys):
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"10 clients written to {tmp_path / 'shared'}\n"
     assert np.load(tmp_path / "shared" / "heads.npy").shape[:2] == (10, 2)
+    refused = in_this_process(["export", f"--run={run}", *flags], capsys)
+    assert_refused(refused, "must be a new or empty directory", "with --overwrite.")
+    flags = ["--format=keras", "--clients=2", "--overwrite", f"--output_dir={tmp_path / 'shared'}"]
+    assert in_this_process(["export", f"--run={run}", *flags], capsys).returncode == 0
+    names = sorted(path.name for path in (tmp_path / "shared").iterdir())
+    assert names == ["client_2.keras", "clients.json"]
 
 
 def write_client(path, classes=(3, 7)):
@@ -105,6 +111,8 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
         two, every = csv.DictReader(file)
     assert (two["shots"], two["draws"], every["shots"], every["draws"]) == ("2", "3", "all", "1")
     assert float(every["mean"]) > float(every["before"])
+    again = ["personalize", f"--run={run}", *flags, f"--output_dir={output}", "--overwrite"]
+    assert in_this_process(again, capsys).returncode == 0
     model = tf.keras.models.load_model(output / "client_1.keras", compile=False)
     assert model.output_shape == (None, 2)
     if tf.keras.__version__.startswith("2."):  # Keras 3 does not save this layer.
@@ -141,6 +149,7 @@ def test_the_version_and_help_of_each_verb(capsys):
         (["export", "--run={run}"], "--output_dir must name a directory; got nothing"),
         (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),
         (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
+        (["export", "--run={run}", "--output_dir={run}", "--overwrite"], "has no clients.json"),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=10"], "in [0, 10)"),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=best"], "--clients must be"),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"], "must be one of person"),
