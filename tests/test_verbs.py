@@ -123,20 +123,20 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
 
 
 def test_runs_are_listed(run, tmp_path, capsys):
-    result = in_this_process(["list", f"--runs={run.parent}"], capsys)
+    result = in_this_process(["list", str(run.parent)], capsys)
     head, row = result.stdout.splitlines()
     assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]
     assert row.split()[:4] == ["pflego", "pflego", "digits", "3/3"]
-    nothing = in_this_process(["list", f"--runs={tmp_path}"], capsys)
+    nothing = in_this_process(["list", str(tmp_path)], capsys)
     assert nothing.stdout.startswith(f"no runs in {tmp_path}")
 
 
 def test_the_version_and_help_of_each_verb(capsys):
     assert in_this_process(["--version"], capsys).stdout == f"tf_pflego {pfl.__version__}\n"
-    for verb, flag in (("train", "--algorithm"), ("export", "--quantize"), ("list", "--runs")):
+    for verb, line in (("train", "--algorithm="), ("export", "--quantize="), ("list", "DIR ")):
         shown = in_this_process([verb, "--help"], capsys).stdout
         assert shown.startswith("usage: tf-pflego")
-        assert f"\n  {flag}=" in shown
+        assert f"\n  {line}" in shown
         for other in {"train", "export", "personalize", "report", "list"} - {verb}:
             assert re.search(rf"\b{other}\b", shown)
 
@@ -163,8 +163,10 @@ def test_the_version_and_help_of_each_verb(capsys):
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
         (["personalize", "--run={run}", "--data={tmp}/n", "--shots=0"], "--shots must be numbers"),
         (["personalize", "--run={run}", "--data=x", "--learning_rate=-1"], "--learning_rate must"),
-        (["list", "--runs={tmp}/none"], "--runs must be a directory that has runs"),
-        (["list", "--rnus=x"], "a flag must be one of those that --help lists; got --rnus"),
+        (["list", "{tmp}/none"], "`DIR` must be a directory that has runs"),
+        (["list", "gs://bucket"], "`DIR` must be a path of this machine"),
+        (["list", "{tmp}", "{run}"], "expected at most 1 argument besides flags; got"),
+        (["list", "--runs=x"], "a flag must be one of those that --help lists; got --runs"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
@@ -190,7 +192,7 @@ def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
 
 def test_the_list_fits_the_terminal(run, tmp_path):
     shutil.copytree(run, tmp_path / ("long" * 15) / "pflego")
-    code, shown = in_a_terminal(60, "list", f"--runs={tmp_path}")
+    code, shown = in_a_terminal(60, "list", str(tmp_path))
     head, row, *_ = lines_of(shown)
     assert code == 0
     assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]

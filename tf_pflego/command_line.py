@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from absl import flags
 
+from tf_pflego.core import texts
+
 _MOST_BYTES = 2**20
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -30,26 +32,34 @@ class _Argument(NamedTuple):
         return self.text.lstrip("-").split("=")[0] in (name, f"no{name}")
 
 
-def parse(flag_values: flags.FlagValues, arguments: Sequence[str]) -> None:
+def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0) -> list[str]:
     """Gives flags their values.
 
     Args:
       flag_values: The flags.
       arguments: What follows the program's name.
+      most: How many arguments that are no flags are taken.
+
+    Returns:
+      The arguments that are no flags.
 
     Raises:
-      CommandLineError: There is an argument that is no flag, a flag that there is not, one with a
-        value that it does not take, or a flag file that cannot be read.
+      CommandLineError: There are more arguments that are no flags, a flag that there is not, one
+        with a value that it does not take, or a flag file that cannot be read.
     """
     found = expanded(arguments)
     try:
         rest = flag_values(["tf_pflego", *(argument.text for argument in found)])[1:]
     except (flags.Error, ValueError) as error:
         raise CommandLineError(_explained(error, flag_values, found)) from error
-    if rest:
-        raise CommandLineError(
-            f"expected flags only; got {' '.join(rest)!r}. Write flags as --name=value."
+    if len(rest) > most:
+        expected = (
+            f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
         )
+        raise CommandLineError(
+            f"expected {expected}; got {' '.join(rest)!r}. Write flags as --name=value."
+        )
+    return rest
 
 
 def as_flags(message: str, names: Container[str]) -> str:

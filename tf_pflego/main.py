@@ -75,11 +75,11 @@ def _run(argv, interruption):
     chosen.define_flags(flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]
     try:
-        command_line.parse(flag_values, others)
+        places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
         if len(others) < len(arguments):
             console.show(chosen.help_page(flag_values, console.STDOUT.columns()))
         else:
-            chosen.run(flag_values, interruption)
+            chosen.run(flag_values, interruption, *places)
     except Exception as error:
         code, message = failures.explained(error)
         console.say(f"tf_pflego: {command_line.as_flags(message, flag_values)}")
