@@ -145,14 +145,21 @@ def test_the_version_and_help_of_each_verb(capsys):
     ("arguments", "expected"),
     [
         (["exprt"], "a verb must be one of train, export, personalize, report, list, or left out"),
+        (["exprt"], "Did you mean export?"),
         (["export"], "--run must name a directory; got nothing"),
         (["export", "--run={run}"], "--output_dir must name a directory; got nothing"),
         (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),
         (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
         (["export", "--run={run}", "--output_dir={run}", "--overwrite"], "has no clients.json"),
-        (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=10"], "in [0, 10)"),
+        (
+            ["export", "--run={run}", "--output_dir={tmp}/x", "--clients=33"],
+            "--clients must be a whole number in [0, 10)",
+        ),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=best"], "--clients must be"),
-        (["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"], "must be one of person"),
+        (
+            ["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"],
+            "--model must be one of personalized",
+        ),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--quantize=int8"], "must be none for"),
         (
             ["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--format=keras"],
@@ -177,6 +184,19 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     assert_refused(in_this_process(arguments, capsys), expected)
     assert not list(tmp_path.iterdir())
     assert sorted(path.name for path in run.iterdir()) == held
+
+
+def test_a_run_on_own_arrays_is_for_python(run, tmp_path, capsys):
+    """It says so before TensorFlow is started."""
+    clients = pfl.load_run(run).clients
+    arrays = [[split.of(client) for client in range(10)] for split in (clients.train, clients.test)]
+    config = pfl.RunConfig(
+        engine="in_process", clients_per_round=2, num_rounds=1, output_dir=tmp_path / "own"
+    )
+    pfl.run(config, clients=pfl.from_arrays(*arrays), local_steps=1)
+    for verb, flag in (("export", f"--output_dir={tmp_path}/x"), ("personalize", "--data=x")):
+        result = in_this_process([verb, f"--run={tmp_path / 'own'}", flag], capsys)
+        assert_refused(result, "--run must be a run on a dataset", "pfl.load_run(", "clients=...")
 
 
 def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):

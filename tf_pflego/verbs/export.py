@@ -10,6 +10,8 @@ from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.verbs.opened import opened
 
+FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
+
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:

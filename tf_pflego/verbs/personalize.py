@@ -16,6 +16,8 @@ from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
 from tf_pflego.verbs.opened import opened
 
+FLAGS_OF_ARGUMENTS = {"name": "model"}
+
 
 @dataclasses.dataclass(frozen=True)
 class PersonalizeOptions:
