@@ -184,7 +184,8 @@ ROWS = [
 WITH_DATA = [
     (["--num_clients=1000000000"], "--num_clients must be at most 1438", "Lower --num_clients"),
     (["--num_clients=360"], "must be at most 359, the number of test examples", "Lower"),
-    (["--num_clients=2"], "--num_clients must be at least 5, so that", "Raise --num_clients"),
+    (["--num_clients=2", "--clients_per_round=1"], "--num_clients must be at least 5, so that",
+     "Raise --num_clients"),
     (["--classes_per_client=11"], "--classes_per_client must be in [1, 10]",
      "Lower --classes_per_c"),
     (["--clients_per_round=101"], "must be in [1, num_clients=100]; got 101",
@@ -310,6 +311,20 @@ def run(code, *arguments):
         timeout=300,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--num_clients=20", "--clients_per_round=30"], ["--output_dir={tmp}/held"]],
+    ids=name_of,
+)
+def test_what_needs_no_data_is_refused_before_tensorflow_is_started(arguments, files):
+    arguments = [argument.replace("{tmp}", str(files)) for argument in arguments]
+    before = contents(files)
+    result = run("", "--engine=in_process", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith("tf_pflego: --")  # And not with "starting TensorFlow".
+    assert contents(files) == before
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,7 @@ def test_without_tensorflow_federated(digits_dir):
     assert result.returncode == 0, result.stderr
     refused = program("--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED)
     assert_refused(refused, "pip install --no-deps -r requirements.txt", "--engine=in_process")
+    assert "starting TensorFlow" not in refused.stderr
 
 
 def workers_of(pid):

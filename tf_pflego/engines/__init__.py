@@ -22,6 +22,7 @@ __all__ = [
     "WorkerError",
     "build",
     "prepare_process",
+    "refuse_absent",
 ]
 
 
@@ -47,9 +48,19 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
-        raise ImportError(
-            f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). "
-            "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
-            "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md."
-        ) from error
+        raise _absent(error) from error
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
+
+
+def refuse_absent(name: str) -> None:
+    """Raises ImportError if an engine needs a package that is not installed; imports nothing."""
+    if name == "tff" and not importlib.util.find_spec("tensorflow_federated"):
+        raise _absent("it is not installed")
+
+
+def _absent(reason):
+    return ImportError(
+        f"`engine` tff needs TensorFlow Federated, which cannot be imported ({reason}). "
+        "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
+        "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md."
+    )
