@@ -91,8 +91,10 @@ ROWS = [
     # Choices and truth values.
     (["--algorithm=sgd"], "--algorithm must be one of pflego, ", "got 'sgd'. Correct --algorithm"),
     (["--algorithm="], "--algorithm must be one of pflego, ", "got ''. Correct --algorithm"),
+    (["--algorithm=pflgo"], "got 'pflgo'. Did you mean pflego?", "Correct --algorithm"),
     (["--engine=gpu"], "--engine must be one of tff, in_process; got 'gpu'", "Correct --engine"),
-    (["--dataset=MNIST"], "--dataset must be one of digits, ", "got 'MNIST'. Correct --dataset"),
+    (["--dataset=MNIST"], "--dataset must be one of digits, ", "got 'MNIST'. Did you mean mnist?"),
+    (["--dataset=mnits"], "got 'mnits'. Did you mean mnist?", "Correct --dataset"),
     (["--network=resnet"], "--network must be one of auto, mlp", "Correct --network"),
     (["--partition=iid"], "--partition must be one of auto, round_robin", "Correct --partition"),
     (["--participation=all"], "--participation must be one of fixed, binomial, range", "Correct"),
@@ -105,6 +107,8 @@ ROWS = [
     # Flags that there are not.
     (["--learning_rate=1"], "must be one of those that --help lists; got --learning_rate", "leave"),
     (["--num_round=3"], "got --num_round", "Did you mean --num_rounds?"),
+    (["--client_per_round=3"], "Did you mean --clients_per_round or --clients_per_round_range?",
+     "leave"),
     (["train", "x"], "expected flags only; got 'x'", "Write flags as --name=value"),
     (["--", "--num_rounds=3"], "expected flags only; got '--num_rounds=3'", "Write flags as"),
     (["-x"], "must be one of those that --help lists; got --x", "Correct it or leave it out"),

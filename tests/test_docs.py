@@ -111,9 +111,10 @@ def refuse_bad_command(command, where):
         assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
         return
     flag_values = flags_of(verb)
+    most = getattr(importlib.import_module(f"tf_pflego.verbs.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
     try:
-        command_line.parse(flag_values, words)
+        command_line.parse(flag_values, words, most)
     except command_line.CommandLineError as error:
         raise AssertionError(f"{where}: {error}") from error
 
