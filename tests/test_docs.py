@@ -322,6 +322,15 @@ def test_the_site_has_every_page_and_needs_no_other_host(site):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?https?:", path.read_text("utf-8")), path
 
 
+def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
+    """There a line `::: NAME` says nothing; on the site, the entry is in its place."""
+    for path in (DOCS / "reference").glob("*.md"):
+        note = "> The pages below" if path.stem == "index" else "> A line `::: NAME` stands"
+        assert note in path.read_text(encoding="utf-8")
+        built = (site / "reference" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert "<blockquote>" not in built and "repository alone" not in built
+
+
 def test_the_site_in_a_browser(site):
     """Nothing is asked of other hosts, no script fails, and no page is wider than the screen."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
