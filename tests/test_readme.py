@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 
 # A run that a snippet reads.
 RUN = """
-config = pfl.RunConfig(engine="in_process", num_clients=20, num_rounds=2, output_dir="runs/digits")
+config = pfl.RunConfig(engine="in_process", num_clients=20, num_rounds=2, output_dir="runs/pflego")
 pfl.run(config, local_steps=3)
 """
 

@@ -124,13 +124,14 @@ def test_a_clients_model_predicts_what_the_run_does(case):
 # What a user's program does that has nothing but TensorFlow.
 LOADING = """
 import pathlib, sys
+import keras
 import numpy as np
 import tensorflow as tf
 for path in map(pathlib.Path, sys.argv[1:]):
     model = tf.keras.models.load_model(path)
     expected = np.load(path.with_suffix(".npz"))
     np.testing.assert_array_equal(model.predict(expected["raw"], verbose=0), expected["found"])
-    if tf.keras.__version__.startswith("2."):  # Keras 3 does not save this layer.
+    if keras.__version__.startswith("2."):  # Keras 3 does not save this layer.
         assert model.get_layer("class_names").get_vocabulary() == expected["names"].tolist()
     print(path.stem)
 assert "tf_pflego" not in sys.modules

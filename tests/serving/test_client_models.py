@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +23,7 @@ from tf_pflego.serving.client_models import logits_model
 TOLERANCE = 1e-6
 layers = tf.keras.layers
 # It does not save a layer that is an attribute of a model, as the one with the names is.
-KERAS_3 = not tf.keras.__version__.startswith("2.")
+KERAS_3 = not keras.__version__.startswith("2.")
 
 
 def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
