@@ -1,7 +1,7 @@
 """Makes a finished run from a configuration: the only place that turns names into objects."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -174,7 +174,7 @@ def run(
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
     model: models.SplitModel | None = None,
-    on_clients: Callable[[dict], None] | None = None,
+    on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
