@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import overview
 import pytest
 import reproduce
 import tables
@@ -55,6 +56,12 @@ def test_tables_are_those_of_the_result_files(document):
     assert tables.refresh(document, ROOT) == text, "run `python tools/reproduce.py documents`"
 
 
+def test_the_table_of_cost_and_accuracy_is_made_from_the_results():
+    results = ROOT / "results"
+    page = (results / "overview.md").read_text(encoding="utf-8")
+    assert overview.page_of(results) == page, "run `python tools/reproduce.py redraw`"
+
+
 def test_a_short_script_exports_a_model_of_own_arrays(tmp_path):
     (script,) = (text for language, text in BLOCKS if "pfl.from_arrays(" in text)
     assert len(script.strip().splitlines()) <= 15
@@ -76,5 +83,6 @@ def test_every_algorithm_is_named_once_and_every_file_named_exists():
 
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"make (\w+)", README):
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for target in re.findall(r"(?:^|`)make ([\w-]+)", README + contributing, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
