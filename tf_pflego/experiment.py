@@ -1,6 +1,7 @@
 """Makes a finished run from a configuration: the only place that turns names into objects."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,8 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     if kind == "dirichlet":
         dataset = data.merged(dataset)
     partition = _PARTITIONS[kind](run_config, dataset, run_config.chosen("num_clients"))
-    return data.federate(dataset, partition, run_config.label_space)
+    load = functools.partial(load_clients, run_config)
+    return data.federate(dataset, partition, run_config.label_space, load)
 
 
 def _round_robin(run_config, dataset, num_clients):

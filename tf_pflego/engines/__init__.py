@@ -5,7 +5,7 @@ from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics, Worker
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.threads import prepare_process
 
-NAMES = ("tff", "in_process")
+NAMES = ("tff", "in_process", "ray")
 
 __all__ = [
     "NAMES",
@@ -36,9 +36,13 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
       ValueError: There is no such engine.
       ImportError: `tff` was chosen, and TensorFlow Federated cannot be imported.
     """
+    if not isinstance(name, str):
+        return _on_cluster(name, algorithm, clients, server_state, seed)
     name = values.one_of("engine", name, NAMES)
     if name == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
+    if name == "ray":
+        return _on_cluster(None, algorithm, clients, server_state, seed)
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
@@ -48,3 +52,26 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
             "`engine='in_process'`."
         ) from error
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
+
+
+def _on_cluster(cluster, algorithm, clients, server_state, seed):
+    """Returns an engine on a `RayCluster`; None for one of its own on this machine."""
+    try:
+        from tf_pflego.engines.ray_cluster import RayCluster
+        from tf_pflego.engines.ray_engine import RayEngine
+    except ImportError as error:
+        raise ImportError(
+            f"`engine` ray needs Ray, which cannot be imported ({error}). Install it with "
+            "`pip install 'tf_pflego[ray]'`, or beside TensorFlow Federated with `pip install "
+            "--no-deps -r requirements-ray.txt`, or use `engine='in_process'`."
+        ) from error
+    owned = cluster is None
+    if owned:
+        cluster = RayCluster(min(2, clients.num_clients))
+    values.instance("engine", cluster, RayCluster, "Name an engine, or make a `RayCluster`.")
+    try:
+        return RayEngine(algorithm, clients, server_state, seed, cluster, owned)
+    except BaseException:
+        if owned:
+            cluster.close()
+        raise

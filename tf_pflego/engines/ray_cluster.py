@@ -1,0 +1,248 @@
+"""Processes on a Ray cluster that hold the shards of federations, one shard each.
+
+Ray is imported here alone. A program that does not use the engine `ray` does not need it.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from tf_pflego import console
+from tf_pflego.engines.engine import WorkerError
+from tf_pflego.engines.ray_host import Host, Opened
+
+_POLL_SECONDS = 1.0
+_SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+class ShardLostError(WorkerError):
+    """A process that held a shard has ended, or its machine is gone, and the states with it.
+
+    The simulation can go on when a checkpoint is restored: new processes take the places.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardOptions:
+    """What a cluster gives to each shard.
+
+    Attributes:
+      cpus: Cores.
+      gpus: GPUs; a part of one if several shards share it.
+      resources: Other resources of the cluster by their names, such as one that only those nodes
+        have on which the data are.
+      deadline_seconds: How long to wait for nodes that can take a shard.
+    """
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    resources: dict[str, float] = dataclasses.field(default_factory=dict)
+    deadline_seconds: float = 600.0
+
+
+class RayCluster:
+    """The hosts of `num_shards` shards, for one simulation after the other.
+
+    Args:
+      num_shards: How many. The result of a run depends on it in the last digits, since sums are
+        added shard by shard, and does not depend on where the shards are.
+      address: Of a running cluster, as `ray start` shows it, or `auto` for the one that this
+        machine belongs to. If it is empty, a cluster of this machine alone is started, and ended by
+        `close`.
+      options: What each shard gets.
+
+    Raises:
+      WorkerError: There is no such cluster, or it cannot be started.
+    """
+
+    def __init__(
+        self, num_shards: int = 2, address: str = "", options: ShardOptions | None = None
+    ):
+        self.num_shards = num_shards
+        self._options = ShardOptions() if options is None else options
+        self._connected = _connect(address, self._options, num_shards)
+        self._hosts: list[Any] = [None] * num_shards
+        self._opened: dict[int, Callable[[int], Any]] = {}
+        self._last_key = 0
+        self._lost = set(range(num_shards))
+        try:
+            self.replace_lost()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "RayCluster":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Ends the hosts, and the cluster if it was started here."""
+        for host in self._hosts:
+            if host is not None:
+                ray.kill(host)
+        self._hosts = [None] * self.num_shards
+        if self._connected:
+            ray.shutdown()
+            self._connected = False
+
+    def open(self, part_of: Callable[[int], Opened]) -> int:
+        """Opens a federation on all hosts, and on each that takes a place later.
+
+        Args:
+          part_of: (shard) -> what its host is given.
+
+        Returns:
+          The key by which calls name the federation.
+        """
+        self._last_key += 1
+        key = self._last_key
+        self._opened[key] = part_of
+        shards = range(self.num_shards)
+        self.wait([self.call(shard, "open", key, part_of(shard)) for shard in shards])
+        return key
+
+    def close_one(self, key: int) -> None:
+        """Lets the hosts forget a federation."""
+        self._opened.pop(key, None)
+        for shard, host in enumerate(self._hosts):
+            if host is not None and shard not in self._lost:
+                host.close.remote(key)
+
+    def call(self, shard: int, method: str, *arguments: Any) -> Any:
+        """Starts a call of a host's method, which is waited for by `wait`.
+
+        Calls of one host run in the order in which they are started.
+        """
+        return getattr(self._hosts[shard], method).remote(*arguments)
+
+    def wait(self, calls: Sequence[Any], shards: Sequence[int] | None = None) -> list[Any]:
+        """Returns the results of calls, in order.
+
+        Args:
+          calls: What `call` has returned.
+          shards: The shards that were called; all of them, in order, if this is None.
+
+        Raises:
+          ShardLostError: A host has ended.
+        """
+        shards = range(len(calls)) if shards is None else shards
+        lost, results = {}, []
+        for shard, call in zip(shards, calls, strict=True):
+            try:
+                results.append(_result_of(call))
+            except exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else error from error
+            except exceptions.RayError as error:
+                lost[shard] = type(error).__name__
+        if lost:
+            self._lost |= lost.keys()
+            which = ", ".join(f"{shard} ({why})" for shard, why in lost.items())
+            raise ShardLostError(f"the cluster has lost shard {which}")
+        return results
+
+    def mark_lost(self) -> None:
+        """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
+        for shard, host in enumerate(self._hosts):
+            try:
+                if shard not in self._lost:
+                    _result_of(host.is_alive.remote())
+            except exceptions.RayError:
+                self._lost.add(shard)
+
+    def replace_lost(self) -> None:
+        """Starts new hosts in the places of those that have ended, with the same shards' data.
+
+        Raises:
+          WorkerError: The cluster had no place for them until the deadline.
+        """
+        lost = sorted(self._lost)
+        for shard in lost:
+            if self._hosts[shard] is not None:
+                ray.kill(self._hosts[shard])
+            self._hosts[shard] = self._new_host()
+        self._wait_for_places({shard: self._hosts[shard].is_alive.remote() for shard in lost})
+        self._lost.clear()
+        for key, part_of in self._opened.items():
+            calls = [self.call(shard, "open", key, part_of(shard)) for shard in lost]
+            self.wait(calls, lost)
+
+    def _new_host(self):
+        options = self._options
+        return (
+            ray.remote(Host)
+            .options(
+                num_cpus=options.cpus,
+                num_gpus=options.gpus,
+                resources=options.resources or None,
+                max_restarts=0,  # A process that Ray restarted would have lost its states unseen.
+                runtime_env={"env_vars": _SILENT},
+            )
+            .remote(options.cpus, options.gpus)
+        )
+
+    def _wait_for_places(self, calls):
+        started, said = time.monotonic(), False
+        waiting = dict(calls)
+        while waiting:
+            done, _ = ray.wait(list(waiting.values()), timeout=_POLL_SECONDS)
+            for shard in [shard for shard, call in waiting.items() if call in done]:
+                self.wait([waiting.pop(shard)], [shard])
+            seconds = time.monotonic() - started
+            if waiting and seconds > self._options.deadline_seconds:
+                raise WorkerError(
+                    f"the cluster has had no place for shards {_names(waiting)} in "
+                    f"{seconds:.0f} s. Add nodes to it, or lower --num_shards"
+                )
+            if waiting and not said and seconds > 10 * _POLL_SECONDS:
+                console.say(
+                    f"tf_pflego: waiting for nodes that can take shards {_names(waiting)}, up to "
+                    f"{self._options.deadline_seconds:.0f} s"
+                )
+                said = True
+
+
+def _names(shards):
+    return ", ".join(map(str, shards))
+
+
+def _connect(address, options, num_shards):
+    """Connects this process to a cluster, unless it is already. Returns whether it was not."""
+    if ray.is_initialized():
+        return False
+    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    if address and os.environ.get("RAY_AUTH_MODE") != "token":
+        console.say(
+            "tf_pflego: the cluster is used without a token, so that whoever reaches its ports can "
+            "run code on it; set RAY_AUTH_MODE=token and RAY_USE_TLS=1 on all nodes"
+        )
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(
+                num_cpus=max(1, round(num_shards * options.cpus + 0.499)),
+                include_dashboard=False,
+                **quiet,
+            )
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WorkerError(
+            f"`ray_address` must be that of a running cluster, or empty; got {address!r} "
+            f"({reason}). Start one with `ray start --head`"
+        ) from error
+    return True
+
+
+def _result_of(call):
+    while True:  # With a time limit, Ctrl-C is heard.
+        try:
+            return ray.get(call, timeout=_POLL_SECONDS)
+        except exceptions.GetTimeoutError:
+            continue
