@@ -15,6 +15,7 @@ _HOME = {
     "NewClients": "tf_pflego.serving.new_clients",
     "Partition": "tf_pflego.data",
     "Participation": "tf_pflego.core.participation",
+    "RayOptions": "tf_pflego.engines",
     "RunConfig": "tf_pflego.config",
     "Simulation": "tf_pflego.training",
     "SplitModel": "tf_pflego.models",

@@ -1,5 +1,6 @@
 """Makes a finished run from a configuration: the only place that turns names into objects."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -110,9 +111,13 @@ def build_simulation(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
     )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
-    engine = run_config.engine
     return Simulation(
-        algorithm, clients, participation, engine, run_config.seed, run_config.max_restarts
+        algorithm,
+        clients,
+        participation,
+        run_config.place(),
+        run_config.seed,
+        run_config.max_restarts,
     )
 
 
@@ -137,7 +142,7 @@ def _train_new_clients(run_config, simulation, clients):
         new,
         run_config.new_client_epochs,
         run_config.new_client_learning_rate,
-        engine=run_config.engine,
+        engine=run_config.place(),
     )
     before, after = (one.metrics()["test_accuracy/client_mean"] for one in (found[0], found[-1]))
     name = "new_clients/test_accuracy/client_mean"
@@ -220,8 +225,7 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
                 on_round(record)
             between_steps()
 
-        try:
-            between_steps()
+        def train():
             if simulation.round_number < run_config.num_rounds:
                 simulation.run(
                     run_config.num_rounds - simulation.round_number,
@@ -229,9 +233,17 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
                     run_config.train_loss_every,
                     listen,
                 )
+
+        def despite_losses(action):
+            return _despite_losses(action, simulation, directory if every else None, records)
+
+        try:
+            between_steps()
+            despite_losses(train)
         except (KeyboardInterrupt, SystemExit, engines.WorkerError, NotFiniteError):
             if every:
-                directory.save_checkpoint(simulation)
+                with contextlib.suppress(engines.ShardLostError):
+                    directory.save_checkpoint(simulation)
             raise
         finally:
             progress.close()
@@ -241,10 +253,38 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
         summary |= summary_of_new
         between_steps()
         if directory is not None:
-            evaluations, state = simulation.evaluate_all(), simulation.server_state
+            evaluations, state = despite_losses(simulation.evaluate_all), simulation.server_state
             between_steps()
             directory.finish(summary, evaluations, simulation.data, state, of_new)
     return summary
+
+
+def _despite_losses(action, simulation, directory, records):
+    """Returns what an action does; after the loss of a shard it goes on from a checkpoint.
+
+    Args:
+      action: What to do.
+      simulation: The simulation.
+      directory: Of the run; None if it has no checkpoints.
+      records: Of the rounds that are done; they become those up to the checkpoint.
+
+    Raises:
+      ShardLostError: Shards were lost again and again before the action got beyond one round.
+    """
+    lost_at, losses, goes_back = -1, 0, False
+    while True:
+        try:
+            if goes_back:
+                records[:] = directory.go_back(simulation)
+                goes_back = False
+            return action()
+        except engines.ShardLostError as error:
+            losses = losses + 1 if simulation.round_number <= lost_at else 1
+            lost_at = max(lost_at, simulation.round_number)
+            if directory is None or losses > simulation.max_restarts:
+                raise
+            console.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
+            goes_back = True
 
 
 def _versions():

@@ -1,8 +1,16 @@
 """Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
 from tf_pflego.core import values
-from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics, WorkerError
+from tf_pflego.engines.engine import (
+    Cohort,
+    Engine,
+    Outcome,
+    ShardLostError,
+    Statistics,
+    WorkerError,
+)
 from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.engines.ray_options import RayOptions
 from tf_pflego.engines.threads import prepare_process
 
 NAMES = ("tff", "in_process", "ray")
@@ -13,6 +21,8 @@ __all__ = [
     "Engine",
     "InProcessEngine",
     "Outcome",
+    "RayOptions",
+    "ShardLostError",
     "Statistics",
     "WorkerError",
     "build",
@@ -24,7 +34,7 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     """Returns an engine with the clients of a federation.
 
     Args:
-      name: One of `NAMES`.
+      name: One of `NAMES`, or `RayOptions`, or a `RayCluster` that stays open afterwards.
       algorithm: The algorithm.
       clients: The clients' data.
       server_state: The server's first state.
@@ -36,13 +46,13 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
       ValueError: There is no such engine.
       ImportError: `tff` was chosen, and TensorFlow Federated cannot be imported.
     """
+    if name == "ray":
+        name = RayOptions(min(RayOptions.num_shards, clients.num_clients))
     if not isinstance(name, str):
         return _on_cluster(name, algorithm, clients, server_state, seed)
     name = values.one_of("engine", name, NAMES)
     if name == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
-    if name == "ray":
-        return _on_cluster(None, algorithm, clients, server_state, seed)
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
@@ -54,8 +64,8 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
 
 
-def _on_cluster(cluster, algorithm, clients, server_state, seed):
-    """Returns an engine on a `RayCluster`; None for one of its own on this machine."""
+def _on_cluster(place, algorithm, clients, server_state, seed):
+    """Returns an engine on a `RayCluster`, or on one of its own with these `RayOptions`."""
     try:
         from tf_pflego.engines.ray_cluster import RayCluster
         from tf_pflego.engines.ray_engine import RayEngine
@@ -65,13 +75,20 @@ def _on_cluster(cluster, algorithm, clients, server_state, seed):
             "`pip install 'tf_pflego[ray]'`, or beside TensorFlow Federated with `pip install "
             "--no-deps -r requirements-ray.txt`, or use `engine='in_process'`."
         ) from error
-    owned = cluster is None
-    if owned:
-        cluster = RayCluster(min(2, clients.num_clients))
-    values.instance("engine", cluster, RayCluster, "Name an engine, or make a `RayCluster`.")
+    values.instance(
+        "engine", place, (RayOptions, RayCluster), "Name an engine, or make `RayOptions`."
+    )
+    shards = place.num_shards
+    if shards > clients.num_clients:
+        raise ValueError(
+            f"`num_shards` must be at most the {clients.num_clients} clients; got {shards}. Lower "
+            "`num_shards`."
+        )
+    if isinstance(place, RayCluster):
+        return RayEngine(algorithm, clients, server_state, seed, place, owns_cluster=False)
+    cluster = RayCluster(place)
     try:
-        return RayEngine(algorithm, clients, server_state, seed, cluster, owned)
+        return RayEngine(algorithm, clients, server_state, seed, cluster, owns_cluster=True)
     except BaseException:
-        if owned:
-            cluster.close()
+        cluster.close()
         raise

@@ -54,6 +54,13 @@ class WorkerError(ChildProcessError):
         self.what, self.log = what, log
 
 
+class ShardLostError(WorkerError):
+    """A process that held a shard has ended, or its machine is gone, and the states with it.
+
+    The simulation can go on when a checkpoint is restored: new processes take the places.
+    """
+
+
 class Engine(Protocol):
     """The clients of one federation, and the place where they run.
 

@@ -3,7 +3,6 @@
 Ray is imported here alone. A program that does not use the engine `ray` does not need it.
 """
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,63 +12,38 @@ import ray
 from ray import exceptions
 
 from tf_pflego import console
-from tf_pflego.engines.engine import WorkerError
+from tf_pflego.engines.engine import ShardLostError, WorkerError
 from tf_pflego.engines.ray_host import Host, Opened
+from tf_pflego.engines.ray_options import RayOptions
 
 _POLL_SECONDS = 1.0
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
-class ShardLostError(WorkerError):
-    """A process that held a shard has ended, or its machine is gone, and the states with it.
-
-    The simulation can go on when a checkpoint is restored: new processes take the places.
-    """
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardOptions:
-    """What a cluster gives to each shard.
-
-    Attributes:
-      cpus: Cores.
-      gpus: GPUs; a part of one if several shards share it.
-      resources: Other resources of the cluster by their names, such as one that only those nodes
-        have on which the data are.
-      deadline_seconds: How long to wait for nodes that can take a shard.
-    """
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    resources: dict[str, float] = dataclasses.field(default_factory=dict)
-    deadline_seconds: float = 600.0
+# Those that are open in this process, which has one connection for all of them.
+_CLUSTERS: set["RayCluster"] = set()
 
 
 class RayCluster:
     """The hosts of `num_shards` shards, for one simulation after the other.
 
     Args:
-      num_shards: How many. The result of a run depends on it in the last digits, since sums are
-        added shard by shard, and does not depend on where the shards are.
-      address: Of a running cluster, as `ray start` shows it, or `auto` for the one that this
-        machine belongs to. If it is empty, a cluster of this machine alone is started, and ended by
-        `close`.
-      options: What each shard gets.
+      options: The shards, and the cluster that they are on.
+
+    Attributes:
+      num_shards: S.
 
     Raises:
-      WorkerError: There is no such cluster, or it cannot be started.
+      WorkerError: There is no such cluster, or it cannot be started, or has no place for them.
     """
 
-    def __init__(
-        self, num_shards: int = 2, address: str = "", options: ShardOptions | None = None
-    ):
-        self.num_shards = num_shards
-        self._options = ShardOptions() if options is None else options
-        self._connected = _connect(address, self._options, num_shards)
-        self._hosts: list[Any] = [None] * num_shards
+    def __init__(self, options: RayOptions | None = None):
+        self._options = RayOptions() if options is None else options
+        self.num_shards = self._options.num_shards
+        self._hosts: list[Any] = [None] * self.num_shards
         self._opened: dict[int, Callable[[int], Any]] = {}
         self._last_key = 0
-        self._lost = set(range(num_shards))
+        self._lost = set(range(self.num_shards))
+        _connect(self._options.address)
+        _CLUSTERS.add(self)
         try:
             self.replace_lost()
         except BaseException:
@@ -83,14 +57,16 @@ class RayCluster:
         self.close()
 
     def close(self) -> None:
-        """Ends the hosts, and the cluster if it was started here."""
+        """Ends the hosts. The last one that is closed leaves the cluster, or ends its own."""
+        if self not in _CLUSTERS:
+            return
         for host in self._hosts:
             if host is not None:
                 ray.kill(host)
         self._hosts = [None] * self.num_shards
-        if self._connected:
+        _CLUSTERS.remove(self)
+        if not _CLUSTERS:
             ray.shutdown()
-            self._connected = False
 
     def open(self, part_of: Callable[[int], Opened]) -> int:
         """Opens a federation on all hosts, and on each that takes a place later.
@@ -175,17 +151,18 @@ class RayCluster:
 
     def _new_host(self):
         options = self._options
-        return (
-            ray.remote(Host)
-            .options(
-                num_cpus=options.cpus,
-                num_gpus=options.gpus,
-                resources=options.resources or None,
-                max_restarts=0,  # A process that Ray restarted would have lost its states unseen.
-                runtime_env={"env_vars": _SILENT},
-            )
-            .remote(options.cpus, options.gpus)
+        wanted = {"num_cpus": 0}
+        if options.address:  # On one machine there is nothing to distribute.
+            wanted = {
+                "num_cpus": options.cpus_per_shard,
+                "num_gpus": options.gpus_per_shard,
+                "resources": options.named_resources(),
+            }
+        # A process that Ray restarted would have lost its states, and nobody would know.
+        actor = ray.remote(Host).options(
+            **wanted, max_restarts=0, runtime_env={"env_vars": _SILENT}
         )
+        return actor.remote(options.cpus_per_shard, options.gpus_per_shard)
 
     def _wait_for_places(self, calls):
         started, said = time.monotonic(), False
@@ -212,10 +189,10 @@ def _names(shards):
     return ", ".join(map(str, shards))
 
 
-def _connect(address, options, num_shards):
-    """Connects this process to a cluster, unless it is already. Returns whether it was not."""
-    if ray.is_initialized():
-        return False
+def _connect(address):
+    """Connects this process to a cluster, unless it is connected already."""
+    if _CLUSTERS:
+        return
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
     if address and os.environ.get("RAY_AUTH_MODE") != "token":
         console.say(
@@ -226,18 +203,13 @@ def _connect(address, options, num_shards):
         if address:
             ray.init(address=address, **quiet)
         else:
-            ray.init(
-                num_cpus=max(1, round(num_shards * options.cpus + 0.499)),
-                include_dashboard=False,
-                **quiet,
-            )
+            ray.init(include_dashboard=False, **quiet)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise WorkerError(
             f"`ray_address` must be that of a running cluster, or empty; got {address!r} "
             f"({reason}). Start one with `ray start --head`"
         ) from error
-    return True
 
 
 def _result_of(call):

@@ -21,7 +21,6 @@ import ray
 import tensorflow as tf
 
 from tf_pflego import console
-from tf_pflego.core import values
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round
 from tf_pflego.core.nests import Structure, positions
 from tf_pflego.data.clients import ClientData
@@ -51,7 +50,7 @@ class RayEngine:
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
 
     Raises:
-      ValueError: There are more shards than clients, or the data on a machine are not the run's.
+      ValueError: The data on a machine are not the run's.
       WorkerError: The cluster has no place for the shards.
     """
 
@@ -64,7 +63,6 @@ class RayEngine:
         cluster: RayCluster,
         owns_cluster: bool,
     ):
-        values.whole("num_shards", cluster.num_shards, 1, clients.num_clients)
         self.algorithm = algorithm
         self._cluster = cluster
         self._owns_cluster = owns_cluster
