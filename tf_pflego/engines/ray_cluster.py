@@ -3,7 +3,10 @@
 Ray is imported here alone. A program that does not use the engine `ray` does not need it.
 """
 
+import contextlib
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +20,7 @@ from tf_pflego.engines.ray_host import Host, Opened
 from tf_pflego.engines.ray_options import RayOptions
 
 _POLL_SECONDS = 1.0
+_PATIENCE_SECONDS = 30.0  # A process of a machine that is busy takes as long as this to start.
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Those that are open in this process, which has one connection for all of them.
 _CLUSTERS: set["RayCluster"] = set()
@@ -177,7 +181,7 @@ class RayCluster:
                     f"the cluster has had no place for shards {_names(waiting)} in "
                     f"{seconds:.0f} s. Add nodes to it, or lower --num_shards"
                 )
-            if waiting and not said and seconds > 10 * _POLL_SECONDS:
+            if waiting and not said and seconds > _PATIENCE_SECONDS:
                 console.say(
                     f"tf_pflego: waiting for nodes that can take shards {_names(waiting)}, up to "
                     f"{self._options.deadline_seconds:.0f} s"
@@ -200,16 +204,37 @@ def _connect(address):
             "run code on it; set RAY_AUTH_MODE=token and RAY_USE_TLS=1 on all nodes"
         )
     try:
-        if address:
-            ray.init(address=address, **quiet)
-        else:
-            ray.init(include_dashboard=False, **quiet)
+        with _own_signals():
+            if address:
+                ray.init(address=address, **quiet)
+            else:
+                ray.init(include_dashboard=False, **quiet)
+    except SystemExit:  # That is Ray's answer to a signal which came while it started.
+        ray.shutdown()
+        signal.raise_signal(signal.SIGTERM)
+        raise KeyboardInterrupt from None
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise WorkerError(
             f"`ray_address` must be that of a running cluster, or empty; got {address!r} "
             f"({reason}). Start one with `ray start --head`"
         ) from error
+
+
+@contextlib.contextmanager
+def _own_signals():
+    """Keeps this process's answers to signals, in whose place Ray puts others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def _result_of(call):
