@@ -18,6 +18,7 @@ from tf_pflego import console
 from tf_pflego.engines.engine import ShardLostError, WorkerError
 from tf_pflego.engines.ray_host import Host, Opened
 from tf_pflego.engines.ray_options import RayOptions
+from tf_pflego.interruption import Interrupted
 
 _POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 30.0  # A process of a machine that is busy takes as long as this to start.
@@ -212,7 +213,7 @@ def _connect(address):
     except SystemExit:  # That is Ray's answer to a signal which came while it started.
         ray.shutdown()
         signal.raise_signal(signal.SIGTERM)
-        raise KeyboardInterrupt from None
+        raise Interrupted from None
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise WorkerError(
