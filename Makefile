@@ -1,36 +1,63 @@
-# make quickstart | test | lint | check | benchmark | clean
-# Everything runs in .venv, which is made by the first target that needs it.
-# To choose another Python: make PYTHON=python3.10 ...
+# make quickstart | test | test-current | types | lint | check | benchmark | clean
+# Two environments are made by the first target that needs them. .venv has TensorFlow Federated and
+# the TensorFlow that it pins, on Python 3.10 or 3.11; .venv-current has the current TensorFlow.
+# To choose other Pythons: make PYTHON=python3.10 PYTHON_CURRENT=python3.12 ...
 
-PYTHON ?= $(shell for p in python3.11 python3.10 python3; do $$p -c pass 2>/dev/null && echo $$p && break; done)
+# The first Python of these minor versions in which an expression holds, in the path or of pyenv.
+first = $(shell for p in $(foreach v,$(1),python3.$(v) $$(pyenv root 2>/dev/null)/versions/3.$(v).*/bin/python) python3; do $$p -c 'import platform, sys; sys.exit(not ($(2)))' 2>/dev/null && echo $$p && break; done)
+HAS_TFF := (3, 10) <= sys.version_info < (3, 12) and sys.platform == "linux" and platform.machine() == "x86_64"
+IS_CURRENT := sys.version_info >= (3, 10)
+PYTHON ?= $(call first,11 10,$(HAS_TFF))
+PYTHON_CURRENT ?= $(call first,13 12 11 10,$(IS_CURRENT))
+
 VENV := .venv
+VENV_CURRENT := .venv-current
 BIN := $(VENV)/bin
+BIN_CURRENT := $(VENV_CURRENT)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_CURRENT := $(VENV_CURRENT)/.installed
+# Without a Python for TensorFlow Federated, the quickstart runs on the current line.
+QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
+PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart test lint check benchmark clean
+.PHONY: quickstart test test-current types lint check benchmark clean
 
-quickstart: $(INSTALLED)
-	@$(BIN)/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
-	@$(BIN)/python -m tf_pflego.main report runs/quickstart --output=runs/quickstart.html
+quickstart: $(QUICKSTART)/.installed
+	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
+	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart --output=runs/quickstart.html
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff
+
+test-current: $(INSTALLED_CURRENT)
+	@$(BIN_CURRENT)/python -m pytest -n auto --dist worksteal --line=current
+
+types: $(INSTALLED_CURRENT)
+	@$(BIN_CURRENT)/mypy
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-check: lint test quickstart
+check: lint types test test-current quickstart
 
 benchmark: $(INSTALLED)
 	@$(BIN)/python tools/benchmark.py
 
 $(INSTALLED): requirements.txt setup.py pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 12) or sys.exit("tf_pflego needs Python 3.10 or 3.11; $(PYTHON) is %d.%d. Install one and call: make PYTHON=python3.11 $(MAKECMDGOALS)" % v)'
+	@test -n "$(PYTHON)" || { echo 'TensorFlow Federated needs Python 3.10 or 3.11 on Linux x86-64, and none is found. Install one, or call make test-current, which needs no TensorFlow Federated.' >&2; exit 1; }
+	@$(PYTHON) -c 'import platform, sys; $(HAS_TFF) or sys.exit("TensorFlow Federated needs Python 3.10 or 3.11 on Linux x86-64; $(PYTHON) is %d.%d. Call: make PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2])'
 	@echo "installing into $(VENV) (about a minute, 2.2 GB)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/$(PIP_INSTALL) --no-deps --require-hashes -r requirements.txt
+	@$(BIN)/$(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+$(INSTALLED_CURRENT): constraints.txt setup.py pyproject.toml
+	@test -n "$(PYTHON_CURRENT)" || { echo 'tf_pflego needs Python 3.10 or later, and none is found. Install one, or name it: make PYTHON_CURRENT=... $(MAKECMDGOALS)' >&2; exit 1; }
+	@echo "installing into $(VENV_CURRENT) for $(PYTHON_CURRENT) (a few minutes, 2.9 GB)"
+	@$(PYTHON_CURRENT) -m venv $(VENV_CURRENT)
+	@$(BIN_CURRENT)/$(PIP_INSTALL) -c constraints.txt -e '.[dev,docs,notebook]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV_CURRENT)

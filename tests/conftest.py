@@ -1,5 +1,10 @@
-"""Shared fixtures: three unequal clients, small enough to check by an independent oracle."""
+"""Shared fixtures: three unequal clients, small enough to check by an independent oracle.
 
+The package is tested on two lines: TensorFlow Federated with the TensorFlow that it pins, and the
+current TensorFlow without it. `--line` says which one a run of the tests is for.
+"""
+
+import importlib
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -10,6 +15,36 @@ import pytest
 from tf_pflego import data, models
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partition import starts
+
+LINES = {
+    "tff": "all tests, with TensorFlow Federated",
+    "current": "without the tests that test nothing which differs between the lines",
+}
+
+
+def pytest_addoption(parser):
+    help_text = "; ".join(f"{line}: {what}" for line, what in LINES.items())
+    parser.addoption("--line", choices=LINES, help=f"{help_text}; default: all that can run")
+
+
+def pytest_configure(config):
+    if config.getoption("line") == "tff":
+        try:
+            importlib.import_module("tensorflow_federated")
+        except ImportError as error:
+            raise pytest.UsageError(
+                f"--line=tff needs TensorFlow Federated, without which tests would be skipped "
+                f"({error}). Use the environment of `make test`."
+            ) from error
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("line") != "current":
+        return
+    left_out = [item for item in items if item.get_closest_marker("same_on_both_lines")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
 
 INPUTS, FEATURES = 4, 5
 TRAIN_SIZES, TEST_SIZES, NUM_CLASSES = (3, 7, 5), (2, 4, 3), (2, 3, 2)

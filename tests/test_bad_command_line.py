@@ -209,6 +209,7 @@ IGNORED = [
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
     (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
     (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),
+    (["--tensorboard"], "--tensorboard has no effect without --output_dir"),
     (["--new_client_epochs=5"], "--new_client_epochs has no effect without --new_clients"),
     (["--new_client_learning_rate=5"], "has no effect without --new_clients"),
     (["--server_mixing=0.5"], "pflego has no --server_mixing"),

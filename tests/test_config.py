@@ -35,7 +35,7 @@ def test_defaults_may_differ():
         one=configuration(momentum=settings.momentum(0.9)),
         two=configuration(momentum=settings.momentum(0.0)),
     )
-    assert "default 0.9 of one, 0.0 of two" in values["momentum"].help
+    assert values["momentum"].default is None  # Each method has its own.
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,6 @@ def test_a_word_is_taken_by_those_who_take_it():
         one=configuration(client_learning_rate=settings.client_learning_rate(auto=True)),
         two=configuration(client_learning_rate=settings.client_learning_rate()),
     )
-    assert "; or auto for one)" in values["client_learning_rate"].help
     values(["program", "--client_learning_rate=auto"])
     settings.check_value("client_learning_rate", "auto", settings.client_learning_rate(auto=True))
     with pytest.raises(ValueError, match="must be a finite number; got 'auto'"):

@@ -1,9 +1,12 @@
 """Signals end a program in order, in processes of their own."""
 
+import http.server
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import signal_runs
@@ -133,6 +136,69 @@ assert signal.set_wakeup_fd(-1) == -1
 """
     result = run(program=code.replace("{", "{{").replace("}", "}}"))
     assert result.returncode == 0, result.stderr
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """Answers a request with a file that does not end."""
+
+    asked = threading.Event()
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(10**9))
+        self.end_headers()
+        self.asked.set()
+        try:
+            while True:
+                self.wfile.write(bytes(1000))
+                time.sleep(0.05)
+        except OSError:
+            pass  # The program has ended.
+
+    def log_message(self, *_):
+        pass
+
+
+DOWNLOADS = """
+from tensorflow_datasets.image_classification import mnist
+mnist.MNIST.URL = "http://127.0.0.1:{port}/"
+from tf_pflego.main import entry_point
+entry_point()
+"""
+
+
+def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
+    """TFDS fetches MNIST in threads of its own, from a server that never has sent all of it."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        flags = ["--dataset=mnist", "--download", "--engine=in_process"]
+        flags += [f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run"]
+        code = DOWNLOADS.format(port=server.server_port)
+        running = subprocess.Popen(
+            [sys.executable, "-c", code, *flags],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        try:
+            assert Endless.asked.wait(TIMEOUT_SECONDS)
+            time.sleep(0.5)
+            sent = time.monotonic()
+            running.send_signal(signal.SIGINT)
+            _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+            seconds = time.monotonic() - sent
+        finally:
+            running.kill()
+            server.shutdown()
+    assert running.returncode == 130
+    assert seconds < 2  # The three seconds of an orderly end would be for nothing.
+    assert errors.splitlines()[-2:] == [
+        f"tf_pflego: mnist is fetched into {tmp_path}/data and prepared there",
+        "tf_pflego: interrupted",
+    ]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

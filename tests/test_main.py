@@ -1,12 +1,16 @@
 """The program as a user runs it: real processes, real files."""
 
 import csv
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import numpy as np
@@ -46,10 +50,16 @@ def program(
     )
 
 
+def messages_of(result):
+    """Returns the lines on standard error but those that show how far the run is."""
+    lines = result.stderr.strip().splitlines()
+    return [line for line in lines if not line.startswith(("starting TensorFlow", "round "))]
+
+
 def assert_refused(result, *expected):
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert len(messages_of(result)) == 1, result.stderr
     for part in expected:
         assert part in result.stderr
 
@@ -74,7 +84,7 @@ def test_a_run_writes_its_directory(finished_run):
     records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == list(range(1, 15))
     evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
-    assert evaluated == [3, *range(5, 15)]  # Every third, and the last ten.
+    assert evaluated == [1, 3, *range(5, 15)]  # The first, every third, and the last ten.
     assert [record["round"] for record in records if "train_loss" in record] == [
         10,
         14,
@@ -104,10 +114,31 @@ def test_a_run_writes_its_directory(finished_run):
         assert counts.tolist() == [int(row["train_examples"]) for row in rows]
 
 
+def test_the_table_names_the_clients_that_are_served_worst(finished_run):
+    output, result = finished_run
+    rows = list(csv.DictReader((output / "clients.csv").open()))
+    rows.sort(key=lambda row: float(row["test_accuracy"]))
+    lines = result.stdout.splitlines()
+    start = lines.index("served worst  classes  train  test  accuracy")
+    for line, row in zip(lines[start + 1 : start + 6], rows, strict=False):
+        sizes = row["train_examples"], row["test_examples"]
+        accuracy = f"{float(row['test_accuracy']):.4f}"
+        expected = ["client", row["client"], *row["classes"].split(), *sizes, accuracy]
+        assert line.split() == expected
+    (line,) = (line for line in lines if "worst tenth, 1 of 10" in line)
+    assert float(line.split()[-1]) == pytest.approx(float(rows[0]["test_accuracy"]), abs=1e-4)
+    assert lines[-2:] == [
+        f"written to {output}; a page about it:",
+        f"tf-pflego report {output}",
+    ]
+
+
 def test_what_a_pipe_gets_is_plain(finished_run):
     result = finished_run[1]
     assert "mean of last 10" in result.stdout
-    assert all(line.startswith("round ") for line in result.stderr.strip().splitlines())
+    first, *others = result.stderr.strip().splitlines()
+    assert first == "starting TensorFlow, then pflego on digits (in_process), 14 rounds"
+    assert [line.split()[1] for line in others] == [f"{r}/14" for r in (1, 3, *range(5, 15))]
     assert "\r" not in result.stderr
 
 
@@ -203,15 +234,7 @@ def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
     )
     assert result.returncode == 0
     assert "fedavg has no --server_optimizer; it is ignored" in result.stderr
-
-
-def test_help_lists_every_flag():
-    from tf_pflego import config
-
-    result = program("--help")
-    assert result.returncode == 0
-    for name in config.flag_names():
-        assert f"--{name}" in result.stdout
+    assert "served worst" in result.stdout  # Also without an output directory.
 
 
 BLOCKED = """
@@ -329,36 +352,59 @@ def test_run_configs_train(path, digits_dir, capsys):
     assert "ignored" not in result.stderr
 
 
-def test_terminal_gets_a_bar_with_loss_accuracy_and_time_left(digits_dir):
-    """The program runs in a pseudo-terminal, as from `script` or a person's shell."""
-    import fcntl
-    import pty
-    import struct
-    import termios
+def in_a_terminal(columns, *arguments):
+    """Runs the program in a pseudo-terminal, as from a person's shell.
 
+    Returns:
+      What it wrote there, as (seconds since the start, text) in the order in which it came.
+    """
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
-    command = [
-        sys.executable,
-        "-m",
-        "tf_pflego.main",
-        *SMALL,
-        "--num_rounds=3",
-        f"--data_dir={digits_dir}",
-    ]
-    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=slave)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    command = [sys.executable, "-m", "tf_pflego.main", *arguments]
+    started, shown = time.monotonic(), []
+    running = subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
-    shown = b""
     try:
-        while chunk := os.read(master, 4096):
-            shown += chunk
+        while chunk := os.read(master, 65536):
+            shown.append((time.monotonic() - started, chunk.decode(errors="replace")))
     except OSError:
         pass  # A terminal says so when its program has ended.
-    assert running.wait(TIMEOUT_SECONDS) == 0
-    last = shown.decode().strip().split("\r")[-1]
-    assert last.startswith("round 3/3 |")
-    for part in ("loss ", "accuracy ", "elapsed", "left"):
-        assert part in last
+    os.close(master)
+    return running.wait(TIMEOUT_SECONDS), shown
+
+
+def lines_of(shown):
+    """Returns the lines that the terminal has in the end, without spaces at their ends."""
+    lines = []
+    for written in "".join(text for _, text in shown).replace("\r\n", "\n").split("\n"):
+        line = ""
+        for part in written.split("\r"):
+            line = part + line[len(part) :]
+        lines.append(line.rstrip())
+    return lines
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
+    output = tmp_path / "run"
+    flags = ["--num_rounds=3", f"--data_dir={digits_dir}", f"--output_dir={output}"]
+    code, shown = in_a_terminal(columns, *SMALL, *flags, "--server_mixing=0.5")
+    assert code == 0
+    seconds, first = shown[0]
+    # Nothing but Python and this package's console has to be imported before it.
+    assert "starting" in first
+    assert seconds < 2
+    text = "".join(text for _, text in shown)
+    for step in ("starting TensorFlow", "loading digits", "tracing round 1"):
+        assert f"\r{step}" in text
+    lines = lines_of(shown)
+    # A path without spaces cannot be wrapped.
+    assert max(len(line) for line in lines if str(output) not in line) <= columns
+    assert "pflego has no --server_mixing; it is ignored" in "".join(lines)
+    (bar,) = (line for line in lines if line.startswith("round "))
+    assert bar.startswith("round 3/3 |" if columns == 80 else "round 3/3, loss ")
+    for part in ("loss ", "accuracy ", "left"):
+        assert part in bar
 
 
 def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
@@ -376,7 +422,7 @@ def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, 
     assert len(held.splitlines()) == 1
     # It goes on from there, and ends as before.
     again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
-    assert (again.returncode, again.stderr.strip()) == (3, last)
+    assert (again.returncode, messages_of(again)) == (3, [last])
     assert (tmp_path / "metrics.jsonl").read_bytes() == held
 
 

@@ -1,6 +1,5 @@
 """README.md shows what really happens."""
 
-import json
 import os
 import pathlib
 import re
@@ -11,11 +10,12 @@ import pytest
 import reproduce
 import tables
 
+from tests import pages
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 
 
@@ -58,37 +58,8 @@ def test_tables_are_those_of_the_result_files(document):
 def test_a_short_script_exports_a_model_of_own_arrays(tmp_path):
     (script,) = (text for language, text in BLOCKS if "pfl.from_arrays(" in text)
     assert len(script.strip().splitlines()) <= 12
-    run_code(script, tmp_path)
+    pages.run(script, tmp_path)
     assert (tmp_path / "models" / "client_3.tflite").stat().st_size > 10_000
-
-
-def test_the_code_about_serving_runs(digits_dir, tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", SERVING, re.DOTALL)
-    run_code("\n".join(blocks), tmp_path, TFDS_DATA_DIR=digits_dir)
-    names = ("models", "phone", "shared", "client_3.learnt", "phone/client_3.learnt")
-    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert set(names) <= found
-
-
-def run_code(code, directory, **environment):
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=directory,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-
-
-def test_benchmark_table_is_what_the_result_file_says():
-    report = json.loads((ROOT / "results" / "benchmark.json").read_text())
-    speed = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
-    rows = re.findall(r"\| `([\w/]+)` \| ([\d.]+) \|$", speed, re.MULTILINE)
-    assert rows
-    for key, value in rows:
-        assert float(value) == report[key], key
 
 
 def test_every_algorithm_has_its_row_and_every_file_named_exists():

@@ -1,6 +1,7 @@
 """A run is read from its directory, finished or not, and answers as it would have."""
 
 import csv
+import dataclasses
 import json
 import shutil
 
@@ -159,6 +160,44 @@ def test_a_run_on_own_arrays_needs_them_again(tmp_path):
     assert loss == [row["train_loss"] for row in rows]
     with pytest.raises(CheckpointError, match="data_crc32"):
         pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
+
+
+def own_model(seed=0):
+    body = tf.keras.Sequential(
+        [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, "elu", kernel_initializer="ones")]
+    )
+    return pfl.SplitModel(body, num_classes=2, seed=seed)
+
+
+def test_a_run_of_an_own_model_needs_it_again(tmp_path):
+    output, clients = tmp_path / "run", own_clients()
+    config = config_of(output)
+    pfl.run(config, clients=clients, model=own_model(), **STEPS)
+    with pytest.raises(RunDirectoryError, match=r"`model` must be given .* a model of your own"):
+        pfl.load_run(output, clients=clients).client_model(0)
+    with pfl.load_run(output, clients=clients, model=own_model()) as run:
+        assert run.configuration["network"] == "own"
+        assert run.client_model(1).layers[1].layers[-1].activation is tf.keras.activations.elu
+        rows = list(csv.DictReader((output / "clients.csv").open()))
+        assert [f"{loss:.6g}" for loss in run.evaluate().train_loss] == [
+            row["train_loss"] for row in rows
+        ]
+        with run.simulation() as restored:
+            restored.run(3)
+            participation = config.participation_of(CLIENTS)
+            algorithm = pfl.build_algorithm("pflego", own_model(), **STEPS)
+            with pfl.Simulation(algorithm, clients, participation, "in_process") as undisturbed:
+                undisturbed.run(8)
+                assert_identical(leaves(restored), leaves(undisturbed))
+    longer = dataclasses.replace(config, num_rounds=6, resume=True)
+    assert pfl.run(longer, clients=clients, model=own_model(), **STEPS)["round"] == 6
+    with pytest.raises(RunDirectoryError, match="`network`: expected own, got auto"):
+        pfl.run(longer, clients=clients, **STEPS)
+
+
+def test_a_model_is_refused_where_the_run_has_one_of_ours(finished):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* a model of ours"):
+        pfl.load_run(finished, model=own_model()).evaluate()
 
 
 def test_the_data_may_be_elsewhere(copy, digits_dir, tmp_path):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
@@ -14,6 +14,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
 from tf_pflego.data import clients, datasets
 from tf_pflego.data import partition as partition_lib
+from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
 from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.engines import RayOptions
 from tf_pflego.models.networks import NETWORKS
@@ -33,7 +34,12 @@ class RunConfig:
     """
 
     algorithm: str = setting("pflego", "method to train with", choices=tuple(REGISTRY))
-    engine: str = setting("tff", "where the clients run", choices=ENGINES)
+    engine: str = setting(
+        DEFAULT_ENGINE,
+        "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
+        "is the default where TensorFlow Federated is installed",
+        choices=ENGINES,
+    )
     dataset: str = setting("digits", "dataset, by its TFDS name", choices=datasets.NAMES)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
@@ -156,6 +162,11 @@ class RunConfig:
     checkpoints_kept: int = setting(
         2, "how many checkpoints stay", at_least=1, read_with=("output_dir", None)
     )
+    tensorboard: bool = setting(
+        False,
+        "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard",
+        read_with=("output_dir", None),
+    )
     max_restarts: int = settings.max_restarts()
     num_shards: int = setting(
         2,
@@ -234,6 +245,64 @@ class RunConfig:
         )
 
 
+# The flags as help groups them: a title, an example and the names. A test holds them complete.
+GROUPS = (
+    ("method", "--algorithm=pflego --network=mlp", ("algorithm", "network")),
+    (
+        "data",
+        "--dataset=fashion_mnist --data_dir=$HOME/data --download",
+        ("dataset", "data_dir", "download", "omniglot_splits"),
+    ),
+    (
+        "clients and what they hold",
+        "--num_clients=50 --partition=dirichlet --dirichlet_alpha=0.1",
+        (
+            "num_clients",
+            "partition",
+            "personalization",
+            "classes_per_client",
+            "dirichlet_alpha",
+            "min_examples",
+            "label_space",
+        ),
+    ),
+    (
+        "rounds",
+        "--num_rounds=500 --clients_per_round=10 --dropout_rate=0.1",
+        (
+            "num_rounds",
+            "clients_per_round",
+            "participation",
+            "clients_per_round_range",
+            "dropout_rate",
+            "seed",
+        ),
+    ),
+    ("evaluation", "--eval_every=5", ("eval_every", "train_loss_every")),
+    (
+        "clients that take no part",
+        "--new_clients=10",
+        ("new_clients", "new_client_epochs", "new_client_learning_rate"),
+    ),
+    (
+        "output directory",
+        "--output_dir=runs/first --resume",
+        (
+            "output_dir",
+            "overwrite",
+            "resume",
+            "checkpoint_every",
+            "checkpoints_kept",
+            "tensorboard",
+        ),
+    ),
+    (
+        "where the clients run",
+        "--engine=in_process",
+        ("engine", "activation_gigabytes", "max_restarts"),
+    ),
+)
+
 Registry = Mapping[str, tuple[type, Callable]]  # name -> (configuration, builder)
 
 
@@ -246,7 +315,7 @@ def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -
     """
     of_run = dataclasses.fields(RunConfig)
     for field in of_run:
-        _define(field, field.default, field.metadata["help"], flag_values)
+        _define(field, field.default, flag_values)
     for name, users in _users(registry).items():
         if name in {field.name for field in of_run}:
             raise ValueError(
@@ -254,9 +323,8 @@ def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -
                 "Rename the hyper-parameter."
             )
         field = _shared(name, users)
-        help_text = _help_text(field, users, everybody=len(users) == len(registry))
         # The flag has no default of its own: each algorithm has one, and two of them may differ.
-        _define(field, None, help_text, flag_values, field.metadata["words"])
+        _define(field, None, flag_values)
 
 
 def _users(registry):
@@ -282,23 +350,6 @@ def _shared(name, users):
                 "or another name."
             )
     return field
-
-
-def _of(names):
-    return f" of {', '.join(names)}"
-
-
-def _help_text(field, users, everybody):
-    names = "all" if everybody else ", ".join(users)
-    defaults: dict[Any, list[str]] = {}
-    for name, own in users.items():
-        defaults.setdefault(own.default, []).append(name)
-    parts = [f"{value}{_of(who) if len(defaults) > 1 else ''}" for value, who in defaults.items()]
-    words = ""
-    for word in field.metadata["words"]:
-        takers = [name for name, own in users.items() if word in own.metadata["taken"]]
-        words += f"; or {word} for {', '.join(takers)}"
-    return f"{field.metadata['help']} ({names}; default {', '.join(parts)}{words})"
 
 
 def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:
@@ -355,25 +406,13 @@ def _not_read(config, flag_values):
 def define_options(options: type, flag_values: flags.FlagValues) -> None:
     """Defines a flag for each field of a dataclass of settings."""
     for field in dataclasses.fields(options):
-        _define(field, field.default, field.metadata["help"], flag_values, field.metadata["words"])
+        _define(field, field.default, flag_values)
 
 
 def options_from(options: type, flag_values: flags.FlagValues) -> Any:
     """Returns the dataclass of settings that the command line gives."""
-    return options(**{name: flag_values[name].value for name in option_names(options)})
-
-
-def option_names(options: type) -> list[str]:
-    """Returns the names of the settings, in their order."""
-    return [field.name for field in dataclasses.fields(options)]
-
-
-def flag_names() -> Iterable[str]:
-    """Returns the names of all flags, in the order in which help lists them."""
-    names = [field.name for field in dataclasses.fields(RunConfig)]
-    return dict.fromkeys(
-        names + [field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)]
-    )
+    names = [field.name for field in dataclasses.fields(options)]
+    return options(**{name: flag_values[name].value for name in names})
 
 
 class _NumberOrWord(flags.FloatParser):
@@ -391,8 +430,8 @@ class _NumberOrWord(flags.FloatParser):
         return argument if argument in self._words else super().parse(argument)
 
 
-def _define(field, default, help_text, flag_values, words=()):
-    kind = type(field.default)
+def _define(field, default, flag_values):
+    kind, help_text, words = type(field.default), field.metadata["help"], field.metadata["words"]
     if words:
         parser = _NumberOrWord(words)
         flags.DEFINE(

@@ -1,17 +1,30 @@
 """What a program says; a terminal or pipe that does not take it never fails a run.
 
+On a terminal a line that is too long is wrapped at words, and `doing` keeps one line up to date on
+what is being done. On a pipe or in a file each line stays as it is.
+
 A reader may close its pipe (`| head`), a disk may be full, a descriptor may be closed from the
 start (`2>&-`), and an encoding may lack a character of a path. What cannot be written is left out,
 and a character that cannot be encoded is written as its escape.
 """
 
 import atexit
+import contextlib
+import faulthandler
 import os
 import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
 
 import tqdm
 
 _STDERR = 2
+_USUAL_COLUMNS = 80  # of a terminal that does not say how wide it is
+_LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
+# Where standard error leads while descriptor 2 does not; see `without_native_messages`.
+_kept_stderr: int | None = None
 
 
 class Stream:
@@ -36,7 +49,9 @@ class Stream:
     def write(self, text: str) -> int:
         """Writes and flushes, and returns the number of characters."""
         try:
-            if self._stream is not None:
+            if self is STDERR and _kept_stderr is not None:
+                os.write(_kept_stderr, text.encode(self.encoding, "backslashreplace"))
+            elif self._stream is not None:
                 self._stream.write(
                     text.encode(self.encoding, "backslashreplace").decode(self.encoding)
                 )
@@ -51,13 +66,32 @@ class Stream:
     def isatty(self) -> bool:
         """Returns whether it is a terminal."""
         try:
+            if self is STDERR and _kept_stderr is not None:
+                return os.isatty(_kept_stderr)
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
 
+    def redraws_lines(self) -> bool:
+        """Returns whether it is a terminal or a notebook, where a line can take another's place."""
+        kernel = sys.modules.get("ipykernel.iostream")
+        return self.isatty() or (kernel is not None and isinstance(self._stream, kernel.OutStream))
+
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
+        if self is STDERR and _kept_stderr is not None:
+            return _kept_stderr
         return self._stream.fileno()
+
+    def columns(self) -> int | None:
+        """Returns the width of the terminal or notebook; None if it is none."""
+        if not self.redraws_lines():
+            return None
+        try:
+            columns = os.get_terminal_size(self.fileno()).columns
+        except (OSError, ValueError):
+            columns = 0
+        return max(columns or _USUAL_COLUMNS, _LEAST_COLUMNS)
 
 
 STDOUT, STDERR = Stream("stdout"), Stream("stderr")
@@ -65,12 +99,120 @@ STDOUT, STDERR = Stream("stdout"), Stream("stderr")
 
 def show(text: str, end: str = "\n") -> None:
     """Writes a result to standard output."""
-    STDOUT.write(text + end)
+    with _doing.aside():
+        STDOUT.write(wrapped(text, STDOUT.columns()) + end)
 
 
 def say(text: str) -> None:
     """Writes a line about the run to standard error, above a bar that `STDERR` may show."""
-    tqdm.tqdm.write(text, file=STDERR)
+    with _doing.aside():
+        tqdm.tqdm.write(wrapped(text, STDERR.columns()), file=STDERR)
+
+
+def wrapped(text: str, columns: int | None) -> str:
+    """Returns a text whose long lines are broken at words, with what follows indented.
+
+    Args:
+      text: One line or more; those that fit stay as they are.
+      columns: How long a line may be; None for any length.
+    """
+    if columns is None:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        if len(line) <= columns:
+            lines.append(line)
+            continue
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += textwrap.wrap(
+            line.strip(),
+            columns,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def doing(what: str, plain: bool = False) -> None:
+    """Shows what is being done from now on; whatever is written next takes its place.
+
+    A terminal has one line for it, with the seconds that it has taken so far.
+
+    Args:
+      what: Such as "loading digits".
+      plain: Whether a pipe or file gets a line with it, too.
+    """
+    if STDERR.isatty():
+        _doing.show(what)
+    elif plain:
+        say(what)
+
+
+def done() -> None:
+    """Takes the line of `doing` off the terminal."""
+    _doing.end()
+
+
+class _Doing:
+    """The line on a terminal that says what is being done."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self._what = None
+        self._shown = 0  # how many characters are on the terminal
+        self._changed = threading.Event()
+
+    def show(self, what):
+        with self._lock:
+            first = self._what is None
+            self._what, self._started = what, time.monotonic()
+            self._write()
+            if first:
+                self._changed = threading.Event()
+                threading.Thread(target=self._tick, args=(self._changed,), daemon=True).start()
+
+    def end(self):
+        with self._lock:
+            if self._what is not None:
+                self._clear()
+                self._what = None
+                self._changed.set()
+
+    def aside(self):
+        """Ends the line, and keeps it from coming back while something else is written."""
+        self.end()
+        return self._lock
+
+    def _tick(self, changed):
+        while not changed.wait(1):
+            with self._lock:
+                if not changed.is_set():
+                    self._write()
+
+    def _write(self):
+        seconds = int(time.monotonic() - self._started)
+        text = f"{self._what} ..." + (f" {seconds} s" if seconds else "")
+        text = text[: (STDERR.columns() or _USUAL_COLUMNS) - 1]
+        STDERR.write("\r" + text.ljust(self._shown))
+        self._shown = len(text)
+
+    def _clear(self):
+        STDERR.write("\r" + " " * self._shown + "\r")
+        self._shown = 0
+
+
+_doing = _Doing()
+
+
+def _forget_line():
+    """Gives a forked child a lock of its own: a thread that it does not have may hold the old."""
+    global _doing
+    _doing = _Doing()
+
+
+os.register_at_fork(after_in_child=_forget_line)
 
 
 def prepare() -> None:
@@ -84,6 +226,41 @@ def prepare() -> None:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     atexit.register(_settle)
+
+
+@contextlib.contextmanager
+def without_native_messages() -> Iterator[None]:
+    """Drops what libraries write to descriptor 2 past Python, as TensorFlow does at its import.
+
+    From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
+    aborts the process meanwhile, Python's stack is written to standard error.
+    """
+    global _kept_stderr
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:  # There is none.
+        yield
+        return
+    own_trace = not faulthandler.is_enabled()
+    if own_trace:
+        faulthandler.enable(kept)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    _kept_stderr = kept
+    os.dup2(nowhere, _STDERR)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        _kept_stderr = None
+        if own_trace:
+            faulthandler.disable()
+        os.close(kept)
+
+
+def stderr_descriptor() -> int:
+    """Returns the descriptor of standard error, also within `without_native_messages`."""
+    return _STDERR if _kept_stderr is None else _kept_stderr
 
 
 def _settle():

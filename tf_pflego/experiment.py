@@ -11,9 +11,18 @@ import tensorflow as tf
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, engines, models, new_clients
 from tf_pflego.core import values
-from tf_pflego.metrics import Progress, RunDirectory, source_commit
+from tf_pflego.metrics import (
+    Progress,
+    RunDirectory,
+    client_columns,
+    read_client_columns,
+    source_commit,
+)
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
+
+# What a run's directory has for its network, where the user gave a model.
+OWN_NETWORK = "own"
 
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
@@ -75,7 +84,10 @@ _PARTITIONS = {"round_robin": _round_robin, "dirichlet": _dirichlet, "groups": _
 
 
 def build_simulation(
-    run_config: config.RunConfig, clients: data.ClientData | None = None, **hyper_parameters: Any
+    run_config: config.RunConfig,
+    clients: data.ClientData | None = None,
+    model: models.SplitModel | None = None,
+    **hyper_parameters: Any,
 ) -> Simulation:
     """Returns the simulation that a configuration describes.
 
@@ -84,10 +96,11 @@ def build_simulation(
     Args:
       run_config: The configuration of the run.
       clients: All its clients, if they are loaded already.
+      model: The model that they train; None for the network of `run_config`.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
-      TypeError: `run_config` or `clients` is something else, or the algorithm has no such
+      TypeError: `run_config`, `clients` or `model` is something else, or the algorithm has no such
         hyper-parameter.
       ValueError: The configuration cannot be run; the message says what was expected.
       ImportError: The engine needs a package that cannot be imported.
@@ -95,6 +108,7 @@ def build_simulation(
     _check_config(run_config)
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
+    _check_model(run_config, model)
     algorithms.check(run_config.algorithm, hyper_parameters)
     clients = load_clients(run_config) if clients is None else clients
     if run_config.new_clients >= clients.num_clients:
@@ -104,8 +118,9 @@ def build_simulation(
         )
     clients = _who_take_part(run_config, clients)
     participation = run_config.participation_of(clients.num_clients)
-    body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
-    model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
+    if model is None:
+        body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
+        model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
     largest = clients.train.sizes.max()
     model = model.within(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
@@ -123,6 +138,17 @@ def build_simulation(
 
 def _check_config(run_config):
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
+
+
+def _check_model(run_config, model):
+    if model is None:
+        return
+    values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    if run_config.network != "auto":
+        raise ValueError(
+            f"`network` must be left out where `model` is given; got {run_config.network}. Leave "
+            "out one of them."
+        )
 
 
 def _who_take_part(run_config, clients):
@@ -154,6 +180,8 @@ def run(
     on_round: Callable[[dict], None] | None = None,
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
+    model: models.SplitModel | None = None,
+    on_clients: Callable[[dict], None] | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -166,6 +194,10 @@ def run(
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
+      model: The model that the clients train; None for the network of `run_config`. The output
+        directory has the weights that are learnt, and not the layers.
+      on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
+        an output directory.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -176,42 +208,70 @@ def run(
     """
     between_steps()
     _check_config(run_config)
+    _check_model(run_config, model)
     checked = dataclasses.asdict(algorithms.check(run_config.algorithm, hyper_parameters))
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
         values.function("on_round", on_round)
+    listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, on_round, between_steps, clients)
+        return _run(run_config, hyper_parameters, *listeners, clients, model)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration["dataset"] = clients.dataset
+    if model is not None:
+        configuration["network"] = OWN_NETWORK
     with RunDirectory(
         run_config.output_dir,
         configuration,
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
+        run_config.tensorboard,
     ) as directory:
         if directory.finished is not None:
             console.say(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
                 f"{run_config.num_rounds} rounds; nothing is done"
             )
+            if on_clients is not None:
+                on_clients(read_client_columns(directory.path / "clients.csv"))
             return directory.finished
-        return _run(run_config, hyper_parameters, on_round, between_steps, clients, directory)
+        return _run(run_config, hyper_parameters, *listeners, clients, model, directory)
 
 
-def _run(run_config, hyper_parameters, on_round, between_steps, clients, directory=None):
-    clients = load_clients(run_config) if clients is None else clients
+def _run(*arguments):
+    try:
+        return _run_in_steps(*arguments)
+    finally:
+        console.done()
+
+
+def _run_in_steps(
+    run_config,
+    hyper_parameters,
+    on_round,
+    between_steps,
+    on_clients,
+    clients,
+    model,
+    directory=None,
+):
+    if clients is None:
+        console.doing(f"loading {run_config.dataset} and dealing it out to clients")
+        clients = load_clients(run_config)
     between_steps()
+    worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
+    console.doing(f"building the model{worker}")
     every = run_config.checkpoint_every if directory is not None else 0
-    with build_simulation(run_config, clients, **hyper_parameters) as simulation:
+    with build_simulation(run_config, clients, model, **hyper_parameters) as simulation:
         between_steps()
         records = []
         if directory is not None:
             records = directory.begin(simulation, clients, _versions())
             if every:
                 directory.save_checkpoint(simulation)
+        console.doing(f"tracing round {len(records) + 1}, which takes longest")
         progress = Progress(run_config.num_rounds, len(records))
 
         def listen(record):
@@ -248,14 +308,22 @@ def _run(run_config, hyper_parameters, on_round, between_steps, clients, directo
         finally:
             progress.close()
         summary = summarize(records)
+        console.doing("evaluating all clients")
         between_steps()
         of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
         summary |= summary_of_new
         between_steps()
-        if directory is not None:
-            evaluations, state = despite_losses(simulation.evaluate_all), simulation.server_state
+        if directory is not None or on_clients is not None:
+            # Only files have the loss, which takes a pass over all training examples.
+            evaluations = despite_losses(
+                lambda: simulation.evaluate_all(train_loss=directory is not None)
+            )
             between_steps()
+        if directory is not None:
+            state = simulation.server_state
             directory.finish(summary, evaluations, simulation.data, state, of_new)
+        if on_clients is not None:
+            on_clients(client_columns(evaluations, simulation.data))
     return summary
 
 

@@ -11,6 +11,7 @@ import traceback
 
 import tensorflow as tf
 
+from tf_pflego import deferred
 from tf_pflego.training.not_finite import NotFiniteError
 
 CORRECTABLE, NOT_FINITE, FAULT = 2, 3, 1
@@ -19,7 +20,7 @@ _SHOWN = 300
 
 def explained(error: Exception) -> tuple[int, str]:
     """Returns the exit code for an exception, and a message of one line, without a line break."""
-    if isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
+    if isinstance(error, MemoryError) or _is_of_tensorflow_memory(error):
         return CORRECTABLE, (
             f"the run must fit the memory; it does not ({_reason(error)}). Lower "
             "`clients_per_round`, `num_clients`, `batch_size` or `activation_gigabytes`."
@@ -41,6 +42,11 @@ def explained(error: Exception) -> tuple[int, str]:
         f"the run must end without an unknown error; got {type(error).__name__} "
         f"({_reason(error)}). {_written(error)}"
     )
+
+
+def _is_of_tensorflow_memory(error):
+    # Before TensorFlow has been started, the error is none of its own.
+    return deferred.is_started() and isinstance(error, tf.errors.ResourceExhaustedError)
 
 
 def _is_of_grpc(error):

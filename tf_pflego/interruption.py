@@ -19,8 +19,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from tf_pflego import console
 from tf_pflego.core import leftovers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -34,6 +35,23 @@ _WAIT_SECONDS = 0.5
 
 class Interrupted(KeyboardInterrupt):
     """The program was asked to end."""
+
+
+@contextlib.contextmanager
+def nothing_to_put_in_order() -> Iterator[None]:
+    """Lets a signal end the program at once, as before its first step, while a long call lasts.
+
+    Whoever uses it has said in `core.leftovers` what has to be removed. Without an `Interruption`
+    in force, as in a library, it has no effect.
+    """
+    before = [(interruption, interruption._orderly) for interruption in _in_force]
+    for interruption, _ in before:
+        interruption._orderly = False
+    try:
+        yield
+    finally:
+        for interruption, orderly in before:
+            interruption._orderly = orderly
 
 
 class Interruption:
@@ -172,10 +190,11 @@ os.register_at_fork(after_in_child=_leave_in_child)
 def _write(line):
     """Writes to standard error past Python, whose stream another thread may hold."""
     with contextlib.suppress(OSError, ValueError):
-        if os.isatty(2):
+        descriptor = console.stderr_descriptor()
+        if os.isatty(descriptor):
             line = "\n" + line  # After ^C, or a progress bar.
-        if select.select([], [2], [], _WAIT_SECONDS)[1]:
-            os.write(2, line.encode("ascii", "backslashreplace"))
+        if select.select([], [descriptor], [], _WAIT_SECONDS)[1]:
+            os.write(descriptor, line.encode("ascii", "backslashreplace"))
 
 
 def _stopped_children():

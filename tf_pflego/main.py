@@ -10,21 +10,15 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 import importlib
-import logging as python_logging
 import sys
-import warnings
 from collections.abc import Sequence
 
-if not (3, 10) <= sys.version_info[:2] < (3, 12):
-    sys.exit(
-        "tf_pflego: needs Python 3.10 or 3.11; this is {}.{}. "
-        "Make an environment with one of them.".format(*sys.version_info)
-    )
-
 import tf_pflego
-from tf_pflego import console
+from tf_pflego import console, deferred
 from tf_pflego.interruption import Interrupted, Interruption
 from tf_pflego.verbs import VERBS
+
+_HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +39,7 @@ def _run_unless_interrupted(argv, interruption):
         interruption.check()
         return code
     except Interrupted:
+        console.done()
         return interruption.report()
 
 
@@ -61,10 +56,10 @@ def _run(argv, interruption):
     if verb == "report":
         from tf_pflego import reports
 
+        console.done()
         return reports.command(arguments)
-    try:  # This takes seconds, in which a signal already must be heard.
-        import tensorflow as tf
-        from absl import flags, logging
+    try:  # A part of a second, and more on a slow disk, in which a signal must be heard already.
+        from absl import flags
 
         from tf_pflego import command_line, failures
 
@@ -76,15 +71,15 @@ def _run(argv, interruption):
             f"a package that it needs cannot be imported ({message}). Install the versions that "
             "work together: pip install --no-deps -r requirements.txt"
         )
-    _silence(tf, logging)
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)
-    if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(arguments):
-        console.show(_help(chosen, flag_values))
-        return 0
+    others = [argument for argument in arguments if argument not in _HELP]
     try:
-        command_line.parse(flag_values, arguments)
-        chosen.run(flag_values, interruption)
+        command_line.parse(flag_values, others)
+        if len(others) < len(arguments):
+            console.show(chosen.help_page(flag_values, console.STDOUT.columns()))
+        else:
+            chosen.run(flag_values, interruption)
     except Exception as error:
         code, message = failures.explained(error)
         console.say(f"tf_pflego: {command_line.as_flags(message, flag_values)}")
@@ -99,26 +94,9 @@ def _verb_of(arguments):
     return (arguments[0] if arguments[0] in VERBS else None), arguments[1:]
 
 
-def _silence(tf, logging):
-    """Keeps the libraries' messages off the terminal; errors that matter to the user are raised."""
-    warnings.filterwarnings("ignore")
-    logging.set_verbosity(logging.ERROR)
-    tf.get_logger().setLevel(python_logging.ERROR)
-
-
 def _fail(message):
     console.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
-
-
-def _help(chosen, flag_values):
-    verbs = [f"  tf-pflego {verb:<12} {what}" for verb, what in VERBS.items()]
-    lines = [chosen.USAGE, "", *verbs, "", "flags:"]
-    for name in chosen.flag_names():
-        flag = flag_values[name]
-        default = "" if flag.default in (None, "") else f" (default {flag.default})"
-        lines.append(f"  --{name}\n      {flag.help}{default}")
-    return "\n".join(lines)
 
 
 def entry_point() -> None:
@@ -126,7 +104,10 @@ def entry_point() -> None:
     console.prepare()
     # This is never left: a signal must not be heard by anybody else while Python ends.
     interruption = Interruption().__enter__()
+    deferred.defer()
+    console.doing("starting")
     code = _run_unless_interrupted(sys.argv, interruption)
+    console.done()
     if interruption.asked is not None:
         os._exit(code)  # Nothing is left to do, and Python would free TensorFlow's memory first.
     sys.exit(code)

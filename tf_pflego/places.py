@@ -18,4 +18,5 @@ PLACES = (
     "gpus_per_shard",
     "shard_resources",
     "node_deadline",
+    "tensorboard",
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego import data, experiment
+from tf_pflego import data, experiment, models
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.config import RunConfig
 from tf_pflego.data.datasets import NAMES
@@ -43,6 +43,7 @@ class StoredRun:
         directory: str | os.PathLike,
         data_dir: str | os.PathLike | None = None,
         clients: data.ClientData | None = None,
+        model: models.SplitModel | None = None,
     ):
         self.path = pathlib.Path(directory).expanduser()
         if not (self.path / "config.json").is_file():
@@ -56,7 +57,16 @@ class StoredRun:
         summary = self.path / "summary.json"
         self.summary = self._json("summary.json") if summary.is_file() else None
         self._run_config, self._hyper_parameters = self._configured(data_dir)
-        self._given_clients = clients
+        self._given_clients, self._given_model = clients, model
+
+    def __repr__(self) -> str:
+        state = f"{self.configuration.get('num_rounds')} rounds, not ended"
+        if self.summary is not None:
+            accuracy = self.summary.get("test_accuracy/client_mean")
+            state = f"{self.summary.get('round')} rounds, ended"
+            state += "" if accuracy is None else f" with accuracy {accuracy:.4f}"
+        about = self.configuration
+        return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
 
     def __enter__(self) -> "StoredRun":
         return self
@@ -141,17 +151,25 @@ class StoredRun:
           engine: tff or in_process; None for the run's own.
 
         Raises:
-          RunDirectoryError: There is no checkpoint.
+          RunDirectoryError: There is no checkpoint, or data or a model must be given.
           CheckpointError: The checkpoints are damaged, or the data are not those of the run.
           DatasetError, ImportError: The data or the engine cannot be had.
         """
         checkpoints = Checkpoints(self.path / "checkpoints")
         if not checkpoints.exist():
             raise self._no_checkpoint()
+        if self._has_own_model != (self._given_model is not None):
+            expected, whose = ("given", "your own") if self._has_own_model else ("left out", "ours")
+            raise RunDirectoryError(
+                f"`model` must be {expected} for the run in {self.path}, which trained a model of "
+                f"{whose}. Call load_run(directory, ...) with what the run was given."
+            )
         run_config = dataclasses.replace(
             self._run_config, engine=engine or self.configuration["engine"]
         )
-        simulation = experiment.build_simulation(run_config, self.clients, **self._hyper_parameters)
+        simulation = experiment.build_simulation(
+            run_config, self.clients, self._given_model, **self._hyper_parameters
+        )
         try:
             self._restore(simulation, checkpoints)
         except BaseException:
@@ -195,6 +213,10 @@ class StoredRun:
     def _has_dataset(self):
         return self.configuration["dataset"] in NAMES
 
+    @property
+    def _has_own_model(self):
+        return self.configuration.get("network") == experiment.OWN_NETWORK
+
     def _configured(self, data_dir):
         """Returns the RunConfig and the algorithm's hyper-parameters."""
         names = {field.name for field in dataclasses.fields(RunConfig)}
@@ -211,6 +233,8 @@ class StoredRun:
                 own["data_dir"] = os.fspath(data_dir)
             if not self._has_dataset:
                 del own["dataset"]
+            if self._has_own_model:
+                del own["network"]
             others = {
                 name: value for name, value in self.configuration.items() if name not in names
             }
@@ -240,6 +264,7 @@ def load_run(
     directory: str | os.PathLike,
     data_dir: str | os.PathLike | None = None,
     clients: data.ClientData | None = None,
+    model: models.SplitModel | None = None,
 ) -> StoredRun:
     """Returns the run whose output directory this is, finished or not.
 
@@ -248,8 +273,10 @@ def load_run(
       data_dir: The TFDS directory with the run's dataset, if it is not where the run found it.
       clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
         what `run` was given.
+      model: The model of a run that was given one. What it learnt is in the directory; its layers
+        and the weights that are not trainable are as they were when the run began.
 
     Raises:
       RunDirectoryError: It is not a run's directory, or its configuration is damaged.
     """
-    return StoredRun(directory, data_dir, clients)
+    return StoredRun(directory, data_dir, clients, model)

@@ -215,4 +215,5 @@ def write(figure: Figure, path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
+    console.prepare()
     main()

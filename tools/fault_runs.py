@@ -109,4 +109,5 @@ def _options(arguments):
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -229,7 +229,7 @@ def _faults(errors, code, number, output, temporary):
     faults = []
     if code != 128 + number:
         faults.append(f"exit code {code}")
-    lines = [line for line in errors.splitlines() if not line.startswith("round ")]
+    lines = [line for line in errors.splitlines() if not line.startswith(("starting ", "round "))]
     saved = any(output.rglob("checkpoint-*.json"))
     if lines != [f"tf_pflego: interrupted{'; go on with it by --resume' if saved else ''}"]:
         faults.append(f"it said {lines}")

@@ -93,7 +93,17 @@ def simulation_fixture():
     return simulation
 
 
-@pytest.mark.parametrize("format", ["savedmodel", "tflite", "keras"])
+# https://github.com/google-ai-edge/LiteRT/issues/6458
+INTERPRETER_LACKS_OPERATIONS = pytest.mark.skipif(
+    tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 20),
+    reason="the interpreter in TensorFlow 2.20 and later lacks TensorFlow's operations",
+)
+
+
+@pytest.mark.parametrize(
+    "format",
+    ["savedmodel", pytest.param("tflite", marks=INTERPRETER_LACKS_OPERATIONS), "keras"],
+)
 def test_files_serve_and_learn_on_with_tensorflow_alone(format, simulation, tmp_path):
     entries = pfl.export_clients(simulation, [0, 1], tmp_path / "models", format)
     given, tolerance = {}, 1e-5 if format == "tflite" else 1e-6
@@ -212,6 +222,23 @@ def test_quantised_files_are_smaller_and_as_accurate(quantize, digits_dir, tmp_p
     assert entry["test_accuracy_of_run"] > 0.8
     assert abs(entry["test_accuracy"] - entry["test_accuracy_of_run"]) <= 0.02
     assert entry["largest_difference"] > 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
+def test_what_only_serves_needs_no_operation_but_tflites_own(dtype, tmp_path):
+    def table(count):
+        return np.random.default_rng(count).integers(0, 100, (count, 4)).astype(dtype)
+
+    layers = tf.keras.layers
+    inputs = layers.Input((4,), dtype="int32" if dtype == np.int32 else "float32")
+    features = layers.Rescaling(0.01)(inputs)
+    body = tf.keras.Model(inputs, layers.Dense(5, activation="relu")(features))
+    with simulation_of(body, clients_of(table)) as simulation:
+        output = tmp_path / "models"
+        (entry,) = pfl.export_clients(simulation, [1], output, "tflite", learning=False)
+        assert entry["largest_difference"] < 1e-5
+        operations = tf.lite.Interpreter(str(output / entry["file"]))._get_ops_details()
+    assert not [op["op_name"] for op in operations if op["op_name"].startswith("Flex")]
 
 
 def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):

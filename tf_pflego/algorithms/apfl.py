@@ -23,6 +23,8 @@ Differences from the paper: the mean is weighted by N_i, as that of all methods 
 authors compare with APFL, the share is fixed.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import NamedTuple
 

@@ -4,6 +4,8 @@ A client uploads alpha_i w_i and alpha_i. The server sums both over the particip
 first sum by the second, which gives the N_i-weighted mean.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -9,7 +9,7 @@ A round:
   2. For each mini-batch, of two halves: w' = w_i - a grad f_i(w_i) on the first half, and
      w_i <- w_i - b (I - a H) grad f_i(w') with grad f_i(w') on the second half. H, the Hessian at
      w_i, is left out (first order, `meta_gradient` fo), or its product with g = grad f_i(w') is
-     (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / 2d (Hessian-free, hf).
+     (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / (2 d) (Hessian-free, hf).
   3. It uploads N_i-weighted w_i, and the server takes the N_i-weighted mean.
 
 Before a client is tested or served, the shared model takes one step of rate b on one mini-batch of

@@ -37,6 +37,8 @@ curvature of each client's loss (`client_learning_rate` auto). In any case step 
 client's loss; see `models.head_solvers`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, NamedTuple
 

@@ -15,8 +15,10 @@ A round, in which j stands for the participants of the last round:
      and g1_i = mu (f_i(theta_i) - <grad_i, theta_i>).
   4. The server takes the N_i-weighted mean, and keeps a_i, mu grad_i and g1_i.
 
-In the first round there is no j, and it is FedAvg's. The server keeps theta, A and the last round's
-mu grad_j and g1_j; client i keeps theta_i, which serves it. Before its first round theta does.
+In the first round there is no j, and it is FedAvg's.
+
+The server keeps theta, A and the last round's mu grad_j and g1_j; client i keeps theta_i, which
+serves it. Before its first round theta does.
 
   paper           here                        shape
   theta           ServerState.weights         body and classifier
@@ -29,6 +31,8 @@ mu grad_j and g1_j; client i keeps theta_i, which serves it. Before its first ro
 Differences from the paper: the paper moves theta_i before A, its authors' program as here. Momentum
 starts anew in each round. `pgfedmo` and `pgfed_ce` are variants.
 """
+
+from __future__ import annotations
 
 import dataclasses
 from typing import NamedTuple

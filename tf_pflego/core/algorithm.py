@@ -19,6 +19,8 @@ of the uploads give the bytes of a round, and the shapes of the two states are w
 to hold.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -26,6 +28,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import texts
 from tf_pflego.core.nests import Structure
 
 
@@ -168,6 +171,12 @@ class Algorithm:
     init_client: Callable[[Structure, tf.Tensor, tf.Tensor], Structure]
     exchanges: tuple[Exchange, ...]
     served: Mapping[str, Served]
+
+    def __repr__(self) -> str:
+        return (
+            f"Algorithm({self.name}, {texts.counted(len(self.exchanges), 'exchange')} per round, "
+            f"serves {' or '.join(self.served)})"
+        )
 
 
 def no_client_state(server_state, seed, num_classes) -> tuple:

@@ -4,6 +4,8 @@ There is one row for each participant and none for the other clients of the fede
 memory grows with the cohort alone.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import tensorflow as tf

@@ -1,8 +1,10 @@
 """Local training: the loops that clients run between the two messages of a round."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -13,7 +15,7 @@ from tf_pflego.core.optimizers import Optimizer
 
 FULL_BATCH = 0  # The batch size that stands for all examples of a client.
 
-Loss = Callable[[Structure, Client], tf.Tensor]
+Loss: TypeAlias = "Callable[[Structure, Client], tf.Tensor]"
 
 
 @dataclasses.dataclass(frozen=True)

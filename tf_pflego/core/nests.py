@@ -1,5 +1,7 @@
 """Arithmetic on nests of tensors: weights, gradients, and whatever else algorithms add up."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -46,12 +48,12 @@ def subtract(first: Structure, second: Structure) -> Structure:
     return tf.nest.map_structure(tf.subtract, first, second)
 
 
-def scale(factor: "float | tf.Tensor", nest: Structure) -> Structure:
+def scale(factor: float | tf.Tensor, nest: Structure) -> Structure:
     """Returns factor * nest, for a number or a scalar tensor."""
     return tf.nest.map_structure(lambda leaf: factor * leaf, nest)
 
 
-def mix(share: "float | tf.Tensor", first: Structure, second: Structure) -> Structure:
+def mix(share: float | tf.Tensor, first: Structure, second: Structure) -> Structure:
     """Returns share * first + (1 - share) * second."""
     return tf.nest.map_structure(lambda a, b: share * a + (1 - share) * b, first, second)
 

@@ -3,9 +3,11 @@
 The server, the clients' local training and the solvers of the head use the same optimisers.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -15,7 +17,7 @@ from tf_pflego.core.nests import Structure
 NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad")
 MOMENTUM = 0.9
 
-Rate = float | tf.Tensor
+Rate: TypeAlias = "float | tf.Tensor"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,6 +80,14 @@ class Participation:
         rate = values.number("dropout_rate", self.dropout_rate, at_least=0, below=1)
         object.__setattr__(self, "dropout_rate", rate)
 
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        )
+        return f"Participation({given})"
+
     @property
     def federation(self) -> Federation:
         """I, the mean number of clients that report, and the largest number that can."""

@@ -52,6 +52,21 @@ def definition(field: dataclasses.Field) -> dict[str, Any]:
     return {"type": type(field.default), **shared}
 
 
+def range_of(field: dataclasses.Field) -> str:
+    """Returns in words which values a setting takes; nothing if its kind says it all."""
+    about = field.metadata
+    if about["choices"] is not None:
+        return f"one of {', '.join(about['choices'])}"
+    words = {
+        "at_least": "at least",
+        "above": "above",
+        "at_most": "at most",
+        "below": "below",
+    }
+    limits = [f"{word} {about[key]}" for key, word in words.items() if about[key] is not None]
+    return " or ".join(filter(None, [", ".join(limits), *about["taken"]]))
+
+
 def num_rounds():
     """The setting of T, the number of rounds."""
     return setting(200, "T, number of rounds", at_least=1)
@@ -59,9 +74,8 @@ def num_rounds():
 
 def eval_every():
     """How often all clients are evaluated."""
-    return setting(
-        10, "evaluate each round whose number this divides, and the last ten", at_least=1
-    )
+    help_text = "evaluate each round whose number this divides, the first and the last ten"
+    return setting(10, help_text, at_least=1)
 
 
 def train_loss_every():

@@ -1,5 +1,7 @@
 """The clients' data: arrays in client order, with offsets by client id."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -8,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import values
+from tf_pflego.core import texts, values
 from tf_pflego.data import checks
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
@@ -32,6 +34,13 @@ class ClientSplit:
     examples: np.ndarray
     labels: np.ndarray
     offsets: np.ndarray
+
+    def __repr__(self) -> str:
+        shape = texts.array(self.examples.shape[1:], self.examples.dtype)
+        return (
+            f"ClientSplit({len(self.labels)} examples of "
+            f"{texts.counted(len(self.offsets) - 1, 'client')}, {shape})"
+        )
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
@@ -138,6 +147,14 @@ class ClientData:
             # Frozen is for users: what they gave is replaced once, by what is stored.
             object.__setattr__(self, field, value)
 
+    def __repr__(self) -> str:
+        return (
+            f"ClientData({texts.counted(self.num_clients, 'client')} of {self.dataset}, "
+            f"{len(self.train.labels)} training and {len(self.test.labels)} test examples, "
+            f"{texts.array(self.example_shape, self.train.examples.dtype)}, "
+            f"{texts.span(self.num_classes)} classes per client, {self.label_space} labels)"
+        )
+
     @property
     def num_clients(self) -> int:
         """I."""
@@ -161,7 +178,7 @@ class ClientData:
         names = self.class_names
         return tuple(str(own) if names is None else names[own] for own in classes)
 
-    def part(self, start: int, stop: int) -> "ClientData":
+    def part(self, start: int, stop: int) -> ClientData:
         """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0.
 
         Raises:
@@ -187,7 +204,7 @@ class ClientData:
             origin=origin,
         )
 
-    def without(self, client_ids: Sequence[int]) -> "ClientData":
+    def without(self, client_ids: Sequence[int]) -> ClientData:
         """Returns the other clients in their order; they keep their identities."""
         return self._only(np.setdiff1d(np.arange(self.num_clients), client_ids))
 
@@ -219,7 +236,7 @@ class ClientData:
             origin=None if origin is None else Origin(origin.load, origin.clients[client_ids]),
         )
 
-    def joined_by(self, others: "ClientData") -> "ClientData":
+    def joined_by(self, others: ClientData) -> ClientData:
         """Returns these clients and, after them, others with identities not used here.
 
         Raises:
@@ -338,21 +355,27 @@ def federate(
     )
 
 
-def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
-    """Returns a copy of stored examples as a model takes them.
+def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
+    """Returns stored examples as a model takes them.
 
     uint8 becomes float32 in [0, 1], the only place where it does; float32 and int32 stay as they
     are.
     """
     if examples.dtype == tf.uint8:
-        # x / 255 in one pass over the memory, which is the copy.
+        # x / 255 in one pass over the memory.
         return tf.raw_ops.Dequantize(
             input=tf.bitcast(examples, tf.quint8),
             min_range=0.0,
             max_range=1.0,
             mode="MIN_COMBINED",
         )
-    return tf.raw_ops.DeepCopy(x=examples)
+    return examples
+
+
+def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
+    """Returns `as_model_inputs` in memory of its own, which TensorFlow may write into."""
+    inputs = as_model_inputs(examples)
+    return tf.raw_ops.DeepCopy(x=examples) if inputs is examples else inputs
 
 
 def _checked_num_classes(num_classes):

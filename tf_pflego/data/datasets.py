@@ -1,20 +1,15 @@
 """Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
 
 import dataclasses
+import importlib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from tf_pflego.core import values
-from tf_pflego.data import (
-    digits,  # noqa: F401  registers the builder `digits` with TFDS
-    office_home,
-    omniglot,
-    organamnist,
-    prepared,
-)
+from tf_pflego.core import texts, values
+from tf_pflego.data import omniglot, prepared
 from tf_pflego.data.prepared import DatasetError
 
 
@@ -25,15 +20,15 @@ class Known(NamedTuple):
       network: The body of the model, one of `models.networks.NETWORKS`.
       partition: How the examples are dealt out, one of `partition.NAMES`.
       num_clients: I, number of clients; the partition `groups` has its own.
-      own_builder: Whether the TFDS builder is one of ours, which downloads nothing.
-      manual: What such a builder reads in TFDS' manual directory; None if it reads nothing.
+      own_builder: Whether the TFDS builder is one of ours, which downloads nothing: the module of
+        this package that has the dataset's name. What it reads in TFDS' manual directory, if it
+        reads anything there, is its MANUAL.
     """
 
     network: str = "mlp"
     partition: str = "round_robin"
     num_clients: int = 100
     own_builder: bool = False
-    manual: str | None = None
 
 
 KNOWN = {
@@ -44,8 +39,8 @@ KNOWN = {
     "cifar10": Known("cifar_cnn"),
     "cifar100": Known("cifar_cnn"),
     "omniglot": Known("omniglot_cnn", "groups"),
-    "organamnist": Known("cnn_fedavg", own_builder=True, manual=organamnist.FILE),
-    "office_home": Known("cnn_fedavg", "dirichlet", 20, True, office_home.FOLDER),
+    "organamnist": Known("cnn_fedavg", own_builder=True),
+    "office_home": Known("cnn_fedavg", "dirichlet", 20, True),
 }
 NAMES = tuple(KNOWN)
 
@@ -66,6 +61,11 @@ class Examples:
     labels: np.ndarray
     groups: np.ndarray | None = None
 
+    def __repr__(self) -> str:
+        shape = texts.array(np.shape(self.examples)[1:], np.asarray(self.examples).dtype)
+        groups = "" if self.groups is None else f", {len(np.unique(self.groups))} groups"
+        return f"Examples({len(self.labels)} examples, {shape}{groups})"
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -84,6 +84,17 @@ class Dataset:
     test: Examples | None
     num_classes: int
     class_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        examples = f"{len(self.train.labels)} examples"
+        if self.test is not None:
+            examples = (
+                f"{len(self.train.labels)} training and {len(self.test.labels)} test examples"
+            )
+        shape = texts.array(
+            np.shape(self.train.examples)[1:], np.asarray(self.train.examples).dtype
+        )
+        return f"Dataset({self.name}, {examples}, {shape}, {self.num_classes} classes)"
 
 
 def load(
@@ -122,7 +133,10 @@ def load(
     data_dir = None if data_dir is None else values.path("data_dir", data_dir)
     download = values.truth("download", download)
     known = KNOWN[name]
-    builder = prepared.builder(name, data_dir, download, known.own_builder, known.manual)
+    manual = None
+    if known.own_builder:  # The import makes the builder known to TFDS.
+        manual = getattr(importlib.import_module(f"tf_pflego.data.{name}"), "MANUAL", None)
+    builder = prepared.builder(name, data_dir, download, known.own_builder, manual)
     test = None
     if name == "omniglot":
         train = Examples(*omniglot.read(builder, omniglot_splits))

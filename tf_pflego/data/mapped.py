@@ -3,6 +3,8 @@
 Rows are read where they are needed, and never shipped.
 """
 
+from __future__ import annotations
+
 import tempfile
 from typing import NamedTuple
 
@@ -33,7 +35,7 @@ class MappedSplit:
         """The open files, for a child process to inherit under the same numbers."""
         return [file.fileno() for file in self._files]
 
-    def open(self) -> "Rows":
+    def open(self) -> Rows:
         """Returns the rows, as operations of the graph being built.
 
         They are views of the files, in the process that runs the graph. The files are mapped when
@@ -54,7 +56,7 @@ class MappedSplit:
             )
         )
 
-    def specs(self) -> "Rows":
+    def specs(self) -> Rows:
         """Returns the nest of `tf.TensorSpec` of what `open` returns."""
         return Rows(*(tf.TensorSpec(array.shape, array.dtype) for array in self._arrays))
 
@@ -97,11 +99,11 @@ class MappedData:
         self.clients = clients
         self.train, self.test = MappedSplit(clients.train), MappedSplit(clients.test)
 
-    def open(self) -> "OpenData":
+    def open(self) -> OpenData:
         """Returns both splits' rows; see `MappedSplit.open`."""
         return OpenData(self.train.open(), self.test.open())
 
-    def specs(self) -> "OpenData":
+    def specs(self) -> OpenData:
         """Returns the nest of `tf.TensorSpec` of what `open` returns."""
         return OpenData(self.train.specs(), self.test.specs())
 

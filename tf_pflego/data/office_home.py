@@ -6,7 +6,7 @@ import tensorflow_datasets as tfds
 
 from tf_pflego.data.prepared import DatasetError
 
-FOLDER = "office_home"
+MANUAL = "office_home"
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 _HOMEPAGE = "https://www.hemanthdv.org/officeHomeDataset.html"
 _SIDE = 32
@@ -27,7 +27,7 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012  the name and form are TFDS'
     MANUAL_DOWNLOAD_INSTRUCTIONS = (
         f"Get the archive OfficeHomeDataset_10072016.zip from {_HOMEPAGE}, unpack it there and "
-        f"rename its folder to {FOLDER}, so that {FOLDER} has the folders {', '.join(DOMAINS)}."
+        f"rename its folder to {MANUAL}, so that {MANUAL} has the folders {', '.join(DOMAINS)}."
     )
 
     def _info(self):
@@ -48,7 +48,7 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        folder = dl_manager.manual_dir / FOLDER
+        folder = dl_manager.manual_dir / MANUAL
         classes = _classes(folder)
         self.info.features["label"].names = classes
         return {"train": self._generate_examples(folder, classes)}

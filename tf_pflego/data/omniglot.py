@@ -3,6 +3,8 @@
 Source: PFLEGO, section 4.2.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

@@ -8,11 +8,11 @@ import tensorflow_datasets as tfds
 
 from tf_pflego.data.prepared import DatasetError
 
-FILE = "organamnist.npz"
+MANUAL = "organamnist.npz"
 _HOMEPAGE = "https://medmnist.com"
 _NUM_CLASSES = 11
 _SIDE = 28
-_NAMES_IN_FILE = {"train": "train", "validation": "val", "test": "test"}
+_NAMES_IN_MANUAL = {"train": "train", "validation": "val", "test": "test"}
 
 
 class Organamnist(tfds.core.GeneratorBasedBuilder):
@@ -24,8 +24,8 @@ class Organamnist(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012  the name and form are TFDS'
     MANUAL_DOWNLOAD_INSTRUCTIONS = (
-        f"Get {FILE}, the file with images of {_SIDE}x{_SIDE} pixels, from {_HOMEPAGE} and put it "
-        "there."
+        f"Get {MANUAL}, the file with images of {_SIDE}x{_SIDE} pixels, from {_HOMEPAGE} and put "
+        "it there."
     )
 
     def _info(self):
@@ -46,10 +46,10 @@ class Organamnist(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        arrays = _read(dl_manager.manual_dir / FILE)
+        arrays = _read(dl_manager.manual_dir / MANUAL)
         return {
             split: self._generate_examples(arrays[f"{name}_images"], arrays[f"{name}_labels"])
-            for split, name in _NAMES_IN_FILE.items()
+            for split, name in _NAMES_IN_MANUAL.items()
         }
 
     def _generate_examples(self, images, labels):
@@ -66,7 +66,7 @@ def _read(path):
             arrays = dict(file)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _refused(f"{path} must be a whole .npz file; got a damaged one ({error})") from error
-    for split in _NAMES_IN_FILE.values():
+    for split in _NAMES_IN_MANUAL.values():
         images, labels = (
             _array(arrays, f"{split}_{which}", path) for which in ("images", "labels")
         )
@@ -100,6 +100,6 @@ def _array(arrays, name, path):
 
 def _refused(problem):
     return DatasetError(
-        f"`dataset` organamnist: {problem}. Get {FILE}, the file with images of {_SIDE}x{_SIDE} "
+        f"`dataset` organamnist: {problem}. Get {MANUAL}, the file with images of {_SIDE}x{_SIDE} "
         f"pixels, from {_HOMEPAGE} again."
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core import seeds, values
+from tf_pflego.core import seeds, texts, values
 from tf_pflego.data import checks
 
 PERSONALIZATIONS = ("high", "medium", "no")
@@ -35,6 +35,14 @@ class Partition:
     classes: tuple[np.ndarray, ...]
     train_indices: tuple[np.ndarray, ...]
     test_indices: tuple[np.ndarray, ...]
+
+    def __repr__(self) -> str:
+        train, test = (list(map(len, own)) for own in (self.train_indices, self.test_indices))
+        return (
+            f"Partition({texts.counted(self.num_clients, 'client')}, {sum(train)} training and "
+            f"{sum(test)} test examples; per client {texts.span(train)} and {texts.span(test)}, "
+            f"of {texts.span([len(own) for own in self.classes])} classes)"
+        )
 
     @property
     def num_clients(self) -> int:

@@ -1,5 +1,7 @@
 """Datasets as TFDS keeps them in its directory: prepared whole or not at all, then read."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os
@@ -12,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_pflego import console
+from tf_pflego import console, interruption
 from tf_pflego.core import leftovers
 
 
@@ -129,7 +131,7 @@ def _found_or_prepared(name, data_dir, download, own, manual):
             f"is not there either. {found.MANUAL_DOWNLOAD_INSTRUCTIONS}"
         )
     try:
-        return _prepare(found, name, root, manual_dir)
+        return _prepare(found, name, root, manual_dir, own)
     except DatasetError:
         raise  # A builder of ours has said what is wrong with the file that it reads.
     except Exception as error:
@@ -141,7 +143,7 @@ def _found_or_prepared(name, data_dir, download, own, manual):
         ) from error
 
 
-def _prepare(found, name, root, manual_dir):
+def _prepare(found, name, root, manual_dir, own):
     """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
     made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
@@ -157,7 +159,10 @@ def _prepare(found, name, root, manual_dir):
     leftovers.add(remove)
     try:
         staged = tfds.builder(name, data_dir=staging)
-        with _quiet(bars=name != "digits"):
+        if not own:
+            console.say(f"tf_pflego: {name} is fetched into {root} and prepared there")
+        # A download is a long call, whose threads go on after a signal.
+        with interruption.nothing_to_put_in_order(), _quiet(bars=name != "digits"):
             staged.download_and_prepare(
                 download_dir=os.path.join(staging, "downloads"),
                 # What the user has put there is read where it is.

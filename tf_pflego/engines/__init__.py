@@ -1,5 +1,7 @@
 """Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
+import importlib.util
+
 from tf_pflego.core import values
 from tf_pflego.engines.engine import (
     Cohort,
@@ -14,8 +16,11 @@ from tf_pflego.engines.ray_options import RayOptions
 from tf_pflego.engines.threads import prepare_process
 
 NAMES = ("tff", "in_process", "ray")
+# The engine of a run that names none. To import TensorFlow Federated would take seconds.
+DEFAULT = "tff" if importlib.util.find_spec("tensorflow_federated") else "in_process"
 
 __all__ = [
+    "DEFAULT",
     "NAMES",
     "Cohort",
     "Engine",
@@ -58,8 +63,8 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     except ImportError as error:
         raise ImportError(
             f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). "
-            "Install it with `pip install --no-deps -r requirements.txt`, or use "
-            "`engine='in_process'`."
+            "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
+            "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md."
         ) from error
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
 

@@ -1,5 +1,7 @@
 """What a client computes in an exchange, as operations of a graph, whichever engine runs them."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

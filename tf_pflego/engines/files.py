@@ -4,6 +4,8 @@ Both run on one machine. The program writes one file of rows, which the worker m
 the worker writes one file per client, which the program reads and removes.
 """
 
+from __future__ import annotations
+
 import os
 import pathlib
 from typing import BinaryIO

@@ -1,5 +1,7 @@
 """Packs a nest of tensors into one vector of bytes and back: each tensor costs TFF extra time."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 

@@ -6,10 +6,19 @@ from typing import Any
 import tqdm
 
 from tf_pflego import console
+from tf_pflego.metrics.clients import Columns, worst_rows
+
+_WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
+_NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
+_LEAST_COLUMNS_WITH_BAR = 72
 
 
 class Progress:
-    """Shows a bar on standard error if that is a terminal, else a line for each evaluated round.
+    """Shows a bar where lines can be drawn again, else a line for each evaluated round.
+
+    It is on standard error. Terminals and notebooks show a bar.
+
+    The bar comes with the first finished round; until then `console.doing` has the line.
 
     Args:
       num_rounds: T.
@@ -18,18 +27,9 @@ class Progress:
 
     def __init__(self, num_rounds: int, done: int = 0):
         self._num_rounds = num_rounds
-        self._started = time.monotonic()
+        self._done = done
+        self._started = time.time()
         self._bar = None
-        stream = console.STDERR
-        if stream.isatty():
-            shape = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed} elapsed, {remaining} left]"
-            self._bar = tqdm.tqdm(
-                total=num_rounds,
-                initial=done,
-                file=stream,
-                bar_format=shape,
-                dynamic_ncols=True,
-            )
 
     def add_round(self, record: dict[str, Any]) -> None:
         """Shows a finished round."""
@@ -38,13 +38,35 @@ class Progress:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
         if "train_loss" in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
-        if self._bar is not None:
-            if text:
-                self._bar.set_description_str(text, refresh=False)
-            self._bar.update()
+        columns = console.STDERR.columns()
+        if columns is not None:
+            self._show_bar(columns, text)
         elif text:
-            seconds = time.monotonic() - self._started
+            seconds = time.time() - self._started
             console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
+
+    def _show_bar(self, columns, text):
+        is_new = self._bar is None
+        if is_new:
+            console.done()
+            # Without a delay it would show itself once before it knows what to show. The first
+            # round, which is traced, does not count for the time that is left.
+            self._bar = tqdm.tqdm(
+                total=self._num_rounds,
+                initial=self._done + 1,
+                file=console.STDERR,
+                dynamic_ncols=True,
+                delay=1e-9,
+            )
+            self._bar.start_t = self._started
+        # The terminal may have become wider or narrower.
+        self._bar.bar_format = _WIDE if columns >= _LEAST_COLUMNS_WITH_BAR else _NARROW
+        if text:
+            self._bar.set_description_str(text, refresh=False)
+        if is_new:
+            self._bar.refresh()
+        else:
+            self._bar.update()
 
     def close(self) -> None:
         """Closes the bar, if there is one, so that the terminal is left in order."""
@@ -52,38 +74,51 @@ class Progress:
             self._bar.close()
 
 
-def result_table(summary: dict[str, Any], title: str) -> str:
-    """Returns the table that a run ends with.
+def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
+    """Returns the table that a run ends with, in at most 60 columns.
 
     Args:
       summary: What `training.summarize` returns.
       title: The line above it.
+      clients: The columns of clients.csv.
     """
     rows = [("test accuracy", "last round", "mean of last 10")]
     for who, label in (
         ("test_accuracy", "all clients as served now"),
         ("participant_test_accuracy", "participants after training"),
     ):
+        if f"{who}/client_mean" not in summary:
+            continue
+        rows.append((f"  {label}", "", ""))
         for mean in ("client", "example"):
             name = f"{who}/{mean}_mean"
-            if name in summary:
-                values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
-                rows.append((f"  {label}, mean per {mean}", *values))
+            values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
+            rows.append((f"    mean per {mean}", *values))
+    worst, number, rows_of_worst = worst_rows(clients)
+    rows.insert(4, (f"    worst tenth, {number} of {len(clients['client'])}", f"{worst:.4f}", ""))
     name = "new_clients/test_accuracy/client_mean"
     if f"{name}/after" in summary:
-        values = f"{summary[f'{name}/before']:.4f}, {summary[f'{name}/after']:.4f}"
-        rows.append(("  new clients before and after training", values, ""))
+        rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
+        rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
     loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
     rows.append(("training loss, all clients", "-" if loss is None else f"{loss:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
-    rows.append(
-        (
-            "megabytes down, up (all rounds)",
-            f"{summary['bytes_down'] / 1e6:.1f}, {summary['bytes_up'] / 1e6:.1f}",
-            "",
-        )
+    for way in ("down", "up"):
+        rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
+    lines = _aligned(rows, "<>>")
+    worst = _aligned(
+        [("served worst", "classes", "train", "test", "accuracy"), *rows_of_worst], "<<>>>"
     )
-    widths = [max(len(row[k]) for row in rows) for k in range(3)]
-    lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
-    rule = "-" * max(map(len, lines))
-    return "\n".join([title, rule, *lines, rule])
+    rule = "-" * max(map(len, [*lines, *worst]))
+    return "\n".join([title, rule, *lines, rule, *worst, rule])
+
+
+def _aligned(rows, sides):
+    """Returns lines of columns that are as wide as need be, flush left (<) or right (>)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -28,14 +28,17 @@ from tf_pflego.core import durable, nests
 from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
+from tf_pflego.metrics.clients import client_columns
+from tf_pflego.metrics.tensorboard import EventFiles
 from tf_pflego.places import PLACES
 from tf_pflego.training import CheckpointError, Checkpoints, DamagedError, Evaluation, Simulation
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS = "checkpoints"
+_TENSORBOARD = "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
-_FILES = (*_RESULTS, _CHECKPOINTS, _METRICS, "partition.npz", _CONFIG)
+_FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
 # Flags that earlier versions did not have, with the values that mean what these versions did.
 _ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2}
 
@@ -54,6 +57,7 @@ class RunDirectory:
         it is whole.
       resume: Whether the run goes on with the one in the directory, if there is one.
       kept: How many checkpoints stay.
+      tensorboard: Whether the metrics are also written as TensorBoard reads them.
 
     Attributes:
       path: The directory.
@@ -72,10 +76,13 @@ class RunDirectory:
         overwrite: bool = False,
         resume: bool = False,
         kept: int = 2,
+        tensorboard: bool = False,
     ):
         self.path = pathlib.Path(path).expanduser()
         self.finished = None
         self._configuration = configuration
+        self._tensorboard = tensorboard
+        self._events = None
         self._metrics = None
         self._checkpoint = None  # that the run goes on from
         self._lock = self._locked()
@@ -96,6 +103,8 @@ class RunDirectory:
 
     def close(self) -> None:
         """Frees the directory for other runs. If nothing was written, nothing is left there."""
+        if self._events is not None:
+            self._events.close()
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # What could not be written has been reported.
                 self._metrics.close()
@@ -114,6 +123,12 @@ class RunDirectory:
         Returns:
           The metrics of the rounds that are done.
         """
+        records = self._start(simulation, clients, versions)
+        if self._tensorboard:
+            self._events = EventFiles(self._work / _TENSORBOARD, records)
+        return records
+
+    def _start(self, simulation, clients, versions):
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
         _remove(self.path / ".new_run")
@@ -145,6 +160,8 @@ class RunDirectory:
             "crc32": zlib.crc32(line, self._held["crc32"]),
         }
         self._round = record["round"]
+        if self._events is not None:
+            self._events.add_round(record)
 
     def save_checkpoint(self, simulation: Simulation) -> None:
         """Writes a checkpoint, unless it is there or the metrics do not fit the simulation.
@@ -193,20 +210,9 @@ class RunDirectory:
             their own training. Their ids follow those of `data`.
         """
         durable.to_disk(self._work / _METRICS)
-        first = next(iter(evaluations.values()))
-        classes = data.classes
-        columns = {
-            "client": range(data.num_clients),
-            "train_examples": first.train_examples,
-            "test_examples": first.test_examples,
-            "num_classes": [len(own) for own in classes],
-            "classes": [" ".join(map(str, own)) for own in classes],
-        }
-        for position, (name, evaluation) in enumerate(evaluations.items()):
-            prefix = f"{name}/" if position else ""
-            accuracy = evaluation.test_hits / evaluation.test_examples
-            columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
-            columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
+        if self._events is not None:
+            self._events.close()
+        columns = client_columns(evaluations, data)
         self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
         leaves = nests.named(server_state).items()
         with durable.batch() as files:

@@ -9,13 +9,14 @@ Two limits: only first derivatives by theta are right for every model, and XLA d
 body that has a loop in it, as recurrent layers have.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
 from tf_pflego.models import cloning, graphs, normalization, pooling, rectifiers
 
@@ -26,7 +27,6 @@ _HARMLESS_STATEFUL_OPS = frozenset(
 )
 # Parts of the names of all operations that draw random numbers; many are not marked as stateful.
 _RANDOM_OPS = ("Random", "Multinomial", "TruncatedNormal", "Shuffle", "Rng")
-_HALF_PRECISION = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
 
 
 class Body:
@@ -56,7 +56,7 @@ class Body:
       ValueError: The model cannot serve as a body; the message says why, and what to do.
     """
 
-    def __init__(self, model: "tf.keras.Model", example_shape: Sequence[int] | None = None):
+    def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
         example = _example_spec(model, example_shape)
         self.example_shape, self.example_dtype = tuple(example.shape[1:]), example.dtype
         weights = model.trainable_variables
@@ -97,7 +97,7 @@ class Body:
             )
         return self._function(list(theta), examples)
 
-    def clone(self, theta: Sequence[Any]) -> "tf.keras.Model":
+    def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns a Keras model of its own that computes phi(x; theta).
 
         It is made of layers as the body's, which is left as it is.
@@ -269,7 +269,7 @@ def _check(traced, model, names):
                 "LayerNormalization or GroupNormalization."
             )
     for node in nodes:
-        definition = op_def_registry.get(node.op)  # None if it is the name of a function.
+        definition = graphs.definition_of(node.op)  # None if it is the name of a function.
         if definition and definition.is_stateful and node.op not in _HARMLESS_STATEFUL_OPS:
             raise ValueError(
                 "`body` must be a function of its weights and the examples alone; it has an "
@@ -284,7 +284,8 @@ def _check(traced, model, names):
                 "variables. Make it with `add_weight`, or keep the layer that has it as an "
                 "attribute."
             )
-    if any(_HALF_PRECISION & set(_types(node)) for node in nodes):
+    half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
+    if any(half & set(_types(node)) for node in nodes):
         raise ValueError(
             "`body` must compute in float32; some of it computes in half precision. Build it under "
             'tf.keras.mixed_precision.set_global_policy("float32").'

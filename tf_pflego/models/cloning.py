@@ -1,5 +1,7 @@
 """Copies of a Keras model with other weights, made from the configurations of its layers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ class Cloning:
       example: The tf.TensorSpec of a batch of examples.
     """
 
-    def __init__(self, model: "tf.keras.Model", example: tf.TensorSpec):
+    def __init__(self, model: tf.keras.Model, example: tf.TensorSpec):
         self._model = model
         self._example = example
         trainable = {id(weight) for weight in model.trainable_variables}
@@ -25,7 +27,7 @@ class Cloning:
             id(weight): np.array(weight) for weight in model.weights if id(weight) not in trainable
         }
 
-    def __call__(self, theta: Sequence[Any]) -> "tf.keras.Model":
+    def __call__(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns a copy with the trainable weights `theta`, in the order of the model's.
 
         Raises:

@@ -1,12 +1,17 @@
-"""Traced graphs as data: their variables become constants, and parts of them are called."""
+"""Traced graphs as data: their variables become constants, and parts of them are called.
+
+What is no part of TensorFlow's public interface is imported where it is used: at the head of the
+module it would start TensorFlow at once, for which the program waits until it needs it
+(`tf_pflego.deferred`).
+"""
+
+from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import convert_to_constants, op_def_registry
 
 # Without variables, loops and calls have no effects; TensorFlow may prune and reorder them.
 _STATELESS = {
@@ -29,12 +34,21 @@ def nodes_and_called(graph_def) -> Iterator[Any]:
             waiting += [functions.pop(name).node_def for name in called & functions.keys()]
 
 
-def freeze(traced: "tf.types.experimental.ConcreteFunction"):
+def definition_of(operation: str) -> Any:
+    """Returns the OpDef of an operation, or None if there is none of that name."""
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(operation)
+
+
+def freeze(traced: tf.types.experimental.ConcreteFunction):
     """Returns the GraphDef of a traced function, with constants in place of its variables.
 
     A constant has the name of the placeholder that had captured the variable. Function calls are
     inlined where TensorFlow can do so; loops and conditionals remain functions.
     """
+    from tensorflow.python.framework import convert_to_constants
+
     # The public `convert_variables_to_constants_v2` does this too. But then it removes from the
     # process the functions that it has replaced, which the user's model may still need.
     captured = convert_to_constants._FunctionConverterDataInEager(
@@ -91,7 +105,7 @@ def _replace_by_call(node, builders, functions):
     key = (node.op, len(data_inputs(node)), *attributes)
     if key not in functions:
         functions[key] = builders[node.op](node)
-    old_outputs = [output.name for output in op_def_registry.get(node.op).output_arg]
+    old_outputs = [output.name for output in definition_of(node.op).output_arg]
     signature = functions[key].signature
     node.op = "PartitionedCall"
     node.attr.clear()
@@ -109,6 +123,8 @@ def register_functions(graph_def) -> None:
     traced, and would forget it together with what it was traced for. Under its new name it stays
     known until the process ends.
     """
+    from tensorflow.python.eager import context
+
     suffix = f"_of_body_{next(_unique_numbers)}"
     names = {function.signature.name for function in graph_def.library.function}
     bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]

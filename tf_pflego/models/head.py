@@ -3,6 +3,8 @@
 Source: PFLEGO, section 3.1.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 

@@ -1,5 +1,7 @@
 """Gradient descent on a head over fixed features: the inner loop of PFLEGO."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
@@ -12,8 +14,8 @@ _UNROLLED_STEPS = 7
 def gradient_descent(
     objective: HeadObjective,
     head: tf.Tensor,
-    steps: "int | tf.Tensor",
-    rate: "float | tf.Tensor",
+    steps: int | tf.Tensor,
+    rate: float | tf.Tensor,
     momentum: float = 0.0,
 ) -> tf.Tensor:
     """Returns the head after `steps` full-batch gradient steps of `rate`.
@@ -33,7 +35,7 @@ def gradient_descent(
 def minimize(
     objective: HeadObjective,
     head: tf.Tensor,
-    steps: "int | tf.Tensor",
+    steps: int | tf.Tensor,
     optimizer: optimizers.Optimizer,
 ) -> tf.Tensor:
     """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
@@ -48,7 +50,7 @@ def minimize(
     return objective.narrow(_repeat(step, (wide, optimizer.init(wide)), steps)[0], head)
 
 
-def are_none(steps: "int | tf.Tensor") -> bool:
+def are_none(steps: int | tf.Tensor) -> bool:
     """Returns whether it is known, while a graph is being built, that there are no steps."""
     return not tf.is_tensor(steps) and steps == 0
 

@@ -11,6 +11,8 @@ products several times faster than in the layout of `models.head`. A head in thi
 wide.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -68,7 +70,7 @@ class HeadObjective:
         return tf.linalg.matmul(errors, head[:, :-1], transpose_a=True)
 
     def gradients(
-        self, head: tf.Tensor, features_weight: "float | tf.Tensor"
+        self, head: tf.Tensor, features_weight: float | tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the joint gradient: dl/dW [K, M + 1] and features_weight dl/dfeatures [n, M]."""
         errors = self.errors(head)

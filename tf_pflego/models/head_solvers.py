@@ -8,6 +8,8 @@ A step of each solver takes one product with the features and one with their tra
 equal `steps` cost about the same.
 """
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
@@ -25,9 +27,9 @@ _MOST_HALVINGS = 10
 def solve(
     objective: HeadObjective,
     head: tf.Tensor,
-    steps: "int | tf.Tensor",
+    steps: int | tf.Tensor,
     solver: str,
-    rate: "float | tf.Tensor",
+    rate: float | tf.Tensor,
 ) -> tf.Tensor:
     """Returns a head at which the client's loss is no larger than at `head`.
 
@@ -51,7 +53,7 @@ def solve(
 
 
 def automatic_rate(
-    objective: HeadObjective, head: tf.Tensor, solver: str, largest: "float | tf.Tensor"
+    objective: HeadObjective, head: tf.Tensor, solver: str, largest: float | tf.Tensor
 ) -> tf.Tensor:
     """Returns [] a learning rate for `solve` that nobody has to tune.
 

@@ -6,7 +6,6 @@ the participants of a round do in process.
 """
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
 from tf_pflego.models import graphs
 
@@ -78,7 +77,7 @@ def _settings(node):
 
 
 def _num_outputs(node):
-    return len(op_def_registry.get(node.op).output_arg)
+    return len(graphs.definition_of(node.op).output_arg)
 
 
 def _normalize(x, scale, offset, mean, variance, data_format, training, epsilon):

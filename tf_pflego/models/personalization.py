@@ -4,7 +4,10 @@ Both take all examples that they are given in each step. Examples that come in m
 given batch by batch, for one step each.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -14,7 +17,7 @@ from tf_pflego.core.local_training import gradient
 from tf_pflego.models.head_solvers import automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
-Rule = Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]
+Rule: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]"
 
 
 def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float = 0.0) -> Rule:

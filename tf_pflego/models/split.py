@@ -1,13 +1,16 @@
 """A Keras model split into a shared body and linear heads, as pure functions of their weights."""
 
+from __future__ import annotations
+
 import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import nests, values
+from tf_pflego.core import nests, texts, values
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import value_and_gradient
 from tf_pflego.models import head as head_lib
@@ -49,7 +52,7 @@ class SplitModel:
 
     def __init__(
         self,
-        body: "tf.keras.Model",
+        body: tf.keras.Model,
         num_classes: int,
         seed: int = 0,
         example_shape: tuple[int, ...] | None = None,
@@ -68,7 +71,15 @@ class SplitModel:
         self._block = None
         self._shares_classifier = False
 
-    def within(self, gigabytes: float, num_examples: int, num_clients: int) -> "SplitModel":
+    def __repr__(self) -> str:
+        weights = sum(int(np.prod(leaf.shape)) for leaf in self.initial_theta)
+        shape = texts.array(self.example_shape, self.example_dtype.as_numpy_dtype)
+        return (
+            f"SplitModel(body of {weights} weights from {shape} to {self.num_features} features, "
+            f"heads of up to {self.num_classes} classes)"
+        )
+
+    def within(self, gigabytes: float, num_examples: int, num_clients: int) -> SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
 
         Args:
@@ -80,7 +91,7 @@ class SplitModel:
         needed = at_once * int(num_examples) * self.activation_bytes_per_example
         return self.in_blocks() if needed > gigabytes * 2**30 else self
 
-    def in_blocks(self, block_bytes: int = _BLOCK_BYTES) -> "SplitModel":
+    def in_blocks(self, block_bytes: int = _BLOCK_BYTES) -> SplitModel:
         """Returns the same model for clients whose activations do not fit the memory.
 
         Examples pass through the body in blocks, of which nothing is kept. `loss` and its gradient
@@ -94,13 +105,13 @@ class SplitModel:
         model._block = max(1, block_bytes // self.activation_bytes_per_example)
         return model
 
-    def in_one_pass(self) -> "SplitModel":
+    def in_one_pass(self) -> SplitModel:
         """Returns the same model for examples that are few enough: not in blocks."""
         model = copy.copy(self)
         model._block = None
         return model
 
-    def with_shared_classifier(self) -> "SplitModel":
+    def with_shared_classifier(self) -> SplitModel:
         """Returns the same model for methods whose clients share one classifier.
 
         Each client then predicts among all K classes, and its loss counts them all, whether it has
@@ -123,7 +134,7 @@ class SplitModel:
         """Returns among how many classes a client with `num_classes` predicts."""
         return self.num_classes if self._shares_classifier else int(num_classes)
 
-    def keras_body(self, theta: Sequence[Any]) -> "tf.keras.Model":
+    def keras_body(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns the body with the weights `theta` as a Keras model; see `Body.clone`."""
         return self._body.clone(theta)
 

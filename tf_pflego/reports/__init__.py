@@ -114,6 +114,7 @@ def command(argv: Sequence[str], prog: str = "tf-pflego report") -> int:
         description="Writes a page about one or more runs: curves, clients, partition, cost to a "
         "target accuracy, settings. The page needs no network and no program but a browser. Runs "
         "that still go on or were interrupted are shown as far as they are.",
+        epilog="example: tf-pflego report runs/first runs/second --output=report.html",
     )
     parser.add_argument("dirs", nargs="+", metavar="DIR", help="the --output_dir of a run")
     parser.add_argument(

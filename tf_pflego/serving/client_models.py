@@ -204,4 +204,4 @@ def forget_eager_initializers():
 
 def logits_model(model: "tf.keras.Model") -> "tf.keras.Model":
     """Returns the part of a client's model, also of one that was loaded, that ends in logits."""
-    return tf.keras.Model(model.inputs, model.get_layer(LOGITS).output)
+    return tf.keras.Model(model.input, model.get_layer(LOGITS).output)

@@ -8,23 +8,28 @@
 Each file is read again and tested on its client's test examples before the export is put in place.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
 import pathlib
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import durable, leftovers, values
 from tf_pflego.serving.client_models import forget_eager_initializers
-from tf_pflego.serving.personal_model import PersonalModel
 from tf_pflego.serving.served_client import ServedClient, served_clients
 from tf_pflego.training.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from tf_pflego.serving.personal_model import PersonalModel
 
 FORMATS = ("savedmodel", "keras", "tflite")
 QUANTIZATIONS = ("none", "float16", "int8")
@@ -266,7 +271,13 @@ def _quiet():
     """Keeps what TensorFlow says while it writes a model off the terminal."""
     loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
     levels = [logger.level for logger in loggers]
-    with open(os.devnull, "wb") as nowhere, contextlib.ExitStack() as undo:
+    with (
+        open(os.devnull, "wb") as nowhere,
+        contextlib.ExitStack() as undo,
+        warnings.catch_warnings(),
+    ):
+        # TensorFlow says of its interpreter that it will be in another package.
+        warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
         for logger, level in zip(loggers, levels, strict=True):
             undo.callback(logger.setLevel, level)
             logger.setLevel(logging.ERROR)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import seeds, values
+from tf_pflego.core import seeds, texts, values
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
@@ -86,6 +86,13 @@ class NewClients:
                 "`simulation` must serve a body and a head, for new clients to learn on; "
                 f"{algorithm.name} serves {type(self._start[0]).__name__}. Choose another method."
             )
+
+    def __repr__(self) -> str:
+        rate = self._rate or AUTO
+        return (
+            f"NewClients({texts.counted(self._clients.num_clients, 'client')} of "
+            f"{self._algorithm.name}, {self._steps} steps on the {self.learns} of rate {rate})"
+        )
 
     def learnt(self) -> Iterator[ServedClient]:
         """Yields what each client is served with after it has learnt from all its examples."""

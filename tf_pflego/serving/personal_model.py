@@ -10,6 +10,8 @@ The functions are those that the run itself uses, so that an exported model pred
 the run's client does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.personalization import Rule, network_rule
 from tf_pflego.models.split import SplitModel
 
@@ -93,7 +95,7 @@ class PersonalModel(tf.Module):
 
     def _probabilities(self, examples):
         logits = self._model.predict(
-            self._weights(), copied_as_model_inputs(examples), tf.constant(self._rows)
+            self._weights(), as_model_inputs(examples), tf.constant(self._rows)
         )
         return {"probabilities": tf.nn.softmax(logits[:, : self._rows])}
 
@@ -106,7 +108,7 @@ class PersonalModel(tf.Module):
             labels = tf.identity(labels)
         count = tf.shape(labels)[0]
         client = Client(
-            examples=copied_as_model_inputs(examples),
+            examples=as_model_inputs(examples),
             labels=labels,
             num_examples=count,
             num_classes=tf.constant(self._rows),

@@ -1,8 +1,10 @@
 """A client and all that belongs to what it is served: what an export writes."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +15,9 @@ from tf_pflego.data.clients import copied_as_model_inputs
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
 from tf_pflego.serving.client_models import assemble, names_of_outputs
-from tf_pflego.serving.personal_model import PersonalModel
+
+if TYPE_CHECKING:
+    from tf_pflego.serving.personal_model import PersonalModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +46,12 @@ class ServedClient:
 
     def personal_model(self) -> PersonalModel:
         """Returns the client's model as functions with signatures."""
+        from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
+
         dtype = self.test_examples.dtype
         return PersonalModel(self.model, self.weights, self.class_names, dtype, self.rule)
 
-    def keras_model(self) -> "tf.keras.Model":
+    def keras_model(self) -> tf.keras.Model:
         """Returns the client's model as `Simulation.client_model` does."""
         return assemble(
             self.model.keras_body(self.weights.theta),

@@ -14,6 +14,8 @@ their probabilities are 0. TensorFlow alone reads all of it:
     names = np.array(about["classes"])[np.argmax(found["probabilities"], axis=1)]
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +25,7 @@ import tensorflow as tf
 
 from tf_pflego.core import durable
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
 from tf_pflego.serving.client_models import names_of_outputs
 from tf_pflego.serving.export import new_directory
@@ -53,13 +55,13 @@ class SharedBody(tf.Module):
 
         def serve(examples, head):
             weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
-            logits = model.predict(weights, copied_as_model_inputs(examples), tf.constant(rows))
+            logits = model.predict(weights, as_model_inputs(examples), tf.constant(rows))
             return {"probabilities": tf.nn.softmax(logits)}
 
         def learn(examples, head, num_classes, labels, steps, learning_rate):
             weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
             client = Client(
-                copied_as_model_inputs(examples),
+                as_model_inputs(examples),
                 labels,
                 tf.shape(labels)[0],
                 num_classes,

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import nests, seeds, settings, values
+from tf_pflego.core import nests, seeds, settings, texts, values
 from tf_pflego.core.algorithm import Algorithm, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
@@ -43,7 +43,8 @@ class Simulation:
       data: The clients' data.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine; or
-        `RayOptions` for a cluster.
+        `RayOptions` for a cluster. The default is tff where TensorFlow Federated is installed, and
+        otherwise in_process.
       seed: The seed of the run.
       max_restarts: How often one exchange is run again because the worker process of the engine tff
         was killed, stopped or silent; the weights are the same as without that.
@@ -64,7 +65,7 @@ class Simulation:
         algorithm: Algorithm,
         data: ClientData,
         participation: Participation,
-        engine: "str | engines.RayOptions" = "tff",
+        engine: "str | engines.RayOptions" = engines.DEFAULT,
         seed: int = 0,
         max_restarts: int = 3,
     ):
@@ -103,6 +104,15 @@ class Simulation:
         self.server_state = server_state
         self._spec = specs_of(server_state)
         self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
+
+    def __repr__(self) -> str:
+        drawn = self.federation.mean_clients_per_round
+        state = ", closed" if self._turns.ended else ""
+        return (
+            f"Simulation({self.algorithm.name} on {texts.counted(self.data.num_clients, 'client')} "
+            f"of {self.data.dataset}, {drawn:g} per round, engine {self._engine_name}, "
+            f"{texts.counted(self.round_number, 'round')} done{state})"
+        )
 
     def __enter__(self) -> "Simulation":
         return self
@@ -345,7 +355,8 @@ class Simulation:
 
         Args:
           num_rounds: T, the number of rounds.
-          eval_every: Each round whose number this divides is evaluated, and so are the last ten.
+          eval_every: Each round whose number this divides is evaluated, and so are round 1, for an
+            early first number, and the last ten.
           train_loss_every: The training loss is computed in each evaluated round whose number this
             divides, and in the last round.
           on_round: Called with the metrics of each round. It may read, evaluate and save the
@@ -369,7 +380,7 @@ class Simulation:
         records = []
         while self.round_number < last:
             upcoming = self.round_number + 1
-            evaluate = upcoming % eval_every == 0 or upcoming > last - LAST_ROUNDS
+            evaluate = upcoming % eval_every == 0 or upcoming == 1 or upcoming > last - LAST_ROUNDS
             records.append(
                 self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last)
             )

@@ -1,14 +1,14 @@
 """What the program does: `tf-pflego VERB --FLAG=VALUE ...`, one module for each verb.
 
-Each module has USAGE (the first lines of its help), `define_flags(flag_values)`, `flag_names()` and
+Each module has `define_flags(flag_values)`, `help_page(flag_values, columns)` and
 `run(flag_values, interruption)`. It is imported when its verb is asked for.
 `report` is `tf_pflego.reports.command`, which takes directories and starts no TensorFlow.
 """
 
 VERBS = {
-    "train": "train a method, the default",
+    "train": "train a method; the default, so that it may be left out",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
     "personalize": "let clients that never took part learn on from a run, and export them",
-    "report": "write a page about runs, or figures for a paper: tf-pflego report DIR ...",
+    "report": "write a page about runs, or figures for a paper",
     "list": "list the runs in a directory",
 }

@@ -3,15 +3,12 @@
 import dataclasses
 import functools
 
-from tf_pflego import config, console
+from tf_pflego import config, console, help_pages
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
-from tf_pflego.serving.shared_body import export_shared_body
 from tf_pflego.verbs.opened import opened
-
-USAGE = "usage: tf-pflego export --run=DIR --output_dir=DIR [--clients=3,7|all|worst:10] ..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,17 @@ class ExportOptions:
 
 
 define_flags = functools.partial(config.define_options, ExportOptions)
-flag_names = functools.partial(config.option_names, ExportOptions)
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help."""
+    return help_pages.of_options(
+        "export",
+        "--run=DIR --output_dir=DIR [--NAME=VALUE ...]",
+        ExportOptions,
+        ["--run=runs/first --clients=worst:10 --format=tflite --output_dir=models"],
+        columns,
+    )
 
 
 def run(flag_values, interruption: Interruption) -> None:
@@ -71,6 +78,8 @@ def run(flag_values, interruption: Interruption) -> None:
         )
         name = options.model or None
         if options.shared_body:
+            from tf_pflego.serving.shared_body import export_shared_body  # It starts TensorFlow.
+
             content = export_shared_body(simulation, clients, options.output_dir, name)
             console.show(f"{len(content['clients'])} clients written to {options.output_dir}")
             return

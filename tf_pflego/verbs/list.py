@@ -5,12 +5,10 @@ import functools
 import json
 import pathlib
 
-from tf_pflego import config, console
+from tf_pflego import config, console, help_pages
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
-
-USAGE = "usage: tf-pflego list [--runs=DIR]"
 
 _COLUMNS = ("run", "method", "dataset", "rounds", "accuracy")
 
@@ -28,7 +26,11 @@ class ListOptions:
 
 
 define_flags = functools.partial(config.define_options, ListOptions)
-flag_names = functools.partial(config.option_names, ListOptions)
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help."""
+    return help_pages.of_options("list", "[--runs=DIR]", ListOptions, ["--runs=runs"], columns)
 
 
 def run(flag_values, interruption: Interruption) -> None:

@@ -3,9 +3,10 @@
 import contextlib
 from collections.abc import Iterator
 
-from tf_pflego import stored_run
+from tf_pflego import console, stored_run
 from tf_pflego.core import temporary
 from tf_pflego.training import Simulation
+from tf_pflego.verbs.starting import start_tensorflow
 
 
 @contextlib.contextmanager
@@ -16,6 +17,8 @@ def opened(run: str, data_dir: str) -> Iterator[Simulation]:
       run: The run's output directory.
       data_dir: The TFDS data directory; empty for the one that the run had.
     """
+    start_tensorflow()
+    console.doing(f"loading the run in {run}")
     with (
         temporary.own_directory(),
         stored_run.load_run(run, data_dir or None) as stored,

@@ -8,15 +8,13 @@ import pathlib
 
 import numpy as np
 
-from tf_pflego import config, console, data
+from tf_pflego import config, console, data, help_pages
 from tf_pflego.core import durable, settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
 from tf_pflego.verbs.opened import opened
-
-USAGE = "usage: tf-pflego personalize --run=DIR --data=FILE.npz,... [--output_dir=DIR] ..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,17 @@ class PersonalizeOptions:
 
 
 define_flags = functools.partial(config.define_options, PersonalizeOptions)
-flag_names = functools.partial(config.option_names, PersonalizeOptions)
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help."""
+    return help_pages.of_options(
+        "personalize",
+        "--run=DIR --data=FILE.npz,... [--NAME=VALUE ...]",
+        PersonalizeOptions,
+        ["--run=runs/first --data=new_1.npz,new_2.npz --output_dir=models"],
+        columns,
+    )
 
 
 def run(flag_values, interruption: Interruption) -> None:

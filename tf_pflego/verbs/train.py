@@ -1,20 +1,22 @@
 """Trains a method, as its flags describe the run."""
 
 import pathlib
+import shlex
 import time
 
-from tf_pflego import command_line, config, console, engines, experiment
+from tf_pflego import command_line, config, console, engines, experiment, help_pages
 from tf_pflego.core import temporary
 from tf_pflego.interruption import Interruption
 from tf_pflego.metrics import result_table
-
-USAGE = (
-    "usage: tf-pflego [train] [--flagfile=run_configs/NAME.flags] [--FLAG=VALUE ...]\n"
-    "The same: python -m tf_pflego.main ..."
-)
+from tf_pflego.verbs.starting import start_tensorflow
 
 define_flags = config.define_flags
-flag_names = config.flag_names
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help, with the hyper-parameters of the method if one is named."""
+    algorithm = flag_values["algorithm"]
+    return help_pages.of_training(algorithm.value if algorithm.present else None, columns)
 
 
 def run(flag_values, interruption: Interruption) -> None:
@@ -23,18 +25,24 @@ def run(flag_values, interruption: Interruption) -> None:
     for line in unused:
         console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
+    what = f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine})"
+    start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
     engines.prepare_process(run_config.clients_per_round)
     started = time.monotonic()
     with temporary.own_directory():
-        summary = experiment.run(run_config, between_steps=interruption.check, **hyper_parameters)
+        clients = {}
+        summary = experiment.run(
+            run_config,
+            between_steps=interruption.check,
+            on_clients=clients.update,
+            **hyper_parameters,
+        )
     seconds = time.monotonic() - started
-    title = (
-        f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine}), "
-        f"{summary['round']} rounds, {seconds:.0f} s"
-    )
-    console.show(result_table(summary, title))
+    title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
+    console.show(result_table(summary, title, clients))
     if run_config.output_dir:
-        console.show(f"written to {run_config.output_dir}")
+        console.show(f"written to {run_config.output_dir}; a page about it:")
+        console.show(f"tf-pflego report {shlex.quote(run_config.output_dir)}")
 
 
 def _hint(output_dir):

@@ -1,0 +1,315 @@
+"""The pages of the documentation show what really happens, and lead to what there is."""
+
+import functools
+import http.server
+import importlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+
+import method_pages
+import pytest
+from absl import flags
+
+import tf_pflego
+from tests import pages
+from tf_pflego import algorithms, command_line, models, verbs
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation
+
+ROOT = pathlib.Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+WITH_CODE = [path for path in PAGES if "```python" in path.read_text(encoding="utf-8")]
+PROGRAM = re.compile(r"^(?:tf-pflego|python -m tf_pflego\.main) (.*)$", re.MULTILINE)
+
+
+def name_of(path):
+    return str(path.relative_to(DOCS))
+
+
+def texts():
+    return {path: path.read_text(encoding="utf-8") for path in PAGES}
+
+
+# What the code of a page leaves behind.
+WRITTEN = {
+    "serving.md": ("models", "phone/client_3.tflite", "shared", "client_3.learnt"),
+    "start.md": ("client_3.keras", "runs/own.html"),
+}
+
+
+@pytest.mark.parametrize("path", WITH_CODE, ids=name_of)
+def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
+    pages.check(path, tmp_path, TFDS_DATA_DIR=digits_dir)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert set(WRITTEN.get(name_of(path), ())) <= found
+
+
+def test_what_a_block_prints_is_compared():
+    page = "```python\nprint('a', 0.50)\n```\n\n```text\na 0.52\n```\n"
+    assert pages.promised(page) == ["a 0.52\n"]
+    pages.assert_like("a 0.50\n", "a 0.52\n")
+    for other in ("a 0.60\n", "b 0.52\n"):
+        with pytest.raises(AssertionError):
+            pages.assert_like(other, "a 0.52\n")
+
+
+def test_commands_of_pages_have_flags_that_exist():
+    found = 0
+    for path, text in texts().items():
+        for block in pages.blocks(text):
+            for command in PROGRAM.findall(block.text if block.language != "python" else ""):
+                refuse_bad_command(command, f"{name_of(path)}: {command}")
+                found += 1
+    assert found >= 5
+    with pytest.raises(AssertionError):
+        refuse_bad_command("--num_rouns=3", "")
+
+
+def refuse_bad_command(command, where):
+    """Asserts that the program would take a command line: its verb, flags and their values."""
+    words = command.split()
+    verb = words.pop(0) if not words[0].startswith("-") else "train"
+    assert verb in verbs.VERBS, where
+    if verb == "report":
+        assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
+        return
+    chosen = importlib.import_module(f"tf_pflego.verbs.{verb}")
+    flag_values = flags.FlagValues()
+    chosen.define_flags(flag_values=flag_values)
+    words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
+    try:
+        command_line.parse(flag_values, words)
+    except command_line.CommandLineError as error:
+        raise AssertionError(f"{where}: {error}") from error
+
+
+def test_flags_that_pages_name_exist():
+    known = {"help", "version", "no-deps", "require-hashes", "flagfile"}
+    for verb in set(verbs.VERBS) - {"report"}:
+        known |= set(importlib.import_module(f"tf_pflego.verbs.{verb}").flag_names())
+    for tool in [*(ROOT / "tools").glob("*.py"), ROOT / "tf_pflego" / "reports" / "__init__.py"]:
+        known |= set(re.findall(r'"--([\w-]+)"', tool.read_text(encoding="utf-8")))
+    for path, text in texts().items():
+        for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", text):
+            assert flag in known or flag.removeprefix("no") in known, f"{name_of(path)}: --{flag}"
+
+
+def test_numbers_are_those_of_the_result_files():
+    """A row `| ... | `key` | value |` below a comment that names the file."""
+    compared = 0
+    for path, text in texts().items():
+        for file, table in re.findall(
+            r"<!-- \w+: a test holds this table against (\S+) -->\n((?:\|.*\n)+)", text
+        ):
+            report = json.loads((ROOT / file).read_text(encoding="utf-8"))
+            for key, shown in re.findall(r"\| `([\w/]+)` \| ([\d.]+) \|$", table, re.MULTILINE):
+                digits = len(shown.partition(".")[2])
+                found = round(value_of(report, key), digits)
+                assert float(shown) == found, f"{name_of(path)}: {key} is {found}"
+                compared += 1
+    assert compared > 20
+
+
+def value_of(report, key):
+    """Returns the number of a key, or of a part of what a key has: KEY/PART."""
+    if key in report:
+        return report[key]
+    whole, _, part = key.rpartition("/")
+    return report[whole][part]
+
+
+@functools.cache
+def anchors_of(path):
+    """Returns the anchors of the headings of a page, as forges and the site name them."""
+    text = path.read_text(encoding="utf-8")
+    for block in pages.blocks(text):
+        text = text.replace(block.text, "")
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"[^\w\s-]", "", heading).strip().lower()
+        found.add(re.sub(r"\s", "-", plain))
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_of_a_page_lead_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    for block in pages.blocks(text):
+        text = text.replace(block.text, "")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+def test_each_public_name_has_its_entry():
+    entries = []
+    for path in (DOCS / "reference").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        entries += re.findall(r"^## (\w+)\n\n::: tf_pflego\.\1$", text, re.MULTILINE)
+    assert sorted(entries) == sorted(set(tf_pflego.__all__) - {"__version__"})
+    index = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(\w+)`", index)) >= set(entries)
+
+
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_the_page_of_a_method_is_made_from_its_module(name):
+    path = ROOT / "tf_pflego" / "algorithms" / f"{name}.py"
+    method = method_pages.parse(method_pages.docstring_of(path))
+    overview = method_pages.overview_of(DOCS / "methods.md", name)
+    page = method_pages.markdown(
+        name,
+        method,
+        algorithms.REGISTRY[name][0],
+        overview,
+        method_pages.measured(name, ROOT),
+        "source",
+    )
+    told = re.sub(r"\W", "", method_pages.docstring_of(path).split("\n")[0].partition(": ")[2])
+    assert told[1:10] in re.sub(r"\W", "", page)
+    for field in algorithms.REGISTRY[name][0].__dataclass_fields__:
+        assert f"| `{field}` |" in page
+    # Nothing plain is left of formulas.
+    for plain in ("theta", "<-", "alpha_", "sum_", "grad ", "||"):
+        assert plain not in re.sub(r"`[^`]*`|\n\|.*", "", page), plain
+
+
+@pytest.mark.parametrize(
+    ("plain", "shown"),
+    [
+        (
+            "W_i <- W_i - rho g_W",
+            "<i>W</i><sub>i</sub> ← <i>W</i><sub>i</sub> − ρ <i>g</i><sub>W</sub>",
+        ),
+        ("g~ + ||theta_t||^2", "<i>g</i>\u0303 + ‖θ<sub>t</sub>‖²"),
+        ("<g-, theta_i>", "⟨<i>g</i>\u0304, θ<sub>i</sub>⟩"),
+        ("N_i-weighted", "<i>N</i><sub>i</sub>-weighted"),
+        ("a sum of a client's `theta_i`", "a sum of a client's `theta_i`"),
+        ("where batch_size is 0", "where `batch_size` is 0"),
+        ("[K, M + 1]", r"\[<i>K</i>, <i>M</i> + 1\]"),
+    ],
+)
+def test_formulas(plain, shown):
+    assert method_pages.formula(plain) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("No title\n\nText.", "must begin with one line, TITLE: LEAD"),
+        ("T: lead.\n\nText.", "must say what the method is, and its differences"),
+        ("T: lead.\n\nText.\n\n  indented", "must not be indented"),
+        ("T: lead.\n\nText.\n\nA round:\n  2. Step", "must be numbered from 1"),
+    ],
+)
+def test_a_docstring_in_another_form_is_refused(text, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        method_pages.parse(text)
+
+
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
+    """The model is large beside the scalars that some methods move too."""
+    model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_classes=3)
+    method = algorithms.build(name, model)
+    simulation = Simulation(method, tiny_clients, Participation(3, 2), "in_process", seed=1)
+    for _ in range(2):  # The second round is the first with others' gradients or models.
+        record = simulation.run_round()
+    body = sum(w.size for w in model.initial_theta)
+    sizes = [body, body + 3 * 1001]  # without and with the head
+    row = method_pages.overview_of(DOCS / "methods.md", name)["down / up, in models"]
+    for key, said in zip(("bytes_down", "bytes_up"), row.split(" / "), strict=True):
+        moved = record[key] / (4 * record["participants"])
+        if said == "< 1":
+            assert 0 < moved < body
+        elif said.startswith("up to"):
+            assert 0 < moved <= int(said.split()[-1]) * sizes[1]
+        else:
+            assert min(abs(moved - int(said) * size) for size in sizes) < 0.01 * body, key
+
+
+def test_readme_and_the_page_of_methods_count_the_same_models():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(\w+)` \|.*\| (\S[^|]* / [^|]*\S) \|$", readme, re.MULTILINE)
+    for name, moved in shown:
+        overview = method_pages.overview_of(DOCS / "methods.md", name)
+        assert overview["down / up, in models"] == moved, name
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    pytest.importorskip("mkdocstrings", reason="needs the extra docs")
+    directory = tmp_path_factory.mktemp("site")
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(directory)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+    return directory
+
+
+def test_the_site_has_every_page_and_needs_no_other_host(site):
+    built = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    expected = {name_of(path).replace(".md", ".html") for path in PAGES}
+    expected |= {f"methods/{name}.html" for name in algorithms.REGISTRY}
+    assert expected <= built
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=["']?https?:"""
+    )
+    for path in site.rglob("*.html"):
+        assert not fetched.search(path.read_text(encoding="utf-8")), path
+    for path in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?https?:", path.read_text("utf-8")), path
+
+
+def test_the_site_in_a_browser(site):
+    """Nothing is asked of other hosts, no script fails, and no page is wider than the screen."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no browser is installed")
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        sync_api.sync_playwright() as playwright,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}/"
+        browser = playwright.chromium.launch(executable_path=chromium)
+        for width in (360, 1600):
+            page = browser.new_context(viewport={"width": width, "height": 800}).new_page()
+            seen = []
+            page.on("request", lambda request, seen=seen: seen.append(request.url))
+            page.on("pageerror", lambda error, seen=seen: seen.append(str(error)))
+            for name in ("index", "methods/pgfed", "reference/simulation", "results", "faq"):
+                page.goto(f"{here}{name}.html", wait_until="networkidle")
+                size = "document.documentElement.scrollWidth"
+                assert page.evaluate(size) <= width, (name, width)
+                broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+                assert page.evaluate(broken) == 0, name
+            assert [one for one in seen if not one.startswith((here, "data:"))] == []
+        browser.close()
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and says nothing of it."""
+
+    def log_message(self, *unused):
+        pass

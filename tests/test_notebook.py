@@ -1,0 +1,140 @@
+"""The notebook runs as a whole on either line, and prints what it is stored with."""
+
+import copy
+import html
+import os
+import pathlib
+import re
+import tempfile
+
+import execute_notebook
+import nbformat
+import psutil
+import pytest
+
+import tf_pflego as pfl
+
+STORED = nbformat.read(execute_notebook.NOTEBOOK, as_version=4)
+CODE = [number for number, cell in enumerate(STORED.cells) if cell.cell_type == "code"]
+DECIMALS = re.compile(r"\d+\.\d+")
+# Lines, engines and machines add up in another order, and one image of one client, of which some
+# have 17, may be told otherwise; losses are larger.
+TOLERANCE = 0.03
+LARGEST_BYTES = 2**20
+MOST_LINES = 25
+
+
+def tags(number):
+    return STORED.cells[number].metadata.get("tags", ())
+
+
+def texts(cell, name):
+    """Returns what a cell printed to stdout or stderr."""
+    return "".join(
+        output.text
+        for output in cell.outputs
+        if (output.output_type, output.get("name")) == ("stream", name)
+    )
+
+
+def kinds(cell):
+    """Returns of what kind a cell's other outputs are, such as pictures."""
+    return [sorted(output.data) for output in cell.outputs if output.output_type != "stream"]
+
+
+def processes_with(variable):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if variable in process.environ() and process.pid != os.getpid():
+                found.append(process.cmdline())
+        except psutil.Error:  # It has ended, or is another user's.
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def executed():
+    """The notebook with its outputs, the names of the files that it wrote, and what was left."""
+    notebook = copy.deepcopy(STORED)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    mark = "TF_PFLEGO_TEST_OF_THE_NOTEBOOK"
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as top:
+        work, temporary, home = (pathlib.Path(top) / name for name in ("work", "tmp", "home"))
+        for directory in (work, temporary, home):
+            directory.mkdir()
+        patch.setenv(mark, "1")
+        patch.setenv("HOME", str(home))
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        execute_notebook.execute(notebook, work)
+        files = {str(path.relative_to(work)) for path in work.rglob("*")}
+        left = [path.name for path in temporary.iterdir()]
+        left += [name for name in (".ipython", ".jupyter", ".local") if (home / name).exists()]
+        left += processes_with(mark)
+    return notebook, files, left
+
+
+def test_it_writes_runs_and_models_and_leaves_nothing_else(executed):
+    _, files, left = executed
+    expected = ("pflego", "fedper")
+    assert {f"runs/{name}/summary.json" for name in expected} <= files
+    models = ("keras/client_3.keras", "phone/client_3.tflite", "server/client_3/saved_model.pb")
+    assert {f"models/{name}" for name in models} <= files
+    assert {name.split("/")[0].split(".")[0] for name in files} == {
+        "runs", "figures", "report", "models", "client_3",
+    }  # fmt: skip
+    assert not left
+
+
+def test_it_uses_the_engine_of_its_line(executed):
+    pytest.importorskip("tensorflow_federated")
+    assert "engine tff" in texts(executed[0].cells[CODE[0]], "stdout")
+
+
+@pytest.mark.parametrize("number", CODE)
+def test_a_cell_prints_and_draws_what_is_stored(number, executed):
+    stored, found = STORED.cells[number], executed[0].cells[number]
+    if "not_stored" in tags(number):
+        assert not stored.outputs
+        (output,) = found.outputs
+        page = html.unescape(output.data["text/html"])
+        assert "<iframe" in page and "<title" in page and "runs/fedper" in page
+        return
+    assert kinds(found) == kinds(stored)
+    if "of_the_machine" in tags(number):
+        assert texts(found, "stdout").count("\n") == texts(stored, "stdout").count("\n") > 0
+        return
+    for one in (stored, found):
+        # Nothing but the bar of a run, and no warning.
+        assert re.fullmatch(r"(round 30/30 \|.*\n)?", texts(one, "stderr"))
+    expected, got = (texts(one, "stdout") for one in (stored, found))
+    assert DECIMALS.sub("", got) == DECIMALS.sub("", expected)
+    expected, got = ([float(text) for text in DECIMALS.findall(one)] for one in (expected, got))
+    assert got == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_what_is_essential_is_short():
+    """From own data to a file for a phone."""
+    lines = [
+        line
+        for number in CODE
+        if "essential" in tags(number)
+        for line in STORED.cells[number].source.splitlines()
+    ]
+    code = "\n".join(lines)
+    steps = ("from_arrays(", "SplitModel(", "pfl.run(", ".predict(", "export_clients(")
+    assert all(step in code for step in steps)
+    assert len([line for line in lines if line.strip()]) <= MOST_LINES
+
+
+def test_it_is_small_and_its_links_lead_somewhere():
+    path = execute_notebook.NOTEBOOK
+    assert path.stat().st_size < LARGEST_BYTES
+    prose = "".join(cell.source for cell in STORED.cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\(([^)#]+)", prose)
+    assert links
+    assert all((path.parent / link).is_file() for link in links)
+    assert all(hasattr(pfl, name) for name in re.findall(r"`pfl\.(\w+)", prose))

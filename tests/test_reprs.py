@@ -1,0 +1,96 @@
+"""What a notebook cell shows of an object: a line that says what it is, and no arrays."""
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+
+
+@pytest.fixture(scope="module")
+def objects(digits_dir, tmp_path_factory):
+    output = tmp_path_factory.mktemp("reprs") / "run"
+    digits = pfl.load_dataset("digits", digits_dir)
+    partition = pfl.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
+    clients = pfl.federate(digits, partition)
+    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_classes=2)
+    config = pfl.RunConfig(
+        num_rounds=2, engine="in_process", output_dir=output, clients_per_round=4, num_clients=20
+    )
+    summary = pfl.run(config, clients=clients, local_steps=2)
+    ditto = pfl.build_algorithm("ditto", model)
+    pflego = pfl.build_algorithm("pflego", model)
+    rng = np.random.default_rng(0)
+    new = [(rng.integers(0, 255, (6, 8, 8, 1)).astype(np.uint8), np.arange(6) % 2)]
+    new = pfl.from_arrays(new, new)
+    with pfl.Simulation(
+        pflego, clients, pfl.Participation(20, 10), engine="in_process"
+    ) as simulation:
+        simulation.run(1)
+        running = repr(simulation)
+        new_clients = repr(pfl.NewClients(simulation, new, steps=5))
+    with pfl.load_run(output, clients=clients) as stored:
+        stored_run = repr(stored)
+    return [
+        (
+            digits,
+            "Dataset(digits, 1438 training and 359 test examples, uint8 [8, 8, 1], 10 classes)",
+        ),
+        (digits.train, "Examples(1438 examples, uint8 [8, 8, 1])"),
+        (
+            partition,
+            (
+                "Partition(20 clients, 1438 training and 359 test examples; per client 52 to 112 "
+                "and 11 to 28, of 2 classes)"
+            ),
+        ),
+        (
+            clients,
+            (
+                "ClientData(20 clients of digits, 1438 training and 359 test examples, "
+                "uint8 [8, 8, 1], 2 classes per client, local labels)"
+            ),
+        ),
+        (clients.test, "ClientSplit(359 examples of 20 clients, uint8 [8, 8, 1])"),
+        (
+            model,
+            (
+                "SplitModel(body of 13000 weights from float32 [8, 8, 1] to 200 features, heads of "
+                "up to 2 classes)"
+            ),
+        ),
+        (pflego, "Algorithm(pflego, 1 exchange per round, serves personalized)"),
+        (ditto, "Algorithm(ditto, 1 exchange per round, serves personalized or generic)"),
+        (pfl.Participation(20, 10), "Participation(num_clients=20, clients_per_round=10)"),
+        (
+            simulation,
+            (
+                "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
+                "1 round done, closed)"
+            ),
+        ),
+        (
+            running,
+            (
+                "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
+                "1 round done)"
+            ),
+        ),
+        (new_clients, "NewClients(1 client of pflego, 5 steps on the head of rate auto)"),
+        (
+            stored_run,
+            (
+                f"StoredRun({output}: pflego on digits, 2 rounds, ended with accuracy "
+                f"{summary['test_accuracy/client_mean']:.4f})"
+            ),
+        ),
+    ]
+
+
+def test_each_object_says_what_it_is(objects):
+    for one, expected in objects:
+        assert (one if isinstance(one, str) else repr(one)) == expected
+
+
+def test_what_is_given_of_a_participation_makes_it_again():
+    one = pfl.Participation(20, 10, "range", (3, 5), 0.1)
+    assert eval(repr(one), {"Participation": pfl.Participation}) == one

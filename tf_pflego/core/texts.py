@@ -1,0 +1,21 @@
+"""How the representations of objects, as a notebook shows them, name what they have."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Returns `3` or `3 to 7`: the least and the largest of some numbers."""
+    least, most = int(np.min(numbers)), int(np.max(numbers))
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def array(shape: Sequence[int], dtype: np.dtype) -> str:
+    """Returns such as `uint8 [28, 28, 1]`."""
+    return f"{np.dtype(dtype).name} {list(shape)}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Returns such as `1 client` or `3 clients`."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -1,0 +1,72 @@
+"""The clients at the end of a run: the columns of clients.csv, and those that fare worst."""
+
+import csv
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_pflego.data.clients import ClientData
+from tf_pflego.training.evaluation import Evaluation
+
+_SHOWN = 5
+_MOST_CLASSES_WIDTH = 16
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
+    """Returns the columns of clients.csv, one row per client.
+
+    Args:
+      evaluations: What `Simulation.evaluate_all` returns; without a training loss, the columns have
+        none.
+      data: The clients' data.
+    """
+    first = next(iter(evaluations.values()))
+    classes = data.classes
+    columns = {
+        "client": range(data.num_clients),
+        "train_examples": first.train_examples,
+        "test_examples": first.test_examples,
+        "num_classes": [len(own) for own in classes],
+        "classes": [" ".join(map(str, own)) for own in classes],
+    }
+    for position, (name, evaluation) in enumerate(evaluations.items()):
+        prefix = f"{name}/" if position else ""
+        accuracy = evaluation.test_hits / evaluation.test_examples
+        if evaluation.train_loss is not None:
+            columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
+        columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
+    return columns
+
+
+def read_client_columns(path: pathlib.Path) -> Columns:
+    """Returns the columns of a clients.csv, as text."""
+    with open(path, encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return dict(zip(header, zip(*rows, strict=True), strict=True))
+
+
+def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
+    """Returns how the clients fare that are served worst, by their test accuracy.
+
+    Args:
+      columns: Those of clients.csv.
+
+    Returns:
+      The mean accuracy of the worst tenth of the clients, how many these are, and for each of the
+      worst five, the worst first, what it is called, its classes, numbers of training and test
+      examples, and accuracy.
+    """
+    accuracy = [float(share) for share in columns["test_accuracy"]]
+    order = sorted(range(len(accuracy)), key=accuracy.__getitem__)
+    tenth = order[: -(-len(order) // 10)]
+    mean = sum(accuracy[client] for client in tenth) / len(tenth)
+    rows = []
+    for client in order[:_SHOWN]:
+        classes = columns["classes"][client]
+        if len(classes) > _MOST_CLASSES_WIDTH:
+            classes = f"{columns['num_classes'][client]} classes"
+        sizes = (str(columns[f"{split}_examples"][client]) for split in ("train", "test"))
+        rows.append((f"  client {client}", classes, *sizes, f"{accuracy[client]:.4f}"))
+    return mean, len(tenth), rows

@@ -1,0 +1,202 @@
+"""What the documentation site needs beside MkDocs; `mkdocs.yml` names this file as a hook.
+
+The pages of `docs/` are read in two places: as files of the repository, and on the site. They link
+to files of the repository by paths such as `../SECURITY.md` or `../tf_pflego/core/algorithm.py`,
+which is right for the first. For the site,
+
+* a Markdown file that a page links to becomes a page of the site, and so do its own links,
+* the source of a method becomes the page that `method_pages` makes of it,
+* any other source becomes a page that shows it, and
+* images, tables and other data are copied.
+
+All of them are in the folder `repository` of the site. A link to what does not exist ends the
+build. The overview in `docs/methods.md` has one row per method, which the method's page takes over.
+
+Below a heading `## NAME`, a line `::: tf_pflego.NAME` is the entry of a public name of the API. The
+entry has a heading of its own, with the signature, in the place of that one.
+"""
+
+import os
+import pathlib
+import posixpath
+import re
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads these at its import.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # It says on standard error that they are on.
+
+import method_pages
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+from tf_pflego.algorithms import REGISTRY
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = "repository"
+_HOME_PAGE = "README.md"
+
+_LINK = re.compile(r"(?<!\\)(\]\()([^)\s]+)(\))")
+_FENCE = re.compile(r"^(```+).*?^\1\s*$", re.DOTALL | re.MULTILINE)
+_ENTRY = re.compile(r"^## (\w+)\n\n::: tf_pflego\.\1$", re.MULTILINE)
+_ENTRY_ON_SITE = r"""<a id="{anchor}"></a>
+
+::: tf_pflego.{name}
+    options:
+      heading_level: 2
+      show_root_heading: true
+      show_root_toc_entry: true
+"""
+_PICTURE = re.compile(
+    r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*'
+    r'<img[^>]*alt="(?P<alt>[^"]*)"[^>]*src="(?P<light>[^"]+)"[^>]*>\s*</picture>',
+    re.DOTALL,
+)
+_NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+_LANGUAGES = {
+    ".py": "python",
+    ".flags": "text",
+    ".txt": "text",
+    ".toml": "toml",
+    ".cff": "yaml",
+    ".yml": "yaml",
+    ".csv": None,
+    "": "text",
+}
+
+
+def on_config(config):
+    """Adds the pages of the methods to the navigation, below the overview."""
+    for section in config.nav:
+        ((title, pages),) = section.items()
+        if title == "Methods":
+            pages += [_method_page(name) for name in REGISTRY]
+    return config
+
+
+def on_files(files, *, config):
+    """Adds what the pages link to, and what that links to."""
+    for name in REGISTRY:
+        files.append(File.generated(config, _method_page(name), content=_method(name)))
+    waiting = [file for file in files if file.src_uri.endswith(".md")]
+    while waiting:
+        file = waiting.pop()
+        for target in _linked(file.content_string, _repository_path(file.src_uri)):
+            uri = _site_uri(target, file.src_uri)
+            if files.get_file_from_path(uri) is None and uri.startswith(f"{FOLDER}/"):
+                files.append(_added(config, target, uri))
+                if target.endswith(".md"):
+                    waiting.append(files.get_file_from_path(uri))
+    return files
+
+
+def on_page_markdown(markdown, *, page, config, files):
+    """Turns links to files of the repository into links of the site."""
+    uri = page.file.src_uri
+    here = _repository_path(uri)
+
+    def rewritten(match):
+        target, anchor = _target(match[2], here)
+        if target is None:
+            return match[0]
+        path = posixpath.relpath(_site_uri(target, uri), posixpath.dirname(uri) or ".")
+        return f"{match[1]}{path}{anchor}{match[3]}"
+
+    markdown = _outside_code(markdown, lambda text: _LINK.sub(rewritten, text))
+    markdown = _PICTURE.sub(_pair_of_images, markdown)
+    return _ENTRY.sub(_entry, markdown)
+
+
+def _outside_code(markdown, change):
+    """Returns Markdown in which what is not in a fenced block has been changed."""
+    pieces, end = [], 0
+    for fence in _FENCE.finditer(markdown):
+        pieces += [change(markdown[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*pieces, change(markdown[end:])])
+
+
+def _repository_path(uri):
+    """Returns the path in the repository of what is a file of the site."""
+    if uri.startswith(f"{FOLDER}/"):
+        path = uri.removeprefix(f"{FOLDER}/")
+        return path if (ROOT / path).exists() else path.removesuffix(".md")
+    return f"docs/{uri}"
+
+
+def _site_uri(target, page):
+    """Returns the path on the site of a file of the repository."""
+    if target == _HOME_PAGE:
+        return "index.md"
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    path = pathlib.PurePosixPath(target)
+    name = path.stem
+    # The page of a method links to its source; everybody else to the page.
+    if str(path.parent) == "tf_pflego/algorithms" and name in REGISTRY:
+        if page != _method_page(name):
+            return _method_page(name)
+    shown = _LANGUAGES.get(path.suffix) is not None
+    return f"{FOLDER}/{target}{'.md' if shown else ''}"
+
+
+def _linked(markdown, here):
+    """Yields the paths in the repository that a page links to."""
+    for match in _LINK.finditer(_FENCE.sub("", markdown)):
+        target, _ = _target(match[2], here)
+        if target is not None:
+            yield target
+
+
+def _target(link, here):
+    """Returns the path in the repository that a link leads to, and its anchor.
+
+    The path is None for other addresses, and for anchors in the page itself.
+    """
+    if re.match(r"[a-z][a-z0-9+.-]*:", link) or link.startswith("#"):
+        return None, ""
+    path, hash_sign, anchor = link.partition("#")
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
+    if not target.startswith("docs/methods/") and not (ROOT / target).is_file():
+        raise PluginError(f"{here} links to {link}, which is no file of the repository")
+    return target, f"{hash_sign}{anchor}"
+
+
+def _added(config, target, uri):
+    """Returns the file of the site for one of the repository."""
+    source = ROOT / target
+    language = _LANGUAGES.get(source.suffix)
+    if source.suffix == ".md":
+        return File.generated(config, uri, content=source.read_text(encoding="utf-8"))
+    if language is None:
+        return File.generated(config, uri, abs_src_path=str(source))
+    text = source.read_text(encoding="utf-8").rstrip()
+    content = f"{_NOT_SEARCHED}# {target}\n\n````{language}\n{text}\n````\n"
+    return File.generated(config, uri, content=content)
+
+
+def _method_page(name):
+    return f"methods/{name}.md"
+
+
+def _method(name):
+    path = ROOT / "tf_pflego" / "algorithms" / f"{name}.py"
+    overview = method_pages.overview_of(ROOT / "docs" / "methods.md", name)
+    return method_pages.markdown(
+        name,
+        method_pages.parse(method_pages.docstring_of(path)),
+        REGISTRY[name][0],
+        overview,
+        method_pages.measured(name, ROOT),
+        f"../../tf_pflego/algorithms/{name}.py",
+        tuple(REGISTRY),
+    )
+
+
+def _pair_of_images(match):
+    return (
+        f"![{match['alt']}]({match['light']}#only-light)\n"
+        f"![{match['alt']}]({match['dark']}#only-dark)"
+    )
+
+
+def _entry(match):
+    return _ENTRY_ON_SITE.format(name=match[1], anchor=match[1].lower())
