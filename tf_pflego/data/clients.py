@@ -60,7 +60,7 @@ class ClientSplit:
 class Origin(NamedTuple):
     """Where data come from: other processes load them there instead of being sent them."""
 
-    load: Callable[[], "ClientData"]
+    load: Callable[[], ClientData]
     clients: np.ndarray  # [I] int64, which of the clients that `load` returns these are
 
 
@@ -106,7 +106,7 @@ class ClientData:
     class_names: tuple[str, ...] | None = None
     identities: np.ndarray | None = None
     all_examples: int | None = None
-    origin: "Origin | None" = dataclasses.field(default=None, repr=False, compare=False)
+    origin: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
@@ -208,7 +208,7 @@ class ClientData:
         """Returns the other clients in their order; they keep their identities."""
         return self._only(np.setdiff1d(np.arange(self.num_clients), client_ids))
 
-    def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> "ClientData":
+    def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
         """Returns some clients of this federation, with the weights alpha_i that they have in it.
 
         Args:

@@ -13,7 +13,6 @@ machine is lost takes its clients' states with it; `ShardLostError` says so, and
 from a checkpoint, with a new process in the place of the lost one.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -99,7 +98,9 @@ class RayEngine:
             own = Cohort(
                 cohort.ids[rows] // self.num_shards,
                 cohort.seeds[rows],
-                tf.nest.map_structure(lambda leaf, rows=rows: np.asarray(leaf)[rows], cohort.messages),
+                tf.nest.map_structure(
+                    lambda leaf, rows=rows: np.asarray(leaf)[rows], cohort.messages
+                ),
             )
             start = state if new[rows].any() else None
             arguments = (self._key, position, sent, own, start, round_, evaluate)
@@ -194,9 +195,7 @@ class RayEngine:
         """Lets all shards forget all states, after those that were lost have been replaced."""
         self._cluster.mark_lost()
         self._cluster.replace_lost()
-        calls = [
-            self._cluster.call(shard, "forget", self._key) for shard in range(self.num_shards)
-        ]
+        calls = [self._cluster.call(shard, "forget", self._key) for shard in range(self.num_shards)]
         self._cluster.wait(calls)
 
     def _rows_by_shard(self, ids):

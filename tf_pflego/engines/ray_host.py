@@ -7,7 +7,7 @@ clients by their numbers in the shard.
 import os
 import time
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
