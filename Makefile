@@ -1,4 +1,4 @@
-# make quickstart | test | test-current | types | lint | check | benchmark | clean
+# make quickstart | test | test-current | types | lint | docs | check | benchmark | clean
 # Two environments are made by the first target that needs them. .venv has TensorFlow Federated and
 # the TensorFlow that it pins, on Python 3.10 or 3.11; .venv-current has the current TensorFlow.
 # To choose other Pythons: make PYTHON=python3.10 PYTHON_CURRENT=python3.12 ...
@@ -20,7 +20,7 @@ INSTALLED_CURRENT := $(VENV_CURRENT)/.installed
 QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
 PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart test test-current types lint check benchmark clean
+.PHONY: quickstart test test-current types lint docs check benchmark clean
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
@@ -37,6 +37,10 @@ types: $(INSTALLED_CURRENT)
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+docs: $(INSTALLED_CURRENT)
+	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict --quiet
+	@echo "written to site/index.html"
 
 check: lint types test test-current quickstart
 

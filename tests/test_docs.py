@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 WITH_CODE = [path for path in PAGES if "```python" in path.read_text(encoding="utf-8")]
+same_on_both_lines = pytest.mark.same_on_both_lines
 PROGRAM = re.compile(r"^(?:tf-pflego|python -m tf_pflego\.main) (.*)$", re.MULTILINE)
 
 
@@ -51,6 +52,7 @@ def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
     assert set(WRITTEN.get(name_of(path), ())) <= found
 
 
+@same_on_both_lines
 def test_what_a_block_prints_is_compared():
     page = "```python\nprint('a', 0.50)\n```\n\n```text\na 0.52\n```\n"
     assert pages.promised(page) == ["a 0.52\n"]
@@ -60,6 +62,7 @@ def test_what_a_block_prints_is_compared():
             pages.assert_like(other, "a 0.52\n")
 
 
+@same_on_both_lines
 def test_commands_of_pages_have_flags_that_exist():
     found = 0
     for path, text in texts().items():
@@ -90,6 +93,7 @@ def refuse_bad_command(command, where):
         raise AssertionError(f"{where}: {error}") from error
 
 
+@same_on_both_lines
 def test_flags_that_pages_name_exist():
     known = {"help", "version", "no-deps", "require-hashes", "flagfile"}
     for verb in set(verbs.VERBS) - {"report"}:
@@ -101,6 +105,7 @@ def test_flags_that_pages_name_exist():
             assert flag in known or flag.removeprefix("no") in known, f"{name_of(path)}: --{flag}"
 
 
+@same_on_both_lines
 def test_numbers_are_those_of_the_result_files():
     """A row `| ... | `key` | value |` below a comment that names the file."""
     compared = 0
@@ -138,6 +143,7 @@ def anchors_of(path):
     return found
 
 
+@same_on_both_lines
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_of_a_page_lead_somewhere(path):
     text = path.read_text(encoding="utf-8")
@@ -152,6 +158,7 @@ def test_links_of_a_page_lead_somewhere(path):
         assert not anchor or anchor in anchors_of(target), link
 
 
+@same_on_both_lines
 def test_each_public_name_has_its_entry():
     entries = []
     for path in (DOCS / "reference").glob("*.md"):
@@ -162,6 +169,7 @@ def test_each_public_name_has_its_entry():
     assert set(re.findall(r"`(\w+)`", index)) >= set(entries)
 
 
+@same_on_both_lines
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_the_page_of_a_method_is_made_from_its_module(name):
     path = ROOT / "tf_pflego" / "algorithms" / f"{name}.py"
@@ -184,6 +192,7 @@ def test_the_page_of_a_method_is_made_from_its_module(name):
         assert plain not in re.sub(r"`[^`]*`|\n\|.*", "", page), plain
 
 
+@same_on_both_lines
 @pytest.mark.parametrize(
     ("plain", "shown"),
     [
@@ -203,6 +212,7 @@ def test_formulas(plain, shown):
     assert method_pages.formula(plain) == shown
 
 
+@same_on_both_lines
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -217,6 +227,7 @@ def test_a_docstring_in_another_form_is_refused(text, wrong):
         method_pages.parse(text)
 
 
+@same_on_both_lines
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
     """The model is large beside the scalars that some methods move too."""
@@ -238,6 +249,7 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
             assert min(abs(moved - int(said) * size) for size in sizes) < 0.01 * body, key
 
 
+@same_on_both_lines
 def test_readme_and_the_page_of_methods_count_the_same_models():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| `(\w+)` \|.*\| (\S[^|]* / [^|]*\S) \|$", readme, re.MULTILINE)
@@ -255,7 +267,7 @@ def site(tmp_path_factory):
     result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(directory)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "NO_MKDOCS_2_WARNING": "1"},
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,

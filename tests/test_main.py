@@ -407,6 +407,18 @@ def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
         assert part in bar
 
 
+@pytest.mark.parametrize("columns", [30, 60, 80])
+def test_an_error_in_a_terminal_is_wrapped_at_words(columns):
+    code, shown = in_a_terminal(columns, "--num_round=3")
+    *lines, last = lines_of(shown)
+    assert (code, last) == (2, "")
+    assert columns - 20 < max(map(len, lines)) <= columns
+    assert " ".join(line.strip() for line in lines) == (
+        "tf_pflego: a flag must be one of those that --help lists; got --num_round. Did you mean "
+        "--num_rounds? Correct it or leave it out."
+    )
+
+
 def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
     """The second round has no participant with finite numbers; the first is in a checkpoint."""
     flags = (*SMALL, "--server_optimizer=sgd", "--num_rounds=5", f"--output_dir={tmp_path}")

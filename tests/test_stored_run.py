@@ -147,8 +147,9 @@ def own_clients(seed=0):
 
 def test_a_run_on_own_arrays_needs_them_again(tmp_path):
     output = tmp_path / "run"
-    pfl.run(config_of(output), clients=own_clients(), **STEPS)
+    pfl.run(config_of(output, num_clients=0), clients=own_clients(), **STEPS)
     run = pfl.load_run(output)
+    assert run.configuration["num_clients"] == CLIENTS
     assert (run.configuration["dataset"], run.partition) == ("mine", None)
     with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
         run.client_model(0)

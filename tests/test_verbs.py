@@ -2,13 +2,22 @@
 
 import csv
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.test_main import SMALL, assert_refused, in_this_process, program
+from tests.test_main import (
+    SMALL,
+    assert_refused,
+    in_a_terminal,
+    in_this_process,
+    lines_of,
+    program,
+)
 
 
 @pytest.fixture(scope="module", name="run")
@@ -117,9 +126,9 @@ def test_the_version_and_help_of_each_verb(capsys):
     for verb, flag in (("train", "--algorithm"), ("export", "--quantize"), ("list", "--runs")):
         shown = in_this_process([verb, "--help"], capsys).stdout
         assert shown.startswith("usage: tf-pflego")
-        assert f"\n  {flag}\n" in shown
-        for other in ("train", "export", "personalize", "list"):
-            assert f"tf-pflego {other} " in shown
+        assert f"\n  {flag}=" in shown
+        for other in {"train", "export", "personalize", "report", "list"} - {verb}:
+            assert re.search(rf"\b{other}\b", shown)
 
 
 @pytest.mark.parametrize(
@@ -166,3 +175,15 @@ def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
         for result in (named, plain)
     ]
     assert tables[0] == tables[1] != []
+
+
+def test_the_list_fits_the_terminal(run, tmp_path):
+    shutil.copytree(run, tmp_path / ("long" * 15) / "pflego")
+    code, shown = in_a_terminal(60, "list", f"--runs={tmp_path}")
+    head, row, *_ = lines_of(shown)
+    assert code == 0
+    assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]
+    assert row.startswith("...")
+    assert row.split()[0].endswith("longlong/pflego")
+    assert row.split()[1:4] == ["pflego", "digits", "3/3"]
+    assert len(row) <= len(head) == 60

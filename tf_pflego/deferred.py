@@ -23,7 +23,9 @@ class _Deferred(types.ModuleType):
     """Stands for a module, and imports it when an attribute of it is asked for."""
 
     def __getattr__(self, name):
-        return getattr(_imported(self.__name__), name)
+        module = _imported(self.__name__)
+        self.__dict__.update(module.__dict__)  # From now on this is as fast as the module.
+        return getattr(module, name)
 
 
 def defer() -> None:

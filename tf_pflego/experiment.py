@@ -213,12 +213,14 @@ def run(
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
         values.function("on_round", on_round)
+    if on_clients is not None:
+        values.function("on_clients", on_clients)
     listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
         return _run(run_config, hyper_parameters, *listeners, clients, model)
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
-        configuration["dataset"] = clients.dataset
+        configuration |= {"dataset": clients.dataset, "num_clients": clients.num_clients}
     if model is not None:
         configuration["network"] = OWN_NETWORK
     with RunDirectory(

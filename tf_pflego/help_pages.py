@@ -135,6 +135,9 @@ def of_options(
     page.gap()
     page.text("flags:")
     page.flags(dataclasses.fields(options))
+    page.gap()
+    others = ", ".join(other for other in VERBS if other != verb)
+    page.text(f"other verbs: {others}; tf-pflego --help lists them", 0, 2)
     return str(page)
 
 

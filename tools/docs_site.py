@@ -12,6 +12,10 @@ which is right for the first. For the site,
 All of them are in the folder `repository` of the site. A link to what does not exist ends the
 build. The overview in `docs/methods.md` has one row per method, which the method's page takes over.
 
+A line `<!-- settings of RunConfig -->` becomes the table of its settings.
+
+Links to other hosts are not followed; the build lists them in `site/external_links.txt`.
+
 Below a heading `## NAME`, a line `::: tf_pflego.NAME` is the entry of a public name of the API. The
 entry has a heading of its own, with the signature, in the place of that one.
 """
@@ -29,6 +33,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from tf_pflego.algorithms import REGISTRY
+from tf_pflego.config import RunConfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = "repository"
@@ -45,6 +50,8 @@ _ENTRY_ON_SITE = r"""<a id="{anchor}"></a>
       show_root_heading: true
       show_root_toc_entry: true
 """
+_SETTINGS = "<!-- settings of RunConfig -->"
+_EXTERNAL = re.compile(r'<a\b[^>]*\bhref="(https?://[^"]+)"')
 _PICTURE = re.compile(
     r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*'
     r'<img[^>]*alt="(?P<alt>[^"]*)"[^>]*src="(?P<light>[^"]+)"[^>]*>\s*</picture>',
@@ -101,8 +108,21 @@ def on_page_markdown(markdown, *, page, config, files):
         return f"{match[1]}{path}{anchor}{match[3]}"
 
     markdown = _outside_code(markdown, lambda text: _LINK.sub(rewritten, text))
+    if _SETTINGS in markdown:
+        table = "\n".join(method_pages.settings_table(RunConfig))
+        markdown = markdown.replace(_SETTINGS, table)
     markdown = _PICTURE.sub(_pair_of_images, markdown)
     return _ENTRY.sub(_entry, markdown)
+
+
+def on_post_build(*, config):
+    """Lists the links to other hosts, with the pages that have them."""
+    site, found = pathlib.Path(config.site_dir), {}
+    for page in sorted(site.rglob("*.html")):
+        for link in _EXTERNAL.findall(page.read_text(encoding="utf-8")):
+            found.setdefault(link, {})[page.relative_to(site).as_posix()] = None
+    lines = [f"{link}  {' '.join(names)}\n" for link, names in sorted(found.items())]
+    (site / "external_links.txt").write_text("".join(lines), encoding="utf-8")
 
 
 def _outside_code(markdown, change):

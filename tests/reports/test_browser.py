@@ -1,5 +1,6 @@
 """The page as a reader uses it, in a browser without a window."""
 
+import html
 import shutil
 
 import pytest
@@ -186,3 +187,21 @@ def luminance(color):
 
 def contrast(first, second):
     return (max(first, second) + 0.05) / (min(first, second) + 0.05)
+
+
+def test_its_links_lead_to_its_sections_also_inside_a_notebook(browser, pages):
+    source = html.escape(pages["three"].read_text(encoding="utf-8"))
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_content(f'<iframe srcdoc="{source}" style="width: 100%; height: 400px"></iframe>')
+    frame = page.frame_locator("iframe")
+    links = frame.locator("nav a")
+    for number in range(links.count()):
+        target = links.nth(number).get_attribute("href")
+        links.nth(number).click()
+        top = frame.locator(target).evaluate("section => section.getBoundingClientRect().top")
+        bottom = frame.locator("body").evaluate(
+            "body => document.documentElement.scrollHeight - innerHeight - scrollY"
+        )
+        assert abs(top) < 50 or bottom < 1, target
+    context.close()

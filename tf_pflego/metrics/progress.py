@@ -38,14 +38,13 @@ class Progress:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
         if "train_loss" in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
-        columns = console.STDERR.columns()
-        if columns is not None:
-            self._show_bar(columns, text)
+        if console.STDERR.redraws_lines():
+            self._show_bar(text)
         elif text:
             seconds = time.time() - self._started
             console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
 
-    def _show_bar(self, columns, text):
+    def _show_bar(self, text):
         is_new = self._bar is None
         if is_new:
             console.done()
@@ -60,7 +59,9 @@ class Progress:
             )
             self._bar.start_t = self._started
         # The terminal may have become wider or narrower.
-        self._bar.bar_format = _WIDE if columns >= _LEAST_COLUMNS_WITH_BAR else _NARROW
+        columns = console.STDERR.columns()  # None in a notebook
+        narrow = columns is not None and columns < _LEAST_COLUMNS_WITH_BAR
+        self._bar.bar_format = _NARROW if narrow else _WIDE
         if text:
             self._bar.set_description_str(text, refresh=False)
         if is_new:

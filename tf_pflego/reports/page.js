@@ -127,4 +127,15 @@
     by("filters").hidden = false;
     choose();
   }
+
+  // In a notebook the page is the srcdoc of a frame, where a link to a section means one of the
+  // notebook, which would take the place of the page.
+  if (location.protocol === "about:") {
+    for (const link of document.querySelectorAll('a[href^="#"]')) {
+      link.addEventListener("click", (event) => {
+        event.preventDefault();
+        by(link.getAttribute("href").slice(1)).scrollIntoView();
+      });
+    }
+  }
 })();

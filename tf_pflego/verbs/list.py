@@ -10,6 +10,7 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 
+_LEAST = 12
 _COLUMNS = ("run", "method", "dataset", "rounds", "accuracy")
 
 
@@ -46,9 +47,17 @@ def run(flag_values, interruption: Interruption) -> None:
         console.show(f"no runs in {top}; a run is written there with --output_dir={top}/NAME")
         return
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    columns = console.STDOUT.columns()
+    if columns is not None:  # Of a name that is too long for the terminal, the end tells more.
+        widths[0] = min(widths[0], max(columns - sum(widths[1:]) - 2 * len(widths[1:]), _LEAST))
+        rows = [[_end_of(name, widths[0]), *others] for name, *others in rows]
     for row in (_COLUMNS, *rows):
         cells = zip(row, widths, strict=True)
         console.show("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+
+
+def _end_of(name, width):
+    return name if len(name) <= width else f"...{name[3 - width :]}"
 
 
 def _row(directory, top):
