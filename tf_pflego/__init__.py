@@ -28,6 +28,7 @@ _HOME = {
     "federate": "tf_pflego.data",
     "fine_tune_new_clients": "tf_pflego.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
+    "load_clients": "tf_pflego.experiment",
     "load_dataset": "tf_pflego.data:load",
     "load_run": "tf_pflego.stored_run",
     "merged": "tf_pflego.data",

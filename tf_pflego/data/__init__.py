@@ -13,6 +13,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "Examples",
+    "Origin",
     "Partition",
     "by_group",
     "classes_per_client",

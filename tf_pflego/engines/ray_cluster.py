@@ -24,7 +24,7 @@ _POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 30.0  # A process of a machine that is busy takes as long as this to start.
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Those that are open in this process, which has one connection for all of them.
-_CLUSTERS: set["RayCluster"] = set()
+_CLUSTERS: list["RayCluster"] = []
 
 
 class RayCluster:
@@ -48,7 +48,7 @@ class RayCluster:
         self._last_key = 0
         self._lost = set(range(self.num_shards))
         _connect(self._options.address)
-        _CLUSTERS.add(self)
+        _CLUSTERS.append(self)
         try:
             self.replace_lost()
         except BaseException:
@@ -188,6 +188,11 @@ class RayCluster:
                     f"{self._options.deadline_seconds:.0f} s"
                 )
                 said = True
+
+
+def open_clusters() -> list[RayCluster]:
+    """Returns the clusters that are open in this process, the newest last."""
+    return list(_CLUSTERS)
 
 
 def _names(shards):
