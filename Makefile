@@ -39,10 +39,9 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 docs: $(INSTALLED_CURRENT)
-	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict --quiet
-	@echo "written to site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict
 
-check: lint types test test-current quickstart
+check: lint types test test-current docs quickstart
 
 benchmark: $(INSTALLED)
 	@$(BIN)/python tools/benchmark.py

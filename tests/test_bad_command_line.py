@@ -9,6 +9,9 @@ import pytest
 from tests.test_main import ROOT, in_this_process
 from tf_pflego import command_line, experiment
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 INT_LIMIT, FLOAT_LIMIT, SEED_LIMIT = "1000000000", "1e+18", str(2**63 - 1)
 HUGE = str(10**30)
 

@@ -9,6 +9,8 @@ from tf_pflego import config
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def configuration(**fields):
     return dataclasses.make_dataclass(

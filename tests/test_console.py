@@ -16,6 +16,9 @@ from tests.test_main import ROOT, SMALL, TIMEOUT_SECONDS
 from tf_pflego import console
 from tf_pflego.metrics import Progress
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 ROUNDS = 3
 FILES = [
     "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",

@@ -13,6 +13,9 @@ import signal_runs
 
 from tests.test_main import ROOT, TIMEOUT_SECONDS
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
 from tf_pflego import interruption
@@ -43,7 +46,13 @@ def run(*body, grace=0.3, ignored=None, program=PROGRAM):
 
     lines = "\n".join(f"        {line}" for line in body)
     return subprocess.run(
-        [sys.executable, "-c", program.format(body=lines, grace=grace)],
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            program.format(body=lines, grace=grace),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -27,6 +27,9 @@ from tf_pflego import algorithms, config
 from tf_pflego.core.directory_lock import DirectoryLock
 from tf_pflego.places import PLACES
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 WITH_RUNS = [name for name in experiments.TITLES if (RESULTS / f"{name}.csv").exists()]

@@ -2,6 +2,7 @@
 
 import benchmark
 import numpy as np
+import pytest
 import time_methods
 
 from tf_pflego import models
@@ -19,6 +20,7 @@ def test_clients_of_median_size():
 
 
 def test_rounds_are_timed_beside_those_of_pflego():
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     clients = benchmark.federation([6, 6], [2, 2], 2, (4, 4, 1))
     report = {"cores": 2, "omniglot": {}, "fashion_mnist": {}}
     report["fashion_mnist"] = dict(

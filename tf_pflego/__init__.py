@@ -5,6 +5,7 @@ TensorFlow's messages first.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -22,7 +23,7 @@ _HOME = {
     "StoredRun": "tf_pflego.stored_run",
     "build_algorithm": "tf_pflego.algorithms:build",
     "build_simulation": "tf_pflego.experiment",
-    "dirichlet": "tf_pflego.data",
+    "dirichlet": "tf_pflego.data.dirichlet",
     "export_clients": "tf_pflego.serving.export",
     "export_shared_body": "tf_pflego.serving.shared_body",
     "federate": "tf_pflego.data",
@@ -38,15 +39,69 @@ _HOME = {
     "run": "tf_pflego.experiment",
 }
 
-__all__ = ["__version__", *_HOME]
+# Type checkers read no other form. A test compares the three lists.
+__all__ = [
+    "ClientData",
+    "Dataset",
+    "Examples",
+    "NewClients",
+    "Participation",
+    "Partition",
+    "RunConfig",
+    "Simulation",
+    "SplitModel",
+    "StoredRun",
+    "__version__",
+    "build_algorithm",
+    "build_simulation",
+    "dirichlet",
+    "export_clients",
+    "export_shared_body",
+    "federate",
+    "fine_tune_new_clients",
+    "from_arrays",
+    "load_dataset",
+    "load_run",
+    "merged",
+    "mlp",
+    "report",
+    "round_robin",
+    "run",
+]
 
+# What type checkers and editors read in place of `_HOME`.
+if TYPE_CHECKING:
+    from tf_pflego.algorithms import build as build_algorithm
+    from tf_pflego.config import RunConfig
+    from tf_pflego.core.participation import Participation
+    from tf_pflego.data import (
+        ClientData,
+        Dataset,
+        Examples,
+        Partition,
+        federate,
+        from_arrays,
+        merged,
+        round_robin,
+    )
+    from tf_pflego.data import load as load_dataset
+    from tf_pflego.data.dirichlet import dirichlet
+    from tf_pflego.experiment import build_simulation, run
+    from tf_pflego.models import SplitModel, mlp
+    from tf_pflego.new_clients import fine_tune as fine_tune_new_clients
+    from tf_pflego.reports import write as report
+    from tf_pflego.serving.export import export_clients
+    from tf_pflego.serving.new_clients import NewClients
+    from tf_pflego.serving.shared_body import export_shared_body
+    from tf_pflego.stored_run import StoredRun, load_run
+    from tf_pflego.training import Simulation
+else:
 
-def __getattr__(name):
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOME[name].partition(":")
-    return getattr(importlib.import_module(module), attribute or name)
+    def __getattr__(name):
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _HOME[name].partition(":")
+        return getattr(importlib.import_module(module), attribute or name)
 
-
-def __dir__():
-    return __all__
+    def __dir__():
+        return __all__

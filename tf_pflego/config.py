@@ -239,7 +239,8 @@ class RunConfig:
         """Returns how participants are drawn from `num_clients` clients."""
         bounds = None
         if self.participation == "range":
-            bounds = tuple(int(bound) for bound in self.clients_per_round_range.split(","))
+            least, most = self.clients_per_round_range.split(",")
+            bounds = int(least), int(most)
         return Participation(
             num_clients, self.clients_per_round, self.participation, bounds, self.dropout_rate
         )
@@ -362,9 +363,10 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     Raises:
       ValueError: A flag has a value that it does not take, or two were given that set the same.
     """
-    config = RunConfig(
-        **{field.name: flag_values[field.name].value for field in dataclasses.fields(RunConfig)}
-    )
+    given: dict[str, Any] = {
+        field.name: flag_values[field.name].value for field in dataclasses.fields(RunConfig)
+    }
+    config = RunConfig(**given)
     own = {field.name for field in dataclasses.fields(REGISTRY[config.algorithm][0])}
     others = {field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)} - own
     given = {name: flag_values[name].value for name in own if flag_values[name].value is not None}

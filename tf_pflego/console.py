@@ -248,14 +248,27 @@ def without_native_messages() -> Iterator[None]:
     _kept_stderr = kept
     os.dup2(nowhere, _STDERR)
     os.close(nowhere)
+    python = sys.stderr
+    sys.stderr = _moved(python, kept)
     try:
         yield
     finally:
-        os.dup2(kept, _STDERR)
+        os.dup2(kept, _STDERR)  # It stays open, since what was imported may hold the stream.
+        sys.stderr = python
         _kept_stderr = None
         if own_trace:
             faulthandler.disable()
-        os.close(kept)
+
+
+def _moved(stream, descriptor):
+    """Returns a stream like one that leads to descriptor 2, on another; else the stream itself."""
+    try:
+        if stream.fileno() == _STDERR:
+            encoding = {"encoding": stream.encoding, "errors": stream.errors}
+            return open(descriptor, "w", buffering=1, closefd=False, **encoding)
+    except (AttributeError, OSError, ValueError):  # It is none, closed, or no file.
+        pass
+    return stream
 
 
 def stderr_descriptor() -> int:

@@ -69,7 +69,7 @@ def _run(argv, interruption):
         message = " ".join(str(error).split())[:200]
         return _fail(
             f"a package that it needs cannot be imported ({message}). Install the versions that "
-            "work together: pip install --no-deps -r requirements.txt"
+            "work together; docs/installing.md has the command"
         )
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)

@@ -3,6 +3,8 @@
 Source: PGFed, section 5.4 and Figure 4.
 """
 
+from typing import cast
+
 import numpy as np
 import tensorflow as tf
 
@@ -12,6 +14,7 @@ from tf_pflego.core import seeds, values
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
+from tf_pflego.models.split import SplitModel
 from tf_pflego.training import Evaluation, NotFiniteError, Simulation
 
 
@@ -68,7 +71,7 @@ def fine_tune(
         )
     local = algorithms.build(
         "local",
-        algorithm.model,
+        cast(SplitModel, algorithm.model),
         local_epochs=1,
         batch_size=batch_size,
         client_learning_rate=learning_rate,

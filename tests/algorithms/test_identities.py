@@ -14,6 +14,9 @@ from tf_pflego.algorithms.averaging import HeadState
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 TOLERANCE = 2e-6  # float32 rounding of sums of a few terms of order 1.
 RATE = 0.25
 

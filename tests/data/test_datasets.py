@@ -66,7 +66,9 @@ def test_builders_of_our_own_ask_nothing_of_the_network(tmp_path, monkeypatch):
     for name in ("organamnist", "office_home"):
         with pytest.raises(data.DatasetError, match="is not there either"):
             data.load(name, data_dir=str(tmp_path))
-    with pytest.raises(AssertionError, match=r"asked for gs://.*/mnist"):
+    # Newer versions of TFDS do not ask for their own datasets either.
+    asks_or_not = r"asked for gs://.*/mnist|mnist is not in"
+    with pytest.raises((AssertionError, data.DatasetError), match=asks_or_not):
         data.load("mnist", data_dir=str(tmp_path))
 
 

@@ -4,6 +4,9 @@ import pytest
 from tf_pflego.data import Dataset, Examples, dirichlet, merged
 from tf_pflego.data.dirichlet import MAX_DRAWS
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 CLASSES = 10
 
 

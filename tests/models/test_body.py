@@ -65,8 +65,8 @@ class InInference(layers.Layer):
 
 
 class Transformer(tf.keras.Model):
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **named):
+        super().__init__(**named)
         self.embed, self.attention = layers.Dense(8), layers.MultiHeadAttention(2, 4)
         self.norms = [layers.LayerNormalization() for _ in range(2)]
         self.feed_forward = tf.keras.Sequential([layers.Dense(16, "gelu"), layers.Dense(8)])
@@ -80,8 +80,8 @@ class Transformer(tf.keras.Model):
 class LoopsInLoops(tf.keras.Model):
     """Reads weights, and normalises, inside loops inside loops."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **named):
+        super().__init__(**named)
         self.dense, self.norm, self.last = (
             layers.Dense(6),
             layers.LayerNormalization(),
@@ -102,8 +102,8 @@ class LoopsInLoops(tf.keras.Model):
 class NestedFunction(tf.keras.Model):
     """Decides inside a tf.function, and counts how often Python runs it."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **named):
+        super().__init__(**named)
         self.dense, self.calls = layers.Dense(4, "tanh"), 0
 
     @tf.function
@@ -116,8 +116,8 @@ class NestedFunction(tf.keras.Model):
 class Reversal(tf.keras.Model):
     """A gradient that is not that of the function."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **named):
+        super().__init__(**named)
         self.dense = layers.Dense(4)
 
     def call(self, x):

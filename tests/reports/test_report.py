@@ -15,6 +15,9 @@ from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import reports
 from tf_pflego.reports import comparison, stored
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 MEGABYTE = 2**20
 
 

@@ -14,6 +14,9 @@ from tf_pflego.core.algorithm import Federation
 from tf_pflego.core.last_cohort import LastCohort
 from tf_pflego.core.regrouping import regrouped
 
+pytestmark = pytest.mark.same_on_both_lines
+
+
 CONFIG = {"local_steps": 3, "client_learning_rate": 0.1, "server_learning_rate": 0.05}
 
 
@@ -54,6 +57,8 @@ def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
 @pytest.mark.parametrize("engine", ["in_process", "tff"])
 def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model):
     """I, alpha and the participants are the new ones; theta and the heads are the oracle's."""
+    if engine == "tff":
+        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     config = CONFIG | {"server_optimizer": "sgd"}
     algorithm = pfl.build_algorithm("pflego", tiny_model, **config)
     old, per_round = five_clients(), 2

@@ -1,6 +1,7 @@
 """The registry of algorithms: a new algorithm needs its own file and one line here."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from tf_pflego.algorithms.apfl import ApflConfig, build_apfl
@@ -27,7 +28,7 @@ from tf_pflego.core import values
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
-REGISTRY = {
+REGISTRY: dict[str, tuple[type, Callable[..., Algorithm]]] = {
     "pflego": (PflegoConfig, build_pflego),
     "fedrecon": (FedReconConfig, build_fedrecon),
     "fedper": (FedPerConfig, build_fedper),

@@ -20,7 +20,7 @@ def named(nest: Structure, path: str = "") -> dict[str, Any]:
         parts = enumerate(nest)
     else:
         return {path: nest}
-    leaves = {}
+    leaves: dict[str, Any] = {}
     for name, part in parts:
         leaves |= named(part, f"{path}/{name}" if path else str(name))
     return leaves

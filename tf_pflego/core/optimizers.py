@@ -46,7 +46,9 @@ def build(name: str, learning_rate: Rate) -> Optimizer:
     name = values.one_of("server_optimizer", name, NAMES)
     if name == "momentum":
         return sgd(learning_rate, MOMENTUM)
-    return {"adam": adam, "sgd": sgd, "yogi": yogi, "adagrad": adagrad}[name](learning_rate)
+    made: dict[str, Callable[[float], Optimizer]]
+    made = {"adam": adam, "sgd": sgd, "yogi": yogi, "adagrad": adagrad}
+    return made[name](learning_rate)
 
 
 def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:

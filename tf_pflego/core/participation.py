@@ -91,10 +91,11 @@ class Participation:
     @property
     def federation(self) -> Federation:
         """I, the mean number of clients that report, and the largest number that can."""
-        mean = largest = self.clients_per_round
+        largest = self.clients_per_round
+        mean = float(largest)
         if self.mode == "binomial":
             largest = self.num_clients
-        elif self.mode == "range":
+        elif self.mode == "range" and self.clients_per_round_range is not None:
             least, largest = self.clients_per_round_range
             mean = (least + largest) / 2
         return Federation(self.num_clients, mean * (1.0 - self.dropout_rate), largest)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def span(numbers: Sequence[int]) -> str:
+def span(numbers: Sequence[int] | np.ndarray) -> str:
     """Returns `3` or `3 to 7`: the least and the largest of some numbers."""
     least, most = int(np.min(numbers)), int(np.max(numbers))
     return str(least) if least == most else f"{least} to {most}"

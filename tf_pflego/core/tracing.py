@@ -23,8 +23,8 @@ class Traced:
     def __init__(self, function: Callable[..., Any], any_number: Sequence[int] = ()):
         self._function = function
         self._any_number = any_number
-        self._shapes = None
-        self._concrete = None
+        self._shapes: list[tf.TensorShape] = []
+        self._concrete: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function returns; the arguments may be arrays or tensors."""

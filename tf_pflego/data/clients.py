@@ -102,9 +102,9 @@ class ClientData:
     label_space: str = "local"
     partition: partition_lib.Partition | None = None
     dataset: str = "custom"
-    classes: tuple[np.ndarray, ...] | None = None
+    classes: tuple[np.ndarray, ...] = None  # type: ignore[assignment]  # Made if left out.
     class_names: tuple[str, ...] | None = None
-    identities: np.ndarray | None = None
+    identities: np.ndarray = None  # type: ignore[assignment]  # Made if left out.
     all_examples: int | None = None
     origin: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -195,7 +195,8 @@ class ClientData:
         if origin is not None:  # Only the first clients have the identities that they had there.
             origin = None if start else Origin(origin.load, origin.clients[start:stop])
         return ClientData(
-            *splits,
+            splits[0],
+            splits[1],
             self.num_classes[start:stop],
             self.label_space,
             dataset=self.dataset,
@@ -225,7 +226,8 @@ class ClientData:
             splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
         origin = self.origin
         return ClientData(
-            *splits,
+            splits[0],
+            splits[1],
             self.num_classes[client_ids],
             self.label_space,
             dataset=self.dataset,
@@ -262,7 +264,8 @@ class ClientData:
         ]
         new = self.identities.max() + 1 + np.arange(others.num_clients)
         return ClientData(
-            *splits,
+            splits[0],
+            splits[1],
             np.concatenate([self.num_classes, others.num_classes]),
             self.label_space,
             dataset=self.dataset,
@@ -316,9 +319,7 @@ def federate(
     values.instance("partition", partition, partition_lib.Partition, remedy)
     values.one_of("label_space", label_space, LABEL_SPACES)
     values.whole("num_classes", dataset.num_classes, 1, checks.LABEL_LIMIT)
-    sources = {"train": dataset.train, "test": dataset.test}
-    if dataset.test is None:
-        sources["test"] = dataset.train
+    sources = {"train": dataset.train, "test": dataset.test or dataset.train}
     for split, source in sources.items():
         labels = checks.integers(source.labels, f"`{split}.labels`")
         _refuse_unpaired(split, np.asarray(source.examples), labels)
@@ -345,7 +346,8 @@ def federate(
     if label_space == "global":
         num_classes = np.full(partition.num_clients, dataset.num_classes)
     return ClientData(
-        *splits,
+        splits[0],
+        splits[1],
         num_classes,
         label_space,
         partition,

@@ -72,12 +72,13 @@ def from_arrays(
             labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
         stored.append(ClientSplit(examples, labels, offsets))
     return ClientData(
-        *stored,
+        stored[0],
+        stored[1],
         counts,
         label_space,
         dataset=name,
         classes=partition_lib.parted(classes, class_offsets),
-        class_names=class_names,
+        class_names=None if class_names is None else tuple(class_names),
     )
 
 

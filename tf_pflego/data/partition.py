@@ -57,7 +57,7 @@ class Partition:
           class_counts: What `ClientData.class_counts` gives; it is written under that name, for
             those who read the file without the dataset and its labels.
         """
-        arrays = {} if class_counts is None else {"class_counts": class_counts}
+        arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
         for field in dataclasses.fields(self):
             name = field.name
             arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
@@ -86,7 +86,7 @@ class Partition:
         return cls(*parts)
 
 
-def starts(sizes: Sequence[int]) -> np.ndarray:
+def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     """Returns [len(sizes) + 1] int64: where parts of these sizes, end to end, begin and end."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 

@@ -78,7 +78,7 @@ def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
         FunctionDef that takes its place. Nodes whose attributes and numbers of inputs are the same
         share one.
     """
-    functions = {}
+    functions: dict[str, Any] = {}
     for node in graph_def.node:
         if node.op in builders:
             _replace_by_call(node, builders, functions)

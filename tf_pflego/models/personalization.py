@@ -20,7 +20,7 @@ from tf_pflego.models.split import SplitModel
 Rule: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]"
 
 
-def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float = 0.0) -> Rule:
+def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
     The features are computed once, and the loss does not rise; see `models.head_solvers`. The

@@ -68,7 +68,7 @@ class SplitModel:
         self.initial_theta = self._body.initial_theta
         self.num_features = self._body.num_features
         self.activation_bytes_per_example = self._body.bytes_per_example
-        self._block = None
+        self._block: int | None = None
         self._shares_classifier = False
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class SplitModel:
           num_examples: Of the largest client.
           num_clients: The largest number of participants; as many as there are cores run at once.
         """
-        at_once = min(os.cpu_count(), num_clients)
+        at_once = min(os.cpu_count() or 1, num_clients)
         needed = at_once * int(num_examples) * self.activation_bytes_per_example
         return self.in_blocks() if needed > gigabytes * 2**30 else self
 

@@ -40,8 +40,8 @@ def write(
       ValueError: The output cannot be one, or the reference is not among the runs.
       OSError: The output cannot be written.
     """
-    paths = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
-    paths = [pathlib.Path(path).expanduser() for path in paths]
+    given = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
+    paths = [pathlib.Path(path).expanduser() for path in given]
     output = pathlib.Path(output).expanduser()
     if not paths:
         raise ValueError("there must be at least one run; got none. Name the directory of a run.")

@@ -148,8 +148,8 @@ def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evalua
             "`clients` must be numbers of clients such as 3,7, each once, or all, or worst:10; got "
             f"{which!r}. Correct `clients`."
         ) from None
-    found = evaluation()
-    accuracy = found.test_hits / found.test_examples
+    tested = evaluation()
+    accuracy = tested.test_hits / tested.test_examples
     return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
 
 

@@ -70,7 +70,7 @@ class SharedBody(tf.Module):
             )
             return {"head": personalize(weights, client, steps, learning_rate).head}
 
-        functions = {"serve": (serve, [examples, head])}
+        functions: dict[str, tuple[Callable, list]] = {"serve": (serve, [examples, head])}
         if personalize is not None:
             specs = [
                 examples,
@@ -108,10 +108,10 @@ def export_shared_body(
     simulation.client_model(clients[0], name)  # It checks that body and head are served.
     name = name or next(iter(simulation.algorithm.served))
     model, data = simulation.algorithm.model, simulation.data
-    theta, heads, about = None, [], {}
+    theta = simulation.served_weights(clients[0], name).theta
+    heads, about = [], {}
     for row, client in enumerate(clients):
         weights = simulation.served_weights(client, name)
-        theta = weights.theta if theta is None else theta
         for own, first in zip(weights.theta, theta, strict=True):
             if own is not first and not np.array_equal(own, first):
                 raise ValueError(

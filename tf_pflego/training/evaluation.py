@@ -27,7 +27,7 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     The metrics of the first model have plain names; those of another model are NAME/train_loss and
     so on.
     """
-    metrics = {}
+    metrics: dict[str, float] = {}
     for position, (name, evaluation) in enumerate(evaluations.items()):
         prefix = f"{name}/" if position else ""
         metrics |= {f"{prefix}{metric}": value for metric, value in evaluation.metrics().items()}

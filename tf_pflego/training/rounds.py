@@ -73,7 +73,7 @@ class Rounds:
         """
         names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
         cohorts = {name: participation.draw(self._seed, number, name) for name in names}
-        record = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
+        record: dict[str, Any] = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
         record["dropped"] = sum(
             len(participation.dropped(self._seed, number, name)) for name in names
         )

@@ -8,7 +8,9 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+_Method = TypeVar("_Method", bound=Callable)
 
 
 class Turns:
@@ -77,7 +79,7 @@ class Turns:
             self._calls_back = False
 
 
-def in_turn(moves: bool = False) -> Callable[[Callable], Callable]:
+def in_turn(moves: bool = False) -> Callable[[_Method], _Method]:
     """Marks a method that `Turns` guards; see `Turns.turn`."""
 
     def marked(method):

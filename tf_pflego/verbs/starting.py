@@ -30,7 +30,7 @@ def start_tensorflow(plain: str = "") -> None:
             message = " ".join(str(error).split())[:200]
             raise ImportError(
                 f"a package that it needs cannot be imported ({message}). Install the versions "
-                "that work together: pip install --no-deps -r requirements.txt"
+                "that work together; docs/installing.md has the command"
             ) from error
     warnings.filterwarnings("ignore")
     logging.set_verbosity(logging.ERROR)

@@ -1,0 +1,73 @@
+"""The public names are typed: editors complete them, and a type checker sees wrong uses."""
+
+import ast
+import inspect
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import tf_pflego
+
+HERE = pathlib.Path(__file__).parent
+
+
+def test_type_checkers_read_the_names_that_are_imported():
+    tree = ast.parse(pathlib.Path(tf_pflego.__file__).read_text(encoding="utf-8"))
+    (read,) = (node.body for node in tree.body if isinstance(node, ast.If))
+    homes = {}
+    for node in read:
+        for name in node.names:
+            home = f"{node.module}:{name.name}" if name.asname else node.module
+            homes[name.asname or name.name] = home
+    assert homes == tf_pflego._HOME
+    assert sorted(tf_pflego.__all__) == sorted([*homes, "__version__"])
+
+
+def functions_of(name):
+    """Yields the functions that a public name gives, and the public methods of a class."""
+    found = getattr(tf_pflego, name)
+    if not inspect.isclass(found):
+        yield name, found
+        return
+    for attribute, member in vars(found).items():
+        member = getattr(member, "fget", getattr(member, "__func__", member))
+        if inspect.isfunction(member) and not attribute.startswith("_"):
+            yield f"{name}.{attribute}", member
+
+
+@pytest.mark.parametrize("name", tf_pflego._HOME)
+def test_public_functions_are_annotated(name):
+    for where, function in functions_of(name):
+        signature = inspect.signature(function)
+        lacking = [
+            parameter.name
+            for parameter in signature.parameters.values()
+            if parameter.annotation is parameter.empty and parameter.name not in ("self", "cls")
+        ]
+        assert not lacking, where
+        assert signature.return_annotation is not signature.empty, where
+
+
+def mypy(*paths):
+    pytest.importorskip("mypy", reason="needs mypy, which the environment of the current line has")
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *paths],
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_right_use_is_accepted_and_each_wrong_one_is_found():
+    right, wrong = HERE / "typing" / "right_use.py", HERE / "typing" / "wrong_use.py"
+    lines = wrong.read_text(encoding="utf-8").splitlines()
+    expected = {k: line.split("  # ")[1] for k, line in enumerate(lines, 1) if "  # " in line}
+    result = mypy(right, wrong)
+    errors = re.findall(r"(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", result.stdout, re.MULTILINE)
+    assert {(path, int(line)): code for path, line, code in errors} == {
+        ("wrong_use", line): code for line, code in expected.items()
+    }, result.stdout + result.stderr

@@ -1,0 +1,31 @@
+"""Tells the documentation of the API what fields are; `mkdocs.yml` names this file.
+
+griffe reads the source, and this is an extension of it:
+
+* The default of a field that `setting` makes is the setting's default, not the call.
+* The comment beside a field is its description.
+"""
+
+import re
+
+import griffe
+
+_COMMENT = re.compile(r"  # (.+)$")
+
+
+class Fields(griffe.Extension):
+    """Describes the attributes of classes."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **unused) -> None:
+        """Called when an attribute of a class or module has been read."""
+        comment = _COMMENT.search(attr.source)
+        if attr.docstring is None and comment and attr.parent.is_class:
+            attr.docstring = griffe.Docstring(comment[1], parent=attr)
+        call = attr.value
+        if not isinstance(call, griffe.ExprCall):
+            return
+        maker = str(call.function).rpartition(".")[2]
+        if maker == "setting":
+            attr.value = call.arguments[0]
+        elif str(call.function).startswith("settings."):
+            attr.value = "..."  # One of those that methods share; their tables have the values.
