@@ -91,8 +91,10 @@ ROWS = [
     # Choices and truth values.
     (["--algorithm=sgd"], "--algorithm must be one of pflego, ", "got 'sgd'. Correct --algorithm"),
     (["--algorithm="], "--algorithm must be one of pflego, ", "got ''. Correct --algorithm"),
+    (["--algorithm=pflgo"], "got 'pflgo'. Did you mean pflego?", "Correct --algorithm"),
     (["--engine=gpu"], "--engine must be one of tff, in_process; got 'gpu'", "Correct --engine"),
-    (["--dataset=MNIST"], "--dataset must be one of digits, ", "got 'MNIST'. Correct --dataset"),
+    (["--dataset=MNIST"], "--dataset must be one of digits, ", "got 'MNIST'. Did you mean mnist?"),
+    (["--dataset=mnits"], "got 'mnits'. Did you mean mnist?", "Correct --dataset"),
     (["--network=resnet"], "--network must be one of auto, mlp", "Correct --network"),
     (["--partition=iid"], "--partition must be one of auto, round_robin", "Correct --partition"),
     (["--participation=all"], "--participation must be one of fixed, binomial, range", "Correct"),
@@ -105,6 +107,8 @@ ROWS = [
     # Flags that there are not.
     (["--learning_rate=1"], "must be one of those that --help lists; got --learning_rate", "leave"),
     (["--num_round=3"], "got --num_round", "Did you mean --num_rounds?"),
+    (["--client_per_round=3"], "Did you mean --clients_per_round or --clients_per_round_range?",
+     "leave"),
     (["train", "x"], "expected flags only; got 'x'", "Write flags as --name=value"),
     (["--", "--num_rounds=3"], "expected flags only; got '--num_rounds=3'", "Write flags as"),
     (["-x"], "must be one of those that --help lists; got --x", "Correct it or leave it out"),
@@ -180,7 +184,8 @@ ROWS = [
 WITH_DATA = [
     (["--num_clients=1000000000"], "--num_clients must be at most 1438", "Lower --num_clients"),
     (["--num_clients=360"], "must be at most 359, the number of test examples", "Lower"),
-    (["--num_clients=2"], "--num_clients must be at least 5, so that", "Raise --num_clients"),
+    (["--num_clients=2", "--clients_per_round=1"], "--num_clients must be at least 5, so that",
+     "Raise --num_clients"),
     (["--classes_per_client=11"], "--classes_per_client must be in [1, 10]",
      "Lower --classes_per_c"),
     (["--clients_per_round=101"], "must be in [1, num_clients=100]; got 101",
@@ -306,6 +311,20 @@ def run(code, *arguments):
         timeout=300,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--num_clients=20", "--clients_per_round=30"], ["--output_dir={tmp}/held"]],
+    ids=name_of,
+)
+def test_what_needs_no_data_is_refused_before_tensorflow_is_started(arguments, files):
+    arguments = [argument.replace("{tmp}", str(files)) for argument in arguments]
+    before = contents(files)
+    result = run("", "--engine=in_process", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith("tf_pflego: --")  # And not with "starting TensorFlow".
+    assert contents(files) == before
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,10 @@ def refuse_bad_command(command, where):
         assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
         return
     flag_values = flags_of(verb)
+    most = getattr(importlib.import_module(f"tf_pflego.verbs.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
     try:
-        command_line.parse(flag_values, words)
+        command_line.parse(flag_values, words, most)
     except command_line.CommandLineError as error:
         raise AssertionError(f"{where}: {error}") from error
 
@@ -319,6 +320,15 @@ def test_the_site_has_every_page_and_needs_no_other_host(site):
         assert not fetched.search(path.read_text(encoding="utf-8")), path
     for path in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?https?:", path.read_text("utf-8")), path
+
+
+def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
+    """There a line `::: NAME` says nothing; on the site, the entry is in its place."""
+    for path in (DOCS / "reference").glob("*.md"):
+        note = "> The pages below" if path.stem == "index" else "> A line `::: NAME` stands"
+        assert note in path.read_text(encoding="utf-8")
+        built = (site / "reference" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert "<blockquote>" not in built and "repository alone" not in built
 
 
 def test_the_site_in_a_browser(site):

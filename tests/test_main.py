@@ -142,6 +142,7 @@ def test_what_a_pipe_gets_is_plain(finished_run):
     assert "\r" not in result.stderr
 
 
+@pytest.mark.same_on_both_lines
 def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir):
     output = finished_run[0]
     before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
@@ -224,6 +225,7 @@ def test_bad_flags_are_one_line(flags, expected, digits_dir, capsys):
     assert_refused(in_this_process(flags, capsys), *expected)
 
 
+@pytest.mark.same_on_both_lines
 def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
     result = program(
         *SMALL,
@@ -250,6 +252,7 @@ def test_without_tensorflow_federated(digits_dir):
     assert result.returncode == 0, result.stderr
     refused = program("--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED)
     assert_refused(refused, "pip install --no-deps -r requirements.txt", "--engine=in_process")
+    assert "starting TensorFlow" not in refused.stderr
 
 
 def workers_of(pid):
@@ -334,6 +337,7 @@ def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path)
     assert (output / "checkpoints" / f"checkpoint-{done}.json").exists()
 
 
+@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "run_configs").rglob("*.flags")), ids=lambda path: path.stem
 )
@@ -384,6 +388,7 @@ def lines_of(shown):
     return lines
 
 
+@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("columns", [60, 80])
 def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
     output = tmp_path / "run"

@@ -76,6 +76,12 @@ def test_heads_of_all_clients_are_exported_with_one_body(run, tmp_path, capsys):
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"10 clients written to {tmp_path / 'shared'}\n"
     assert np.load(tmp_path / "shared" / "heads.npy").shape[:2] == (10, 2)
+    refused = in_this_process(["export", f"--run={run}", *flags], capsys)
+    assert_refused(refused, "must be a new or empty directory", "with --overwrite.")
+    flags = ["--format=keras", "--clients=2", "--overwrite", f"--output_dir={tmp_path / 'shared'}"]
+    assert in_this_process(["export", f"--run={run}", *flags], capsys).returncode == 0
+    names = sorted(path.name for path in (tmp_path / "shared").iterdir())
+    assert names == ["client_2.keras", "clients.json"]
 
 
 def write_client(path, classes=(3, 7)):
@@ -106,6 +112,8 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
         two, every = csv.DictReader(file)
     assert (two["shots"], two["draws"], every["shots"], every["draws"]) == ("2", "3", "all", "1")
     assert float(every["mean"]) > float(every["before"])
+    again = ["personalize", f"--run={run}", *flags, f"--output_dir={output}", "--overwrite"]
+    assert in_this_process(again, capsys).returncode == 0
     model = tf.keras.models.load_model(output / "client_1.keras", compile=False)
     assert model.output_shape == (None, 2)
     if keras.__version__.startswith("2."):  # Keras 3 does not save this layer.
@@ -116,20 +124,20 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
 
 
 def test_runs_are_listed(run, tmp_path, capsys):
-    result = in_this_process(["list", f"--runs={run.parent}"], capsys)
+    result = in_this_process(["list", str(run.parent)], capsys)
     head, row = result.stdout.splitlines()
     assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]
     assert row.split()[:4] == ["pflego", "pflego", "digits", "3/3"]
-    nothing = in_this_process(["list", f"--runs={tmp_path}"], capsys)
+    nothing = in_this_process(["list", str(tmp_path)], capsys)
     assert nothing.stdout.startswith(f"no runs in {tmp_path}")
 
 
 def test_the_version_and_help_of_each_verb(capsys):
     assert in_this_process(["--version"], capsys).stdout == f"tf_pflego {pfl.__version__}\n"
-    for verb, flag in (("train", "--algorithm"), ("export", "--quantize"), ("list", "--runs")):
+    for verb, line in (("train", "--algorithm="), ("export", "--quantize="), ("list", "DIR ")):
         shown = in_this_process([verb, "--help"], capsys).stdout
         assert shown.startswith("usage: tf-pflego")
-        assert f"\n  {flag}=" in shown
+        assert f"\n  {line}" in shown
         for other in {"train", "export", "personalize", "report", "list"} - {verb}:
             assert re.search(rf"\b{other}\b", shown)
 
@@ -138,13 +146,21 @@ def test_the_version_and_help_of_each_verb(capsys):
     ("arguments", "expected"),
     [
         (["exprt"], "a verb must be one of train, export, personalize, report, list, or left out"),
+        (["exprt"], "Did you mean export?"),
         (["export"], "--run must name a directory; got nothing"),
         (["export", "--run={run}"], "--output_dir must name a directory; got nothing"),
         (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),
         (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
-        (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=10"], "in [0, 10)"),
+        (["export", "--run={run}", "--output_dir={run}", "--overwrite"], "has no clients.json"),
+        (
+            ["export", "--run={run}", "--output_dir={tmp}/x", "--clients=33"],
+            "--clients must be a whole number in [0, 10)",
+        ),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=best"], "--clients must be"),
-        (["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"], "must be one of person"),
+        (
+            ["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"],
+            "--model must be one of personalized",
+        ),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--quantize=int8"], "must be none for"),
         (
             ["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--format=keras"],
@@ -155,8 +171,10 @@ def test_the_version_and_help_of_each_verb(capsys):
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
         (["personalize", "--run={run}", "--data={tmp}/n", "--shots=0"], "--shots must be numbers"),
         (["personalize", "--run={run}", "--data=x", "--learning_rate=-1"], "--learning_rate must"),
-        (["list", "--runs={tmp}/none"], "--runs must be a directory that has runs"),
-        (["list", "--rnus=x"], "a flag must be one of those that --help lists; got --rnus"),
+        (["list", "{tmp}/none"], "`DIR` must be a directory that has runs"),
+        (["list", "gs://bucket"], "`DIR` must be a path of this machine"),
+        (["list", "{tmp}", "{run}"], "expected at most 1 argument besides flags; got"),
+        (["list", "--runs=x"], "a flag must be one of those that --help lists; got --runs"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
@@ -167,6 +185,19 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     assert_refused(in_this_process(arguments, capsys), expected)
     assert not list(tmp_path.iterdir())
     assert sorted(path.name for path in run.iterdir()) == held
+
+
+def test_a_run_on_own_arrays_is_for_python(run, tmp_path, capsys):
+    """It says so before TensorFlow is started."""
+    clients = pfl.load_run(run).clients
+    arrays = [[split.of(client) for client in range(10)] for split in (clients.train, clients.test)]
+    config = pfl.RunConfig(
+        engine="in_process", clients_per_round=2, num_rounds=1, output_dir=tmp_path / "own"
+    )
+    pfl.run(config, clients=pfl.from_arrays(*arrays), local_steps=1)
+    for verb, flag in (("export", f"--output_dir={tmp_path}/x"), ("personalize", "--data=x")):
+        result = in_this_process([verb, f"--run={tmp_path / 'own'}", flag], capsys)
+        assert_refused(result, "--run must be a run on a dataset", "pfl.load_run(", "clients=...")
 
 
 def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
@@ -182,7 +213,7 @@ def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
 
 def test_the_list_fits_the_terminal(run, tmp_path):
     shutil.copytree(run, tmp_path / ("long" * 15) / "pflego")
-    code, shown = in_a_terminal(60, "list", f"--runs={tmp_path}")
+    code, shown = in_a_terminal(60, "list", str(tmp_path))
     head, row, *_ = lines_of(shown)
     assert code == 0
     assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]

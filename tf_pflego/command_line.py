@@ -7,10 +7,13 @@ file may name others, relative to the directory in which the program runs.
 import os
 import pathlib
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from absl import flags
+
+from tf_pflego.core import texts
 
 _MOST_BYTES = 2**20
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
@@ -30,29 +33,39 @@ class _Argument(NamedTuple):
         return self.text.lstrip("-").split("=")[0] in (name, f"no{name}")
 
 
-def parse(flag_values: flags.FlagValues, arguments: Sequence[str]) -> None:
+def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0) -> list[str]:
     """Gives flags their values.
 
     Args:
       flag_values: The flags.
       arguments: What follows the program's name.
+      most: How many arguments that are no flags are taken.
+
+    Returns:
+      The arguments that are no flags.
 
     Raises:
-      CommandLineError: There is an argument that is no flag, a flag that there is not, one with a
-        value that it does not take, or a flag file that cannot be read.
+      CommandLineError: There are more arguments that are no flags, a flag that there is not, one
+        with a value that it does not take, or a flag file that cannot be read.
     """
     found = expanded(arguments)
     try:
         rest = flag_values(["tf_pflego", *(argument.text for argument in found)])[1:]
     except (flags.Error, ValueError) as error:
         raise CommandLineError(_explained(error, flag_values, found)) from error
-    if rest:
-        raise CommandLineError(
-            f"expected flags only; got {' '.join(rest)!r}. Write flags as --name=value."
+    if len(rest) > most:
+        expected = (
+            f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
         )
+        raise CommandLineError(
+            f"expected {expected}; got {' '.join(rest)!r}. Write flags as --name=value."
+        )
+    return rest
 
 
-def as_flags(message: str, names: Container[str]) -> str:
+def as_flags(
+    message: str, names: Container[str], others: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Returns a message in which arguments are written as flags.
 
     The package's errors name arguments as Python has them, `NAME` or `NAME=VALUE` in backticks;
@@ -61,10 +74,12 @@ def as_flags(message: str, names: Container[str]) -> str:
     Args:
       message: The message.
       names: The names of the flags.
+      others: Arguments in Python that are flags under another name, each with that name.
     """
 
     def written(match):
         name, value = match.groups()
+        name = others.get(name, name)
         if name not in names:
             return match[0]
         return f"--{name}" if value in (None, "True") else f"--{name}={value.strip(chr(39))}"
@@ -156,7 +171,8 @@ def _explained(error, flag_values, arguments):
     text = str(error)
     if isinstance(error, flags.UnrecognizedFlagError):
         suggestions = re.search(r"Did you mean: (.*?)[ ?]*$", text)
-        remedy = f"Did you mean --{suggestions[1]}? " if suggestions else ""
+        names = [f"--{name}" for name in suggestions[1].split(", ")] if suggestions else []
+        remedy = f"Did you mean {texts.alternatives(names)}? " if names else ""
         return (
             f"a flag must be one of those that --help lists; got --{error.flagname}"
             f"{_place(arguments, error.flagname)}. {remedy}Correct it or leave it out."
@@ -170,12 +186,12 @@ def _explained(error, flag_values, arguments):
         return f"{text}. See --help."
     name, value = match.groups()
     flag = flag_values[name]
-    choices = ", ".join(getattr(flag.parser, "enum_values", ()))
-    expected = f"one of {choices}" if choices else _TYPES.get(flag.flag_type(), "")
+    choices = getattr(flag.parser, "enum_values", ())
+    expected = f"one of {', '.join(choices)}" if choices else _TYPES.get(flag.flag_type(), "")
     shown = repr(value if len(value) <= 60 else f"{value[:40]}...")
     return (
         f"`{name}` must be {expected or flag.parser.syntactic_help}; got {shown}"
-        f"{_place(arguments, name)}. Correct `{name}`."
+        f"{_place(arguments, name)}. {texts.suggestion(value, choices)}Correct `{name}`."
     )
 
 

@@ -218,19 +218,7 @@ def run(
     listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
         return _run(run_config, hyper_parameters, *listeners, clients, model)
-    configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
-    if clients is not None:
-        configuration |= {"dataset": clients.dataset, "num_clients": clients.num_clients}
-    if model is not None:
-        configuration["network"] = OWN_NETWORK
-    with RunDirectory(
-        run_config.output_dir,
-        configuration,
-        run_config.overwrite,
-        run_config.resume,
-        run_config.checkpoints_kept,
-        run_config.tensorboard,
-    ) as directory:
+    with _directory(run_config, hyper_parameters, clients, model) as directory:
         if directory.finished is not None:
             console.say(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
@@ -240,6 +228,43 @@ def run(
                 on_clients(read_client_columns(directory.path / "clients.csv"))
             return directory.finished
         return _run(run_config, hyper_parameters, *listeners, clients, model, directory)
+
+
+def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
+    """Raises errors of `run` that are known without its data, and without TensorFlow.
+
+    Args:
+      run_config: The run.
+      **hyper_parameters: Those of the algorithm.
+
+    Raises:
+      ValueError: More clients take part in a round than there are, or the output directory cannot
+        be used.
+      ImportError: The engine is not installed.
+    """
+    engines.refuse_absent(run_config.engine)
+    # If the data's groups are the clients, their number is not known yet.
+    count = run_config.chosen("num_clients") - run_config.new_clients
+    if count > 0 and run_config.chosen("partition") != "groups":
+        run_config.participation_of(count)
+    if run_config.output_dir and not run_config.resume:
+        _directory(run_config, hyper_parameters).close()
+
+
+def _directory(run_config, hyper_parameters, clients=None, model=None):
+    configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
+    if clients is not None:
+        configuration |= {"dataset": clients.dataset, "num_clients": clients.num_clients}
+    if model is not None:
+        configuration["network"] = OWN_NETWORK
+    return RunDirectory(
+        run_config.output_dir,
+        configuration,
+        run_config.overwrite,
+        run_config.resume,
+        run_config.checkpoints_kept,
+        run_config.tensorboard,
+    )
 
 
 def _run(*arguments):

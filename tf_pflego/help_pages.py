@@ -7,7 +7,8 @@ import dataclasses
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from tf_pflego import config
 from tf_pflego.algorithms import REGISTRY
@@ -47,7 +48,7 @@ class Page:
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Adds names, each with a line about it."""
         pairs = list(pairs)
-        width = max(len(name) for name, _ in pairs) + 2
+        width = max((len(name) for name, _ in pairs), default=0) + 2
         for name, about in pairs:
             self.text(f"{name:<{width}}".replace(" ", "\0") + about, 2, width)
         self._lines[:] = [line.replace("\0", " ") for line in self._lines]
@@ -116,25 +117,43 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
 def of_options(
     verb: str, usage: str, options: type, examples: Sequence[str], columns: int | None
 ) -> str:
-    """Returns the help of a verb whose flags are a dataclass of settings.
+    """Returns the help of a verb whose flags are a dataclass of settings; see `of_verb`."""
+    about = inspect.getdoc(sys.modules[options.__module__])
+    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options))
+
+
+def of_verb(
+    verb: str,
+    usage: str,
+    about: str,
+    examples: Sequence[str],
+    columns: int | None,
+    fields: Sequence[dataclasses.Field] = (),
+    places: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Returns the help of a verb.
 
     Args:
       verb: Its name.
       usage: What follows the name in its usage.
-      options: The dataclass.
+      about: What it does.
       examples: Command lines.
       columns: The width of the terminal; None if there is none.
+      fields: The settings that are its flags.
+      places: What it takes by position, each with a line about it.
     """
     page = Page(columns)
     page.text(f"usage: tf-pflego {verb} {usage}", 0, 7)
     page.gap()
-    page.text(inspect.getdoc(sys.modules[options.__module__]))
+    page.text(about)
     for example in examples:
         page.gap()
         page.text(f"example: tf-pflego {verb} {example}", 0, 9)
     page.gap()
-    page.text("flags:")
-    page.flags(dataclasses.fields(options))
+    page.pairs(places.items())
+    if fields:
+        page.text("flags:")
+        page.flags(fields)
     page.gap()
     others = ", ".join(other for other in VERBS if other != verb)
     page.text(f"other verbs: {others}; tf-pflego --help lists them", 0, 2)

@@ -46,9 +46,11 @@ def _run_unless_interrupted(argv, interruption):
 def _run(argv, interruption):
     verb, arguments = _verb_of(argv[1:])
     if verb is None:
+        from tf_pflego.core import texts
+
         return _fail(
             f"a verb must be one of {', '.join(VERBS)}, or left out to train; got {argv[1]!r}. "
-            "Correct it; flags are written as --name=value."
+            f"{texts.suggestion(argv[1], VERBS)}Correct it; flags are written as --name=value."
         )
     if arguments == ["--version"]:
         console.show(f"tf_pflego {tf_pflego.__version__}")
@@ -75,14 +77,15 @@ def _run(argv, interruption):
     chosen.define_flags(flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]
     try:
-        command_line.parse(flag_values, others)
+        places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
         if len(others) < len(arguments):
             console.show(chosen.help_page(flag_values, console.STDOUT.columns()))
         else:
-            chosen.run(flag_values, interruption)
+            chosen.run(flag_values, interruption, *places)
     except Exception as error:
         code, message = failures.explained(error)
-        console.say(f"tf_pflego: {command_line.as_flags(message, flag_values)}")
+        others = getattr(chosen, "FLAGS_OF_ARGUMENTS", {})
+        console.say(f"tf_pflego: {command_line.as_flags(message, flag_values, others)}")
         return code
     return 0
 

@@ -210,6 +210,11 @@ class StoredRun:
         )
 
     @property
+    def is_of_program(self) -> bool:
+        """Whether the run had no arrays and no model of a user's own, which Python alone gives."""
+        return self._has_dataset and not self._has_own_model
+
+    @property
     def _has_dataset(self):
         return self.configuration["dataset"] in NAMES
 

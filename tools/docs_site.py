@@ -12,7 +12,8 @@ which is right for the first. For the site,
 All of them are in the folder `repository` of the site. A link to what does not exist ends the
 build. The overview in `docs/methods.md` has one row per method, which the method's page takes over.
 
-A line `<!-- settings of RunConfig -->` becomes the table of its settings.
+A line `<!-- settings of RunConfig -->` becomes the table of its settings. What stands between the
+lines `<!-- in the repository alone -->` and `<!-- end -->` is not on the site.
 
 Links to other hosts are not followed; the build lists them in `site/external_links.txt`.
 
@@ -51,6 +52,9 @@ _ENTRY_ON_SITE = r"""<a id="{anchor}"></a>
       show_root_toc_entry: true
 """
 _SETTINGS = "<!-- settings of RunConfig -->"
+_NOT_ON_SITE = re.compile(
+    r"^<!-- in the repository alone -->\n.*?^<!-- end -->\n+", re.DOTALL | re.MULTILINE
+)
 _EXTERNAL = re.compile(r'<a\b[^>]*\bhref="(https?://[^"]+)"')
 _PICTURE = re.compile(
     r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*'
@@ -99,6 +103,7 @@ def on_page_markdown(markdown, *, page, config, files):
     """Turns links to files of the repository into links of the site."""
     uri = page.file.src_uri
     here = _repository_path(uri)
+    markdown = _NOT_ON_SITE.sub("", markdown)
 
     def rewritten(match):
         target, anchor = _target(match[2], here)

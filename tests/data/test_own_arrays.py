@@ -208,9 +208,29 @@ def with_nan(row):
             id="labels of rank 2",
         ),
         pytest.param(
+            second((X, np.eye(10, dtype=int)[Y])),
+            ValueError,
+            r"client 1's train labels must be of rank 1, one .*; got shape \(9, 10\). If they are "
+            r"one-hot, convert them with `labels.argmax\(axis=1\)`",
+            id="one-hot labels",
+        ),
+        pytest.param(
+            second((X, np.eye(10, dtype=np.float32)[Y])),
+            ValueError,
+            r"got shape \(9, 10\). If they are one-hot, convert them with `labels.argmax",
+            id="one-hot labels of floats",
+        ),
+        pytest.param(
+            second((X, np.array(["cat", "dog", "cat"] * 3))),
+            TypeError,
+            r"client 1's train labels must be integers from 0 on; got <U3, such as 'cat'. Number "
+            r"the classes with `np.unique\(labels, return_inverse=True\)`, over .* all clients",
+            id="names as labels",
+        ),
+        pytest.param(
             second((X, Y - 1)),
             ValueError,
-            r"client 1's train labels must be in \[0, .*; got -1 for its example 0",
+            r"client 1's train labels must be in \[0, .*; got -1 .* 0. Labels count from 0",
             id="negative label",
         ),
         pytest.param(

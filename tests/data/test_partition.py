@@ -83,7 +83,7 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
         pytest.param(
             {"test_labels": [*range(10), -1]},
             ValueError,
-            r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Correct",
+            r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Labels count",
             id="negative test label",
         ),
         pytest.param(

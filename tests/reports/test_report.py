@@ -265,11 +265,16 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     refused(capsys, [run.parent, output], "Perhaps you mean a run inside it, such as")
     refused(capsys, [run / "config.json", output], "is a file")
     refused(capsys, [run, run, output], "twice")
-    refused(capsys, [run, f"--output={tmp_path}/none/r.html"], "does not. Make it")
+    refused(
+        capsys,
+        [run, f"--output={tmp_path}/none/r.html"],
+        "--output must be in a directory that exists",
+        "does not. Make it",
+    )
     refused(capsys, [run, f"--output={run / 'metrics.jsonl'}"], "ends in .html")
     refused(capsys, [run, f"--output={tmp_path}"], "ends in .html")
     refused(capsys, [run, output, "--format=pdf"], "invalid choice: 'pdf'")
-    refused(capsys, [run, output, f"--reference={tmp_path}"], "`reference` must be one of the runs")
+    refused(capsys, [run, output, f"--reference={tmp_path}"], "--reference must be one of the runs")
     assert not (tmp_path / "r.html").exists()
 
 

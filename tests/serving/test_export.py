@@ -313,9 +313,41 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
 
 def test_what_is_in_the_directory_stays(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="must be a new or empty directory"):
+    with pytest.raises(FileExistsError, match=r"a new or empty directory.*overwrite=True"):
         new_directory(tmp_path).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(FileExistsError, match=r"`overwrite` must be .* has no clients.json"):
+        new_directory(tmp_path, overwrite=True).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_earlier_export_is_replaced_as_a_whole(simulation, tmp_path):
+    models = tmp_path / "models"
+    pfl.export_clients(simulation, [0, 1], models, "keras")
+    for export in (pfl.export_clients, pfl.export_shared_body):
+        with pytest.raises(FileExistsError, match="replace an earlier export with `overwrite=True"):
+            export(simulation, [1], models)
+    pfl.export_clients(simulation, [1], models, "keras", overwrite=True)
+    assert sorted(path.name for path in models.iterdir()) == ["client_1.keras", "clients.json"]
+    pfl.export_shared_body(simulation, [0, 1], models, overwrite=True)
+    names = ["body", "clients.json", "heads.npy"]
+    assert sorted(path.name for path in models.iterdir()) == names
+    assert list(tmp_path.iterdir()) == [models]
+
+
+def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
+    models = tmp_path / "models"
+    with new_directory(models) as directory:
+        (directory / "clients.json").write_text("first")
+    with pytest.raises(OSError, match="full"), new_directory(models, overwrite=True) as directory:
+        (directory / "clients.json").write_text("second")
+        raise OSError("full")
+    assert (models / "clients.json").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [models]
+    models.rename(tmp_path / ".models.replaced")  # As a program leaves it that is killed just then.
+    with pytest.raises(FileExistsError, match="must be a new or empty directory"):
+        new_directory(models).__enter__()
+    assert (models / "clients.json").read_text() == "first"
 
 
 @pytest.mark.parametrize(

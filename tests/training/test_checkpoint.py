@@ -17,6 +17,8 @@ from tf_pflego.core import nests
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import CheckpointError, Simulation, checkpoint
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def plain(record):
     return {key: value for key, value in record.items() if key != "seconds"}

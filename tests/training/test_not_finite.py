@@ -15,6 +15,8 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
 
+pytestmark = pytest.mark.same_on_both_lines
+
 SEED, ROUNDS = 4, 4
 ENGINES = ("in_process", "tff")
 

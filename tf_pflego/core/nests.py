@@ -33,6 +33,44 @@ def positions(nest: Structure) -> dict[str, int]:
     return dict(sorted(by_name.items(), key=lambda item: item[1]))
 
 
+def refuse_unlike(first: Structure, nest: Structure, function: str, origin: str) -> None:
+    """Refuses a method's new state that is not like the first one.
+
+    It is called when the function is traced, so that it costs nothing in later rounds.
+
+    Args:
+      first: The tensors or specs of the first state; a size may be None, for any.
+      nest: The tensors or specs of the new one.
+      function: The name of the function that returned it.
+      origin: The name of the function that makes the first state.
+
+    Raises:
+      ValueError: The structures differ, or a leaf has another shape or dtype.
+    """
+    must = f"`{function}` must return a state like that of `{origin}`"
+    remedy = f"Return the same class, with leaves of the same shapes and dtypes, from `{function}`."
+    try:
+        tf.nest.assert_same_structure(first, nest)
+    except (ValueError, TypeError) as error:
+        found = f"expected {_outline(first)}; got {_outline(nest)}"
+        raise ValueError(f"{must}: {found}. {remedy}") from error
+    pairs = zip(tf.nest.flatten(first), tf.nest.flatten(nest), strict=True)
+    for name, (old, new) in zip(positions(first), pairs, strict=True):
+        if old.dtype != new.dtype or not old.shape.is_compatible_with(new.shape):
+            raise ValueError(
+                f"{must}: expected {name} to be {old.dtype.name} of shape {old.shape}; got "
+                f"{new.dtype.name} of shape {new.shape}. {remedy}"
+            )
+
+
+def _outline(nest):
+    """Returns the class of a nest and the names of its leaves, the first of them if many."""
+    names = list(positions(nest))
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    leaves = f" with the leaves {', '.join(names[:6])}{more}" if names else " without leaves"
+    return f"{type(nest).__name__}{leaves if names != [''] else ''}"
+
+
 def zeros_like(nest: Structure) -> Structure:
     """Returns a nest of zeros."""
     return tf.nest.map_structure(tf.zeros_like, nest)

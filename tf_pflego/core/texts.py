@@ -1,6 +1,7 @@
 """How the representations of objects, as a notebook shows them, name what they have."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,6 +15,19 @@ def span(numbers: Sequence[int] | np.ndarray) -> str:
 def array(shape: Sequence[int], dtype: np.dtype) -> str:
     """Returns such as `uint8 [28, 28, 1]`."""
     return f"{np.dtype(dtype).name} {list(shape)}"
+
+
+def suggestion(got: str, names: Iterable[str]) -> str:
+    """Returns `Did you mean NAME? ` with the name that is most like a text, or nothing."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(got.lower(), by_lower, n=1)
+    return f"Did you mean {by_lower[close[0]]}? " if close else ""
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Returns such as `a`, `a or b`, or `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core import texts
+
 # A sum of two such numbers still fits int32, in which TensorFlow counts.
 INTEGER_LIMIT = 10**9
 # The square of such a number still fits float32.
@@ -116,7 +118,8 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     """Returns one of the choices; raises ValueError for anything else."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
-            f"`{name}` must be one of {', '.join(choices)}; got {value!r}. Correct `{name}`."
+            f"`{name}` must be one of {', '.join(choices)}; got {value!r}. "
+            f"{texts.suggestion(str(value), choices)}Correct `{name}`."
         )
     return str(value)
 

@@ -62,6 +62,32 @@ def integers(values: Any, what: str) -> np.ndarray:
     return values
 
 
+def class_labels(labels: Any, what: str) -> np.ndarray:
+    """Returns labels as an array of integers, like `integers`, with what to do about other forms.
+
+    Args:
+      labels: [n], an array or array-like.
+      what: What they are, for the message.
+
+    Raises:
+      TypeError: The dtype is no integer dtype, even if the values are whole numbers.
+      ValueError: The rank is not 1.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise ValueError(
+            f"{what} must be of rank 1, one integer for each example; got shape {labels.shape}. "
+            "If they are one-hot, convert them with `labels.argmax(axis=1)`."
+        )
+    if labels.dtype.kind in "USO" and labels.size:
+        raise TypeError(
+            f"{what} must be integers from 0 on; got {labels.dtype}, such as "
+            f"{str(labels.flat[0])!r:.40}. Number the classes with `np.unique(labels, "
+            "return_inverse=True)`, over the labels of all clients together."
+        )
+    return integers(labels, what)
+
+
 def client_ids(
     ids: Any, num_clients: int, name: str = "client_ids", different: bool = False
 ) -> np.ndarray:
@@ -97,6 +123,11 @@ def first_outside(labels: np.ndarray, limits: int | np.ndarray = LABEL_LIMIT) ->
     """
     outside = (labels < 0) | (labels >= limits)
     return int(np.argmax(outside)) if outside.any() else None
+
+
+def label_remedy(label: int, otherwise: str) -> str:
+    """Returns what to do about a label outside its range: one text for negative labels."""
+    return "Labels count from 0: correct the label." if label < 0 else otherwise
 
 
 def place(row: int, offsets: np.ndarray) -> tuple[int, int]:
@@ -169,7 +200,8 @@ def refuse_labels_outside(
         limit = limits if np.ndim(limits) == 0 else limits[client]
         raise ValueError(
             f"client {client}'s {split} labels must be in [0, num_classes={limit}); got "
-            f"{labels[row]} for its example {position}. Correct the label or raise `num_classes`."
+            f"{labels[row]} for its example {position}. "
+            + label_remedy(labels[row], "Correct the label or raise `num_classes`.")
         )
 
 

@@ -321,7 +321,7 @@ def federate(
     values.whole("num_classes", dataset.num_classes, 1, checks.LABEL_LIMIT)
     sources = {"train": dataset.train, "test": dataset.test or dataset.train}
     for split, source in sources.items():
-        labels = checks.integers(source.labels, f"`{split}.labels`")
+        labels = checks.class_labels(source.labels, f"`{split}.labels`")
         _refuse_unpaired(split, np.asarray(source.examples), labels)
     sizes = {split: len(source.labels) for split, source in sources.items()}
     dealt = {
@@ -417,7 +417,7 @@ def _checked_identities(identities, num_clients):
 def _stored(name, split, num_classes):
     """Returns the checked split in the dtypes in which it is stored."""
     examples = np.asarray(split.examples)
-    labels = checks.integers(split.labels, f"`{name}.labels`")
+    labels = checks.class_labels(split.labels, f"`{name}.labels`")
     offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
     _refuse_unpaired(name, examples, labels)
     if len(offsets) != len(num_classes) + 1 or offsets[0] != 0 or offsets[-1] != len(labels):

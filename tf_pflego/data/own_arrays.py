@@ -94,7 +94,9 @@ def _joined_pairs(split, pairs):
                 "Give one pair per client."
             )
     examples = checks.arrays([examples for examples, _ in pairs], f"{split} examples")
-    labels, offsets = partition_lib.joined([labels for _, labels in pairs], f"{split} labels")
+    labels, offsets = partition_lib.joined(
+        [labels for _, labels in pairs], f"{split} labels", checks.class_labels
+    )
     sizes = np.diff(offsets)
     for client, (array, size) in enumerate(zip(examples, sizes, strict=True)):
         if array.ndim < 1 or len(array) != size:

@@ -9,7 +9,7 @@ import operator
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,12 +91,15 @@ def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def joined(parts: Sequence[Any], what: str) -> tuple[np.ndarray, np.ndarray]:
+def joined(
+    parts: Sequence[Any], what: str, check: Callable[[Any, str], np.ndarray] = checks.integers
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the parts of all clients end to end, [n] int64, and their offsets, [I + 1] int64.
 
     Args:
       parts: For each client [n_i] integers, an array or array-like.
       what: What they are, for the message.
+      check: Refuses a part that is not [n_i] integers.
 
     Raises:
       TypeError: A part is not of integers.
@@ -107,7 +110,7 @@ def joined(parts: Sequence[Any], what: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"there must be at least one client; got no {what}. Add clients.")
     if not set(map(operator.attrgetter("ndim", "dtype.kind"), arrays)) <= {(1, "i"), (1, "u")}:
         for client, array in enumerate(arrays):
-            checks.integers(array, f"client {client}'s {what}")
+            check(array, f"client {client}'s {what}")
     offsets = starts(np.fromiter(map(len, arrays), np.int64, len(arrays)))
     return np.concatenate(arrays, dtype=np.int64, casting="unsafe"), offsets
 
@@ -254,12 +257,15 @@ def checked_labels(
       TypeError: They are no integers.
       ValueError: One is not in [0, num_classes).
     """
-    labels = checks.integers(labels, what)
+    labels = checks.class_labels(labels, what)
     row = checks.first_outside(labels, num_classes)
     if row is not None:
         raise ValueError(
             f"{what} must be in [0, {num_classes}), the classes; got {labels[row]} for example "
-            f"{row}. Correct the label, or give the number of classes that there are."
+            f"{row}. "
+            + checks.label_remedy(
+                labels[row], "Correct the label, or give the number of classes that there are."
+            )
         )
     return labels
 

@@ -1,6 +1,7 @@
 """Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
 import importlib.util
+from typing import NamedTuple
 
 from tf_pflego.core import values
 from tf_pflego.engines.engine import (
@@ -32,6 +33,7 @@ __all__ = [
     "WorkerError",
     "build",
     "prepare_process",
+    "refuse_absent",
 ]
 
 
@@ -61,11 +63,7 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
-        raise ImportError(
-            f"`engine` tff needs TensorFlow Federated, which cannot be imported ({error}). "
-            "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
-            "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md."
-        ) from error
+        raise _absent("tff", error) from error
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
 
 
@@ -75,11 +73,7 @@ def _on_cluster(place, algorithm, clients, server_state, seed):
         from tf_pflego.engines.ray_cluster import RayCluster
         from tf_pflego.engines.ray_engine import RayEngine
     except ImportError as error:
-        raise ImportError(
-            f"`engine` ray needs Ray, which cannot be imported ({error}). Install it with "
-            "`pip install 'tf_pflego[ray]'`, or beside TensorFlow Federated with `pip install "
-            "--no-deps -r requirements-ray.txt`, or use `engine='in_process'`."
-        ) from error
+        raise _absent("ray", error) from error
     values.instance(
         "engine", place, (RayOptions, RayCluster), "Name an engine, or make `RayOptions`."
     )
@@ -97,3 +91,40 @@ def _on_cluster(place, algorithm, clients, server_state, seed):
     except BaseException:
         cluster.close()
         raise
+
+
+class _Need(NamedTuple):
+    """A package that an engine needs beside those that all need."""
+
+    module: str
+    title: str
+    remedy: str
+
+
+_NEEDS = {
+    "tff": _Need(
+        "tensorflow_federated",
+        "TensorFlow Federated",
+        "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
+        "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md.",
+    ),
+    "ray": _Need(
+        "ray",
+        "Ray",
+        "Install it: `pip install '.[ray]'`, or beside TensorFlow Federated `pip install --no-deps "
+        "-r requirements-ray.txt`, see docs/cluster.md.",
+    ),
+}
+
+
+def refuse_absent(name: str) -> None:
+    """Raises ImportError if an engine needs a package that is not installed; imports nothing."""
+    if name in _NEEDS and not importlib.util.find_spec(_NEEDS[name].module):
+        raise _absent(name, "it is not installed")
+
+
+def _absent(name, reason):
+    need = _NEEDS[name]
+    return ImportError(
+        f"`engine` {name} needs {need.title}, which cannot be imported ({reason}). {need.remedy}"
+    )

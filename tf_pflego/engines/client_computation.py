@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import (
     Algorithm,
     Client,
@@ -99,6 +100,7 @@ class ClientComputation:
             data.specs(), specs_of(message), message_to_one, leaves, facts, specs_of(round_)
         )
         self.summed_spec, self.outputs_spec = specs_of(traced.structured_outputs)
+        nests.refuse_unlike(state_spec, self.outputs_spec.state, "client_update", "init_client")
         first = len(tf.nest.flatten((data.specs(), message, message_to_one)))
         placeholders = traced.inputs[first : first + len(leaves)]
         self.reads = [bool(placeholder.consumers()) for placeholder in placeholders]

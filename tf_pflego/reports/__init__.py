@@ -147,5 +147,8 @@ def command(argv: Sequence[str], prog: str = "tf-pflego report") -> int:
 
 
 def _fail(message):
-    console.say(f"tf_pflego: {' '.join(message.split())}")
+    from tf_pflego import command_line  # It needs absl, which `write` does without.
+
+    message = command_line.as_flags(" ".join(message.split()), ("output", "format", "reference"))
+    console.say(f"tf_pflego: {message}")
     return 2

@@ -77,6 +77,7 @@
         row.forEach((value, column) => {
           const own = document.createElement(column === 0 ? "th" : "td");
           if (column === 0) own.scope = "row";
+          own.classList.toggle("number", heads[column].classList.contains("number"));
           own.textContent = cell(value, column);
           line.append(own);
         });

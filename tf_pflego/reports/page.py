@@ -6,9 +6,11 @@ clients.
 """
 
 import html
+import itertools
 import json
 import math
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,6 +27,7 @@ _MOST_PARTITIONS = 4
 _ROWS_OF_NUMBERS = 12
 _TARGET_SHARE = 0.95
 _LONGEST_WORD = 24
+_NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?(\N{NO-BREAK SPACE}%)?")
 _HERE = pathlib.Path(__file__).parent
 
 
@@ -176,28 +179,31 @@ class _Page:
 
     def _overview(self):
         metric = self._accuracies[0] if self._accuracies else None
-        head = ["run", "state", "rounds", "seconds in a round, median", "MB moved"]
-        if metric:
+        head = ["run"]
+        if metric:  # First, since a narrow screen shows the first columns alone.
             head += ["accuracy, last ten rounds", "worst tenth of the clients"]
-        head += ["training loss", "directory"]
+        head += ["training loss", "rounds", "seconds in a round, median", "MB moved"]
+        head += ["state", "directory"]
         rows = []
         for run in self._runs:
             rounds = run.rounds
             moved = (rounds["bytes_down"].sum() + rounds["bytes_up"].sum()) / 1e6
-            row = [
-                self._names[id(run)],
-                "finished" if run.finished else "not finished",
-                run.num_rounds,
-                _short(np.median(rounds["seconds"])) if run.num_rounds else "–",
-                _short(moved),
-            ]
+            row = [self._names[id(run)]]
             if metric:
                 row.append(_value(comparison.final(rounds, metric), metric))
                 tenth = np.nan
                 if run.clients is not None:
                     tenth = comparison.worst_decile(run.clients["test_accuracy"])
                 row.append(_value(tenth, metric))
-            rows.append([*row, _short(comparison.final(rounds, "train_loss")), str(run.path)])
+            row += [
+                _short(comparison.final(rounds, "train_loss")),
+                run.num_rounds,
+                _short(np.median(rounds["seconds"])) if run.num_rounds else "–",
+                _short(moved),
+                "finished" if run.finished else "not finished",
+                str(run.path),
+            ]
+            rows.append(row)
         said = (
             f"The accuracy is the {comparison.title_of(metric)}, mean of the last ten rounds; the "
             "worst tenth is the mean over the tenth of the clients with the lowest accuracy at the "
@@ -783,15 +789,23 @@ def _text(value: Any) -> str:
 
 def _table(caption, head, rows, identity="", marked=()):
     """Returns a table whose first column heads the rows; cells are escaped here."""
-    columns = "".join(f'<th scope="col"{_long(name)}>{_text(name)}</th>' for name in head)
+    number_columns = [_is_of_numbers(column) for column in zip(*rows, strict=True)]
+    columns = "".join(
+        f'<th scope="col"{_classes(name, of_numbers)}>{_text(name)}</th>'
+        for name, of_numbers in itertools.zip_longest(head, number_columns, fillvalue=False)
+    )
     body = []
     for number, row in enumerate(rows):
         first, *cells = row
         sign = ' <span class="differs" title="differs">≠</span>' if number in marked else ""
-        inner = "".join(f"<td{_long(cell)}>{_text(cell)}</td>" for cell in cells)
+        inner = "".join(
+            f"<td{_classes(cell, of_numbers)}>{_text(cell)}</td>"
+            for cell, of_numbers in zip(cells, number_columns[1:], strict=True)
+        )
         style = ' class="marked"' if number in marked else ""
         body.append(
-            f'<tr{style}><th scope="row"{_long(first)}>{_text(first)}{sign}</th>{inner}</tr>'
+            f'<tr{style}><th scope="row"{_classes(first, number_columns[0])}>{_text(first)}{sign}'
+            f"</th>{inner}</tr>"
         )
     name = f' id="{identity}"' if identity else ""
     return (
@@ -801,10 +815,17 @@ def _table(caption, head, rows, identity="", marked=()):
     )
 
 
-def _long(value):
-    """Returns the class of a cell with a word that must be broken, so that tables stay narrow."""
-    words = str(value).split()
-    return ' class="long"' if max(map(len, words), default=0) > _LONGEST_WORD else ""
+def _is_of_numbers(cells):
+    """Returns whether a column has numbers, with or without a unit, and dashes for unknown ones."""
+    known = [str(cell) for cell in cells if str(cell) not in ("–", "not reached")]
+    return bool(known) and all(map(_NUMBER.fullmatch, known))
+
+
+def _classes(value, of_numbers):
+    """Returns the classes of a cell: its column has numbers, or a word of it must be broken."""
+    long = max(map(len, str(value).split()), default=0) > _LONGEST_WORD
+    names = ["number"] * of_numbers + ["long"] * long
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _numbers(lines, metric, axis):

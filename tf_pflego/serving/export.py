@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("savedmodel", "keras", "tflite")
 QUANTIZATIONS = ("none", "float16", "int8")
+_ENTRIES = "clients.json"
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
 
 
@@ -43,18 +44,21 @@ def export(
     quantize: str = "none",
     learning: bool = True,
     on_client: Callable[[dict], None] | None = None,
+    overwrite: bool = False,
     **about: Any,
 ) -> list[dict[str, Any]]:
     """Writes the models of some clients, each to a file of its own.
 
     Args:
       clients: The clients with what they are served; see `served_clients` and `personalize`.
-      output_dir: A directory that does not exist yet or is empty.
+      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `FORMATS`.
       quantize: How TFLite files hold the weights that do not learn on: none (as they are),
         float16 or int8.
       learning: Whether SavedModel and TFLite files have what lets them learn on.
       on_client: Called with each client's entry when its file is written.
+      overwrite: Whether the files may take the place of an earlier export. The whole directory is
+        replaced when the new one is whole, and stays as it is if the new one fails.
       **about: What else clients.json says.
 
     Returns:
@@ -63,7 +67,8 @@ def export(
     Raises:
       ValueError: There is no such format, or a client cannot be exported in this way; the message
         says why.
-      FileExistsError: The directory is not empty.
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
+        export.
     """
     values.one_of("format", format, FORMATS)
     values.one_of("quantize", quantize, QUANTIZATIONS)
@@ -72,7 +77,7 @@ def export(
             f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
         )
     write, entries = _WRITERS[format], []
-    with new_directory(output_dir) as directory:
+    with new_directory(output_dir, overwrite) as directory:
         for client in clients:
             path = directory / f"client_{client.number}{_SUFFIXES[format]}"
             probabilities = write(client, path, quantize, learning)
@@ -81,7 +86,7 @@ def export(
                 on_client(entries[-1])
         content = {**about, "format": format, "quantize": quantize, "clients": entries}
         with durable.batch() as files:
-            files.json(directory / "clients.json", content)
+            files.json(directory / _ENTRIES, content)
     return entries
 
 
@@ -94,6 +99,7 @@ def export_clients(
     quantize: str = "none",
     learning: bool = True,
     on_client: Callable[[dict], None] | None = None,
+    overwrite: bool = False,
 ) -> list[dict[str, Any]]:
     """Writes the models of some clients of a simulation, as they would be served now.
 
@@ -106,6 +112,7 @@ def export_clients(
       quantize: One of `QUANTIZATIONS`.
       learning: Whether the files learn on.
       on_client: Called with each client's entry.
+      overwrite: Whether the files may take the place of an earlier export.
 
     Returns:
       The entries of clients.json: for each client the file, its size, the classes, and the test
@@ -118,6 +125,7 @@ def export_clients(
         quantize,
         learning,
         on_client,
+        overwrite,
         algorithm=simulation.algorithm.name,
         model=name or next(iter(simulation.algorithm.served)),
         round=simulation.round_number,
@@ -153,41 +161,63 @@ def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evalua
     return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
 
 
-def refuse_used(output_dir: str | os.PathLike) -> pathlib.Path:
-    """Returns a path, after a check that it is free for an export.
+def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathlib.Path:
+    """Returns a path, after a check that an export may take it.
+
+    Args:
+      output_dir: The path.
+      overwrite: Whether an earlier export may be there.
 
     Raises:
-      FileExistsError: It is a file, or a directory that is not empty.
+      FileExistsError: It is a file, or a directory that is not empty; with `overwrite` only if the
+        directory holds no export.
     """
     path = pathlib.Path(output_dir).expanduser()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return path
+    if not values.truth("overwrite", overwrite):
         raise FileExistsError(
             f"`output_dir` must be a new or empty directory; {path} is not. Choose another "
-            "`output_dir`."
+            "`output_dir`, or replace an earlier export with `overwrite=True`."
+        )
+    if not (path / _ENTRIES).is_file():
+        raise FileExistsError(
+            f"`overwrite` must be given for an earlier export only; {path} has no {_ENTRIES}. "
+            "Choose another `output_dir`."
         )
     return path
 
 
 @contextlib.contextmanager
-def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Gives a directory to write in, which takes the name `path` when all went well."""
-    path = refuse_used(path)
-    partial = path.with_name(f".{path.name}.partial")
+def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[pathlib.Path]:
+    """Gives a directory to write in, which takes the name `path` when all went well.
 
-    def remove():
+    Args:
+      path: The name.
+      overwrite: Whether an earlier export may have it; see `refuse_used`.
+    """
+    path = pathlib.Path(path).expanduser().resolve()  # A link stays, and "." has a name.
+    partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
+
+    def settle():
         shutil.rmtree(partial, ignore_errors=True)
+        if replaced.exists() and not path.exists():  # The new one did not get its place.
+            replaced.rename(path)
+        shutil.rmtree(replaced, ignore_errors=True)
 
-    remove()
+    settle()  # A program that was killed may have left something.
+    refuse_used(path, overwrite)
     partial.mkdir(parents=True)
-    leftovers.add(remove)
+    leftovers.add(settle)
     try:
         yield partial
-        if path.exists():
-            path.rmdir()
+        # No call replaces a directory that is not empty, so that for an instant there is none.
+        if refuse_used(path, overwrite).exists():
+            path.rename(replaced)
         partial.rename(path)
     finally:
-        leftovers.forget(remove)
-        remove()
+        leftovers.forget(settle)
+        settle()
 
 
 def _saved_model(client, path, quantize, learning):

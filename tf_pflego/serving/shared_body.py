@@ -28,7 +28,7 @@ from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
 from tf_pflego.serving.client_models import names_of_outputs
-from tf_pflego.serving.export import new_directory
+from tf_pflego.serving.export import new_directory, refuse_used
 
 
 class SharedBody(tf.Module):
@@ -88,23 +88,31 @@ class SharedBody(tf.Module):
 
 
 def export_shared_body(
-    simulation: Any, clients: Sequence[int], output_dir: str | os.PathLike, name: str | None = None
+    simulation: Any,
+    clients: Sequence[int],
+    output_dir: str | os.PathLike,
+    name: str | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Writes the body once, and the heads of clients.
 
     Args:
       simulation: The `Simulation`.
       clients: The clients' ids.
-      output_dir: A directory that does not exist yet or is empty.
+      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       name: Which of the models that the algorithm serves; None for the first.
+      overwrite: Whether the files may take the place of an earlier export. The whole directory is
+        replaced when the new one is whole, and stays as it is if the new one fails.
 
     Returns:
       The content of clients.json.
 
     Raises:
       ValueError: The clients' bodies differ.
-      FileExistsError: The directory is not empty.
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
+        export.
     """
+    refuse_used(output_dir, overwrite)  # Before the work is done for which there would be no place.
     simulation.client_model(clients[0], name)  # It checks that body and head are served.
     name = name or next(iter(simulation.algorithm.served))
     model, data = simulation.algorithm.model, simulation.data
@@ -132,7 +140,7 @@ def export_shared_body(
         "round": simulation.round_number,
         "clients": about,
     }
-    with new_directory(output_dir) as directory:
+    with new_directory(output_dir, overwrite) as directory:
         module = SharedBody(simulation, theta, served.personalize)
         signatures = {key: f.get_concrete_function() for key, f in module.functions.items()}
         tf.saved_model.save(module, str(directory / "body"), signatures=signatures)

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import console, engines
-from tf_pflego.core import seeds
+from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, Uploads, num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
@@ -146,7 +146,18 @@ class ServerFunctions:
     """The server's functions of an exchange, traced."""
 
     def __init__(self, exchange: Exchange):
-        self.update = Traced(exchange.server_update)
+
+        def update(server_state, uploads, round_):
+            new_state = exchange.server_update(server_state, uploads, round_)
+            new_state = tf.nest.map_structure(tf.convert_to_tensor, new_state)
+            # Sizes may change from round to round, as that of a cohort which is remembered.
+            first = tf.nest.map_structure(
+                lambda leaf: tf.TensorSpec([None] * leaf.shape.rank, leaf.dtype), server_state
+            )
+            nests.refuse_unlike(first, new_state, "server_update", "init_server")
+            return new_state
+
+        self.update = Traced(update)
         self._messages = None
         if exchange.client_messages is not None:
             self._messages = Traced(exchange.client_messages, any_number=(1,))

@@ -1,7 +1,9 @@
 """What the program does: `tf-pflego VERB --FLAG=VALUE ...`, one module for each verb.
 
 Each module has `define_flags(flag_values)`, `help_page(flag_values, columns)` and
-`run(flag_values, interruption)`. It is imported when its verb is asked for.
+`run(flag_values, interruption)`. It is imported when its verb is asked for. One that takes up to
+MOST_PLACES directories by position is given them after these. One whose flags have other names than
+the arguments in Python that they become names them in FLAGS_OF_ARGUMENTS, {argument: flag}.
 `report` is `tf_pflego.reports.command`, which takes directories and starts no TensorFlow.
 """
 

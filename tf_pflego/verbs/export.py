@@ -10,6 +10,8 @@ from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.verbs.opened import opened
 
+FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
+
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
@@ -17,6 +19,9 @@ class ExportOptions:
 
     run: str = setting("", "output directory of the run", is_path=True)
     output_dir: str = setting("", "a new directory for the files", is_path=True)
+    overwrite: bool = setting(
+        False, "replace the earlier export that the output directory holds, when the new is whole"
+    )
     clients: str = setting(
         "all", "which clients: their numbers such as 3,7, or all, or worst:10, the least accurate"
     )
@@ -68,7 +73,7 @@ def help_page(flag_values, columns: int | None) -> str:
 def run(flag_values, interruption: Interruption) -> None:
     """Exports, and shows a line per client."""
     options = config.options_from(ExportOptions, flag_values)
-    export_lib.refuse_used(options.output_dir)
+    export_lib.refuse_used(options.output_dir, options.overwrite)
     with opened(options.run, options.data_dir) as simulation:
         interruption.check()
         clients = export_lib.chosen_clients(
@@ -80,7 +85,9 @@ def run(flag_values, interruption: Interruption) -> None:
         if options.shared_body:
             from tf_pflego.serving.shared_body import export_shared_body  # It starts TensorFlow.
 
-            content = export_shared_body(simulation, clients, options.output_dir, name)
+            content = export_shared_body(
+                simulation, clients, options.output_dir, name, options.overwrite
+            )
             console.show(f"{len(content['clients'])} clients written to {options.output_dir}")
             return
         shown = []
@@ -104,5 +111,6 @@ def run(flag_values, interruption: Interruption) -> None:
             options.quantize,
             options.learning,
             show,
+            options.overwrite,
         )
     console.show(f"written to {options.output_dir}")

@@ -1,45 +1,35 @@
 """Lists the runs in a directory: what they are, how far they are and how accurate."""
 
-import dataclasses
-import functools
 import json
 import pathlib
 
-from tf_pflego import config, console, help_pages
-from tf_pflego.core import settings
-from tf_pflego.core.settings import setting
+from tf_pflego import console, help_pages
+from tf_pflego.core import values
 from tf_pflego.interruption import Interruption
 
+MOST_PLACES = 1
+_DEFAULT = "runs"
 _LEAST = 12
 _COLUMNS = ("run", "method", "dataset", "rounds", "accuracy")
 
 
-@dataclasses.dataclass(frozen=True)
-class ListOptions:
-    """Where the runs are."""
-
-    runs: str = setting(
-        "runs", "directory that has the runs' directories, however deep", is_path=True
-    )
-
-    def __post_init__(self):
-        settings.check(self)
-
-
-define_flags = functools.partial(config.define_options, ListOptions)
+def define_flags(flag_values) -> None:
+    """Defines nothing: there are no flags."""
 
 
 def help_page(flag_values, columns: int | None) -> str:
     """Returns the help."""
-    return help_pages.of_options("list", "[--runs=DIR]", ListOptions, ["--runs=runs"], columns)
+    about = f"directory that has the runs' directories, however deep (default {_DEFAULT})"
+    return help_pages.of_verb("list", "[DIR]", __doc__, ["runs"], columns, places={"DIR": about})
 
 
-def run(flag_values, interruption: Interruption) -> None:
+def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> None:
     """Shows a row per run."""
-    top = pathlib.Path(config.options_from(ListOptions, flag_values).runs).expanduser()
+    top = pathlib.Path(values.path("DIR", directory)).expanduser()
     if not top.is_dir():
         raise ValueError(
-            f"`runs` must be a directory that has runs; {top} is no directory. Correct `runs`."
+            f"`DIR` must be a directory that has runs; {top} is no directory. Correct it: "
+            "`tf-pflego list DIR`."
         )
     rows = [_row(path.parent, top) for path in sorted(top.rglob("config.json"))]
     rows = [row for row in rows if row is not None]

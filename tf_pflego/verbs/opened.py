@@ -16,12 +16,23 @@ def opened(run: str, data_dir: str) -> Iterator[Simulation]:
     Args:
       run: The run's output directory.
       data_dir: The TFDS data directory; empty for the one that the run had.
+
+    Raises:
+      ValueError: The run is on a user's own arrays or model.
     """
+    stored = stored_run.load_run(run, data_dir or None)
+    if not stored.is_of_program:
+        raise ValueError(
+            f"`run` must be a run on a dataset and with a network that the program has; {run} is "
+            "on arrays, or with a model, of your own, which it cannot load. Use Python: "
+            f"`pfl.load_run({run!r}, clients=..., model=...).simulation()` with what the run was "
+            "given, then `pfl.export_clients` or `pfl.NewClients`."
+        )
     start_tensorflow()
     console.doing(f"loading the run in {run}")
     with (
         temporary.own_directory(),
-        stored_run.load_run(run, data_dir or None) as stored,
+        stored,
         stored.simulation("in_process") as simulation,
     ):
         yield simulation

@@ -16,6 +16,8 @@ from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
 from tf_pflego.verbs.opened import opened
 
+FLAGS_OF_ARGUMENTS = {"name": "model"}
+
 
 @dataclasses.dataclass(frozen=True)
 class PersonalizeOptions:
@@ -43,6 +45,9 @@ class PersonalizeOptions:
     seed: int = setting(0, "seed of the draws", at_least=0)
     output_dir: str = setting(
         "", "a new directory for the clients' models and the table; empty for none", is_path=True
+    )
+    overwrite: bool = setting(
+        False, "replace the earlier export that the output directory holds, when the new is whole"
     )
     format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
     data_dir: str = setting(
@@ -75,7 +80,7 @@ def run(flag_values, interruption: Interruption) -> None:
     """Shows how accurate the new clients become, and exports their models."""
     options = config.options_from(PersonalizeOptions, flag_values)
     if options.output_dir:  # Before the work is done for which there would be no place.
-        export_lib.refuse_used(options.output_dir)
+        export_lib.refuse_used(options.output_dir, options.overwrite)
     with opened(options.run, options.data_dir) as simulation:
         interruption.check()
         clients = _clients_of(options.data.split(","), simulation.data)
@@ -98,6 +103,7 @@ def run(flag_values, interruption: Interruption) -> None:
                 new.learnt(),
                 options.output_dir,
                 options.format,
+                overwrite=options.overwrite,
                 algorithm=simulation.algorithm.name,
                 round=simulation.round_number,
                 steps=options.steps,

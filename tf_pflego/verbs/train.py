@@ -26,6 +26,7 @@ def run(flag_values, interruption: Interruption) -> None:
         console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
     what = f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine})"
+    experiment.refuse_early(run_config, **hyper_parameters)
     start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
     engines.prepare_process(run_config.clients_per_round)
     started = time.monotonic()
