@@ -20,7 +20,7 @@ INSTALLED_CURRENT := $(VENV_CURRENT)/.installed
 QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
 PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart test test-current types lint docs check benchmark clean
+.PHONY: quickstart cluster-quickstart test test-current types lint docs check benchmark clean
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
@@ -42,6 +42,9 @@ docs: $(INSTALLED_CURRENT)
 	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict
 
 check: lint types test test-current docs quickstart
+
+cluster-quickstart: $(INSTALLED_CURRENT)
+	@$(BIN_CURRENT)/python tools/local_cluster.py --nodes=2 -- $(BIN_CURRENT)/python -m tf_pflego.main --engine=ray --ray_address=auto --flagfile=run_configs/quickstart.flags
 
 benchmark: $(INSTALLED)
 	@$(BIN)/python tools/benchmark.py

@@ -29,7 +29,6 @@ _HOME = {
     "federate": "tf_pflego.data",
     "fine_tune_new_clients": "tf_pflego.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
-    "load_clients": "tf_pflego.experiment",
     "load_dataset": "tf_pflego.data:load",
     "load_run": "tf_pflego.stored_run",
     "merged": "tf_pflego.data",
@@ -47,6 +46,7 @@ __all__ = [
     "NewClients",
     "Participation",
     "Partition",
+    "RayOptions",
     "RunConfig",
     "Simulation",
     "SplitModel",
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     )
     from tf_pflego.data import load as load_dataset
     from tf_pflego.data.dirichlet import dirichlet
+    from tf_pflego.engines import RayOptions
     from tf_pflego.experiment import build_simulation, run
     from tf_pflego.models import SplitModel, mlp
     from tf_pflego.new_clients import fine_tune as fine_tune_new_clients

@@ -13,7 +13,7 @@ import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, TOYS, build
 from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement
-from tf_pflego import engines
+from tf_pflego import engines, experiment
 
 ray = pytest.importorskip("ray", reason="Ray is optional")
 
@@ -104,7 +104,7 @@ def test_other_data_on_a_node_are_refused(cluster, tiny_model, tiny_clients):
 def test_nodes_load_the_data_themselves(cluster, tiny_model, digits_dir):
     """Nothing of the examples passes through the cluster."""
     config = pfl.RunConfig(data_dir=digits_dir, num_clients=10, clients_per_round=4)
-    clients = pfl.load_clients(config)
+    clients = experiment.load_clients(config)
     assert len(ray.cloudpickle.dumps(clients.shard(np.arange(5)).origin)) < 10_000
     ends = []
     for engine in (cluster, "in_process"):
