@@ -2,8 +2,12 @@
 
 import contextlib
 import dataclasses
+<<<<<<< HEAD
 import functools
 from collections.abc import Callable
+=======
+from collections.abc import Callable, Mapping, Sequence
+>>>>>>> 1d91fd83380de836586146935512e654c7d2d436
 from typing import Any
 
 import tensorflow as tf
@@ -181,7 +185,7 @@ def run(
     clients: data.ClientData | None = None,
     between_steps: Callable[[], None] = lambda: None,
     model: models.SplitModel | None = None,
-    on_clients: Callable[[dict], None] | None = None,
+    on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
