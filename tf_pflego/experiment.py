@@ -2,12 +2,8 @@
 
 import contextlib
 import dataclasses
-<<<<<<< HEAD
 import functools
-from collections.abc import Callable
-=======
 from collections.abc import Callable, Mapping, Sequence
->>>>>>> 1d91fd83380de836586146935512e654c7d2d436
 from typing import Any
 
 import tensorflow as tf
