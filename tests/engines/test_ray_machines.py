@@ -1,5 +1,4 @@
-"""A run on a cluster of several nodes ends with the bits of one on a single machine, also when a node
-is lost on the way."""
+"""A run on several nodes ends with the bits of one on a single machine, also when a node is lost."""
 
 import json
 import os

@@ -13,8 +13,6 @@ machine is lost takes its clients' states with it; `ShardLostError` says so, and
 from a checkpoint, with a new process in the place of the lost one.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import ray
 import tensorflow as tf
@@ -24,7 +22,7 @@ from tf_pflego.core.algorithm import Algorithm, Exchange, Round
 from tf_pflego.core.nests import Structure, positions
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import client_states
-from tf_pflego.engines.engine import Cohort, Outcome, Statistics
+from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
 from tf_pflego.engines.ray_cluster import RayCluster
 from tf_pflego.engines.ray_host import Opened, checksum_of
 
@@ -67,7 +65,7 @@ class RayEngine:
         self._owns_cluster = owns_cluster
         self.num_shards = cluster.num_shards
         self.seconds_of_shards = np.zeros(self.num_shards)
-        self._named_slow = set()
+        self._named_slow: set[int] = set()
         state = _arrays(server_state)
 
         def part_of(shard):
@@ -124,7 +122,7 @@ class RayEngine:
         self.states.roll_back()
 
     def evaluate(
-        self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
     ) -> dict[str, Statistics]:
         """See `Engine.evaluate`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
@@ -142,7 +140,7 @@ class RayEngine:
             )
         return found
 
-    def read_states(self, ids: Sequence[int], server_state: Structure) -> Structure:
+    def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """See `Engine.read_states`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
         parts = self.on_shards(ids, "read_states", lambda rows: (state,))
@@ -153,7 +151,7 @@ class RayEngine:
         ]
         return tf.nest.pack_sequence_as(self.states.spec, leaves)
 
-    def write_states(self, ids: Sequence[int], states: Structure) -> None:
+    def write_states(self, ids: ClientIds, states: Structure) -> None:
         """See `Engine.write_states`."""
         ids = np.asarray(ids, np.int64)
 

@@ -107,8 +107,11 @@ class Host:
         engine = self._engines[key]
         exchange = engine.algorithm.exchanges[position]
         outcome = engine.run_exchange(exchange, message, cohort, server_state, round_, evaluate)
-        arrays = tf.nest.map_structure(np.asarray, (outcome.summed, outcome.individual))
-        return Outcome(*arrays, *outcome[2:]), time.perf_counter() - started
+        outcome = outcome._replace(
+            summed=tf.nest.map_structure(np.asarray, outcome.summed),
+            individual=tf.nest.map_structure(np.asarray, outcome.individual),
+        )
+        return outcome, time.perf_counter() - started
 
     def commit(self, key: int) -> None:
         """See `Engine.commit`."""
