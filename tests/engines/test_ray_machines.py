@@ -1,4 +1,4 @@
-"""A run on several nodes ends with the bits of one on a single machine, also when a node is lost."""
+"""A run on several nodes ends with the bits of a run on one machine, also when a node is lost."""
 
 import json
 import os
