@@ -86,7 +86,11 @@ class RayCluster:
         key = self._last_key
         self._opened[key] = part_of
         shards = range(self.num_shards)
-        self.wait([self.call(shard, "open", key, part_of(shard)) for shard in shards])
+        try:
+            self.wait([self.call(shard, "open", key, part_of(shard)) for shard in shards])
+        except BaseException:
+            self.close_one(key)
+            raise
         return key
 
     def close_one(self, key: int) -> None:
