@@ -14,6 +14,8 @@ import signal_runs
 from tests.test_main import ROOT, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.same_on_both_lines
+# The tests may have been started by nohup, and what is ignored stays so in the programs they start.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 PROGRAM = """
