@@ -218,7 +218,8 @@ def _connect(address):
             if address:
                 ray.init(address=address, **quiet)
             else:
-                ray.init(include_dashboard=False, **quiet)
+                # Without `local` it would join a cluster that somebody has started here.
+                ray.init(address="local", include_dashboard=False, **quiet)
     except SystemExit:  # That is Ray's answer to a signal which came while it started.
         ray.shutdown()
         signal.raise_signal(signal.SIGTERM)
