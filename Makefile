@@ -20,7 +20,7 @@ INSTALLED_CURRENT := $(VENV_CURRENT)/.installed
 QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
 PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart test test-current types lint docs check benchmark clean
+.PHONY: quickstart cluster-quickstart test test-current types lint docs check benchmark clean
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
@@ -43,6 +43,9 @@ docs: $(INSTALLED_CURRENT)
 
 check: lint types test test-current docs quickstart
 
+cluster-quickstart: $(INSTALLED_CURRENT)
+	@$(BIN_CURRENT)/python tools/local_cluster.py --nodes=2 -- $(BIN_CURRENT)/python -m tf_pflego.main --engine=ray --ray_address=auto --flagfile=run_configs/quickstart.flags
+
 benchmark: $(INSTALLED)
 	@$(BIN)/python tools/benchmark.py
 
@@ -59,7 +62,7 @@ $(INSTALLED_CURRENT): constraints.txt setup.py pyproject.toml
 	@test -n "$(PYTHON_CURRENT)" || { echo 'tf_pflego needs Python 3.10 or later, and none is found. Install one, or name it: make PYTHON_CURRENT=... $(MAKECMDGOALS)' >&2; exit 1; }
 	@echo "installing into $(VENV_CURRENT) for $(PYTHON_CURRENT) (a few minutes, 2.9 GB)"
 	@$(PYTHON_CURRENT) -m venv $(VENV_CURRENT)
-	@$(BIN_CURRENT)/$(PIP_INSTALL) -c constraints.txt -e '.[dev,docs,notebook]'
+	@$(BIN_CURRENT)/$(PIP_INSTALL) -c constraints.txt -e '.[dev,docs,notebook,ray]'
 	@touch $@
 
 clean:

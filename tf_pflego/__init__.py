@@ -16,6 +16,7 @@ _HOME = {
     "NewClients": "tf_pflego.serving.new_clients",
     "Partition": "tf_pflego.data",
     "Participation": "tf_pflego.core.participation",
+    "RayOptions": "tf_pflego.engines",
     "RunConfig": "tf_pflego.config",
     "Simulation": "tf_pflego.training",
     "SplitModel": "tf_pflego.models",
@@ -45,6 +46,7 @@ __all__ = [
     "NewClients",
     "Participation",
     "Partition",
+    "RayOptions",
     "RunConfig",
     "Simulation",
     "SplitModel",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     )
     from tf_pflego.data import load as load_dataset
     from tf_pflego.data.dirichlet import dirichlet
+    from tf_pflego.engines import RayOptions
     from tf_pflego.experiment import build_simulation, run
     from tf_pflego.models import SplitModel, mlp
     from tf_pflego.new_clients import fine_tune as fine_tune_new_clients

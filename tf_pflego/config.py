@@ -16,7 +16,10 @@ from tf_pflego.data import clients, datasets
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
 from tf_pflego.engines import NAMES as ENGINES
+from tf_pflego.engines import RayOptions
 from tf_pflego.models.networks import NETWORKS
+
+_ON_CLUSTER = ("ray_address", None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +168,35 @@ class RunConfig:
         read_with=("output_dir", None),
     )
     max_restarts: int = settings.max_restarts()
+    num_shards: int = setting(
+        2,
+        "into how many shards the clients are dealt with --engine=ray",
+        at_least=1,
+        read_with=("engine", ("ray",)),
+    )
+    ray_address: str = setting(
+        "",
+        "address of a running Ray cluster, or auto for this machine's; empty for a cluster of this "
+        "machine alone, which ends with the run",
+        read_with=("engine", ("ray",)),
+    )
+    cpus_per_shard: float = setting(
+        1.0, "cores that the Ray cluster keeps for a shard", at_least=0, read_with=_ON_CLUSTER
+    )
+    gpus_per_shard: float = setting(
+        0.0, "GPUs, or a part of one, for a shard", at_least=0, read_with=_ON_CLUSTER
+    )
+    shard_resources: str = setting(
+        "",
+        "other resources of the Ray cluster that a shard takes, as NAME=NUMBER,...",
+        read_with=_ON_CLUSTER,
+    )
+    node_deadline: float = setting(
+        600.0,
+        "seconds to wait for nodes of the Ray cluster that can take a shard",
+        above=0,
+        read_with=_ON_CLUSTER,
+    )
 
     def __post_init__(self):
         check(self)
@@ -175,6 +207,7 @@ class RunConfig:
                 f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
                 f"`{other}`."
             )
+        self.place()
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
@@ -188,6 +221,19 @@ class RunConfig:
         value = getattr(self, name)
         known = datasets.KNOWN[self.dataset]
         return getattr(known, name, value) if value in ("auto", 0) else value
+
+    def place(self) -> str | RayOptions:
+        """Returns the engine: its name, or what a run on Ray needs besides it."""
+        if self.engine != "ray":
+            return self.engine
+        return RayOptions(
+            self.num_shards,
+            self.ray_address,
+            self.cpus_per_shard,
+            self.gpus_per_shard,
+            self.shard_resources,
+            self.node_deadline,
+        )
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns how participants are drawn from `num_clients` clients."""

@@ -27,6 +27,9 @@ class _Deferred(types.ModuleType):
         self.__dict__.update(module.__dict__)  # From now on this is as fast as the module.
         return getattr(module, name)
 
+    def __reduce__(self):  # Another process imports the module itself.
+        return importlib.import_module, (self.__name__,)
+
 
 def defer() -> None:
     """Lets `import tensorflow` and `import tensorflow_datasets` wait for the first use.

@@ -1,6 +1,8 @@
 """Makes a finished run from a configuration: the only place that turns names into objects."""
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +36,8 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     if kind == "dirichlet":
         dataset = data.merged(dataset)
     partition = _PARTITIONS[kind](run_config, dataset, run_config.chosen("num_clients"))
-    return data.federate(dataset, partition, run_config.label_space)
+    load = functools.partial(load_clients, run_config)
+    return data.federate(dataset, partition, run_config.label_space, load)
 
 
 def _round_robin(run_config, dataset, num_clients):
@@ -123,9 +126,13 @@ def build_simulation(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
     )
     algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
-    engine = run_config.engine
     return Simulation(
-        algorithm, clients, participation, engine, run_config.seed, run_config.max_restarts
+        algorithm,
+        clients,
+        participation,
+        run_config.place(),
+        run_config.seed,
+        run_config.max_restarts,
     )
 
 
@@ -161,7 +168,7 @@ def _train_new_clients(run_config, simulation, clients):
         new,
         run_config.new_client_epochs,
         run_config.new_client_learning_rate,
-        engine=run_config.engine,
+        engine=run_config.place(),
     )
     before, after = (one.metrics()["test_accuracy/client_mean"] for one in (found[0], found[-1]))
     name = "new_clients/test_accuracy/client_mean"
@@ -305,8 +312,7 @@ def _run_in_steps(
                 on_round(record)
             between_steps()
 
-        try:
-            between_steps()
+        def train():
             if simulation.round_number < run_config.num_rounds:
                 simulation.run(
                     run_config.num_rounds - simulation.round_number,
@@ -314,9 +320,17 @@ def _run_in_steps(
                     run_config.train_loss_every,
                     listen,
                 )
+
+        def despite_losses(action):
+            return _despite_losses(action, simulation, directory if every else None, records)
+
+        try:
+            between_steps()
+            despite_losses(train)
         except (KeyboardInterrupt, SystemExit, engines.WorkerError, NotFiniteError):
             if every:
-                directory.save_checkpoint(simulation)
+                with contextlib.suppress(engines.ShardLostError):
+                    directory.save_checkpoint(simulation)
             raise
         finally:
             progress.close()
@@ -328,7 +342,9 @@ def _run_in_steps(
         between_steps()
         if directory is not None or on_clients is not None:
             # Only files have the loss, which takes a pass over all training examples.
-            evaluations = simulation.evaluate_all(train_loss=directory is not None)
+            evaluations = despite_losses(
+                lambda: simulation.evaluate_all(train_loss=directory is not None)
+            )
             between_steps()
         if directory is not None:
             state = simulation.server_state
@@ -336,6 +352,34 @@ def _run_in_steps(
         if on_clients is not None:
             on_clients(client_columns(evaluations, simulation.data))
     return summary
+
+
+def _despite_losses(action, simulation, directory, records):
+    """Returns what an action does; after the loss of a shard it goes on from a checkpoint.
+
+    Args:
+      action: What to do.
+      simulation: The simulation.
+      directory: Of the run; None if it has no checkpoints.
+      records: Of the rounds that are done; they become those up to the checkpoint.
+
+    Raises:
+      ShardLostError: Shards were lost again and again before the action got beyond one round.
+    """
+    lost_at, losses, goes_back = -1, 0, False
+    while True:
+        try:
+            if goes_back:
+                records[:] = directory.go_back(simulation)
+                goes_back = False
+            return action()
+        except engines.ShardLostError as error:
+            losses = losses + 1 if simulation.round_number <= lost_at else 1
+            lost_at = max(lost_at, simulation.round_number)
+            if directory is None or losses > simulation.max_restarts:
+                raise
+            console.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
+            goes_back = True
 
 
 def _versions():

@@ -24,7 +24,7 @@ def fine_tune(
     epochs: int,
     learning_rate: float,
     batch_size: int = 128,
-    engine: str = "in_process",
+    engine: str | engines.RayOptions = "in_process",
 ) -> list[Evaluation]:
     """Lets new clients train a model of their own, from what they would be served now.
 
@@ -37,7 +37,7 @@ def fine_tune(
       epochs: How many passes over its examples each of them makes.
       learning_rate: The rate of their steps.
       batch_size: Examples per mini-batch; 0 for all examples of a client.
-      engine: Where they run: tff or in_process.
+      engine: Where they run, as in `Simulation`.
 
     Returns:
       Their evaluations before the first epoch and after each.
@@ -54,7 +54,6 @@ def fine_tune(
     epochs = values.whole("epochs", epochs, 0)
     learning_rate = values.number("learning_rate", learning_rate, above=0)
     batch_size = values.whole("batch_size", batch_size, 0)
-    engine = values.one_of("engine", engine, engines.NAMES)
     algorithm = simulation.algorithm
     served = next(iter(algorithm.served.values()))
     ids = range(clients.num_clients)

@@ -13,5 +13,10 @@ PLACES = (
     "checkpoint_every",
     "checkpoints_kept",
     "max_restarts",
+    "ray_address",
+    "cpus_per_shard",
+    "gpus_per_shard",
+    "shard_resources",
+    "node_deadline",
     "tensorboard",
 )

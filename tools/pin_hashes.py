@@ -1,4 +1,4 @@
-"""Writes into requirements.txt the SHA-256 of each file that pip may install for it.
+"""Writes into the files of requirements the SHA-256 of each file that pip may install for them.
 
   python tools/pin_hashes.py
 
@@ -24,7 +24,7 @@ _OLDEST, _NEWEST = 31, 50
 _OLDER_TAGS = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
 
 
-def main(path: pathlib.Path = ROOT / "requirements.txt") -> int:
+def main(path: pathlib.Path) -> None:
     """Writes the hashes anew; the lines keep their order, and the comments stay."""
     lines = lines_without_hashes(path.read_text(encoding="utf-8"))
     pins = {line: _PIN.fullmatch(line) for line in lines if not line.startswith("#")}
@@ -40,7 +40,6 @@ def main(path: pathlib.Path = ROOT / "requirements.txt") -> int:
         for line in lines
     )
     path.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
-    return 0
 
 
 def lines_without_hashes(text: str) -> list[str]:
@@ -73,4 +72,5 @@ def _normal(name):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for name in ("requirements.txt", "requirements-ray.txt"):
+        main(ROOT / name)

@@ -1,6 +1,6 @@
 """Datasets, who holds which of their examples, and the clients' arrays."""
 
-from tf_pflego.data.clients import ClientData, ClientSplit, federate
+from tf_pflego.data.clients import ClientData, ClientSplit, Origin, federate
 from tf_pflego.data.datasets import Dataset, Examples, load, merged
 from tf_pflego.data.dirichlet import dirichlet
 from tf_pflego.data.own_arrays import from_arrays
@@ -13,6 +13,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "Examples",
+    "Origin",
     "Partition",
     "by_group",
     "classes_per_client",

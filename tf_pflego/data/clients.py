@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -56,6 +57,13 @@ class ClientSplit:
         return self.examples[rows], self.labels[rows]
 
 
+class Origin(NamedTuple):
+    """Where data come from: other processes load them there instead of being sent them."""
+
+    load: Callable[[], ClientData]
+    clients: np.ndarray  # [I] int64, which of the clients that `load` returns these are
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientData:
     """The data of a federation.
@@ -77,6 +85,9 @@ class ClientData:
       identities: [I] int64, one number per client, from which its random draws follow. It stays
         with the client when others join or leave, which changes the clients' positions. The
         default is 0 .. I - 1.
+      all_examples: How many training examples all clients of the federation have, if these clients
+        are only some of them, as on one machine of several; None if they are all.
+      origin: Where another process can load the same data; None if it has to be sent them.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
@@ -94,6 +105,8 @@ class ClientData:
     classes: tuple[np.ndarray, ...] = None  # type: ignore[assignment]  # Made if left out.
     class_names: tuple[str, ...] | None = None
     identities: np.ndarray = None  # type: ignore[assignment]  # Made if left out.
+    all_examples: int | None = None
+    origin: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
@@ -178,6 +191,9 @@ class ClientData:
             rows = slice(split.offsets[start], split.offsets[stop])
             offsets = split.offsets[start : stop + 1] - split.offsets[start]
             splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
+        origin = self.origin
+        if origin is not None:  # Only the first clients have the identities that they had there.
+            origin = None if start else Origin(origin.load, origin.clients[start:stop])
         return ClientData(
             splits[0],
             splits[1],
@@ -186,25 +202,40 @@ class ClientData:
             dataset=self.dataset,
             classes=self.classes[start:stop],
             class_names=self.class_names,
+            origin=origin,
         )
 
     def without(self, client_ids: Sequence[int]) -> ClientData:
         """Returns the other clients in their order; they keep their identities."""
-        stay = np.setdiff1d(np.arange(self.num_clients), client_ids)
+        return self._only(np.setdiff1d(np.arange(self.num_clients), client_ids))
+
+    def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
+        """Returns some clients of this federation, with the weights alpha_i that they have in it.
+
+        Args:
+          client_ids: [c] int64, ascending.
+          all_examples: How many training examples the federation has, if these are not all.
+        """
+        return self._only(client_ids, all_examples or int(self.train.offsets[-1]))
+
+    def _only(self, client_ids, all_examples=None):
         splits = []
         for split in (self.train, self.test):
-            rows = np.concatenate([np.zeros(0, np.int64), *map(split.rows_of, stay)])
-            offsets = partition_lib.starts(split.sizes[stay])
+            rows = np.concatenate([np.zeros(0, np.int64), *map(split.rows_of, client_ids)])
+            offsets = partition_lib.starts(split.sizes[client_ids])
             splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
+        origin = self.origin
         return ClientData(
             splits[0],
             splits[1],
-            self.num_classes[stay],
+            self.num_classes[client_ids],
             self.label_space,
             dataset=self.dataset,
-            classes=tuple(self.classes[client] for client in stay),
+            classes=tuple(self.classes[client] for client in client_ids),
             class_names=self.class_names,
-            identities=self.identities[stay],
+            identities=self.identities[client_ids],
+            all_examples=all_examples,
+            origin=None if origin is None else Origin(origin.load, origin.clients[client_ids]),
         )
 
     def joined_by(self, others: ClientData) -> ClientData:
@@ -245,8 +276,9 @@ class ClientData:
 
     @functools.cached_property
     def client_weights(self) -> np.ndarray:
-        """[I] float32, alpha_i = N_i / sum_j N_j over all clients."""
-        return (self.train.sizes / self.train.offsets[-1]).astype(np.float32)
+        """[I] float32, alpha_i = N_i / sum_j N_j over all clients of the federation."""
+        all_examples = self.all_examples or self.train.offsets[-1]
+        return (self.train.sizes / all_examples).astype(np.float32)
 
     @property
     def class_counts(self) -> np.ndarray:
@@ -264,7 +296,10 @@ class ClientData:
 
 
 def federate(
-    dataset: Dataset, partition: partition_lib.Partition, label_space: str = "local"
+    dataset: Dataset,
+    partition: partition_lib.Partition,
+    label_space: str = "local",
+    load: Callable[[], ClientData] | None = None,
 ) -> ClientData:
     """Deals a dataset out to clients.
 
@@ -272,6 +307,7 @@ def federate(
       dataset: The examples.
       partition: Who holds which of them.
       label_space: local or global; see `ClientData`.
+      load: Loads the same clients in another process, which then need not be sent there.
 
     Raises:
       TypeError: As `ClientData`; and indices that are no integers.
@@ -317,6 +353,7 @@ def federate(
         partition,
         dataset.name,
         class_names=dataset.class_names,
+        origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
     )
 
 

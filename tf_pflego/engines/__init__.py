@@ -1,13 +1,22 @@
 """Engines: where clients live and run. `tff_engine` is imported only when it is chosen."""
 
 import importlib.util
+from typing import NamedTuple
 
 from tf_pflego.core import values
-from tf_pflego.engines.engine import Cohort, Engine, Outcome, Statistics, WorkerError
+from tf_pflego.engines.engine import (
+    Cohort,
+    Engine,
+    Outcome,
+    ShardLostError,
+    Statistics,
+    WorkerError,
+)
 from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.engines.ray_options import RayOptions
 from tf_pflego.engines.threads import prepare_process
 
-NAMES = ("tff", "in_process")
+NAMES = ("tff", "in_process", "ray")
 # The engine of a run that names none. To import TensorFlow Federated would take seconds.
 DEFAULT = "tff" if importlib.util.find_spec("tensorflow_federated") else "in_process"
 
@@ -18,6 +27,8 @@ __all__ = [
     "Engine",
     "InProcessEngine",
     "Outcome",
+    "RayOptions",
+    "ShardLostError",
     "Statistics",
     "WorkerError",
     "build",
@@ -30,7 +41,7 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     """Returns an engine with the clients of a federation.
 
     Args:
-      name: One of `NAMES`.
+      name: One of `NAMES`, or `RayOptions`, or a `RayCluster` that stays open afterwards.
       algorithm: The algorithm.
       clients: The clients' data.
       server_state: The server's first state.
@@ -42,25 +53,78 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
       ValueError: There is no such engine.
       ImportError: `tff` was chosen, and TensorFlow Federated cannot be imported.
     """
+    if name == "ray":
+        name = RayOptions(min(RayOptions.num_shards, clients.num_clients))
+    if not isinstance(name, str):
+        return _on_cluster(name, algorithm, clients, server_state, seed)
     name = values.one_of("engine", name, NAMES)
     if name == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
     try:
         from tf_pflego.engines.tff_engine import TffEngine
     except ImportError as error:
-        raise _absent(error) from error
+        raise _absent("tff", error) from error
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
+
+
+def _on_cluster(place, algorithm, clients, server_state, seed):
+    """Returns an engine on a `RayCluster`, or on one of its own with these `RayOptions`."""
+    try:
+        from tf_pflego.engines.ray_cluster import RayCluster
+        from tf_pflego.engines.ray_engine import RayEngine
+    except ImportError as error:
+        raise _absent("ray", error) from error
+    values.instance(
+        "engine", place, (RayOptions, RayCluster), "Name an engine, or make `RayOptions`."
+    )
+    shards = place.num_shards
+    if shards > clients.num_clients:
+        raise ValueError(
+            f"`num_shards` must be at most the {clients.num_clients} clients; got {shards}. Lower "
+            "`num_shards`."
+        )
+    if isinstance(place, RayCluster):
+        return RayEngine(algorithm, clients, server_state, seed, place, owns_cluster=False)
+    cluster = RayCluster(place)
+    try:
+        return RayEngine(algorithm, clients, server_state, seed, cluster, owns_cluster=True)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+class _Need(NamedTuple):
+    """A package that an engine needs beside those that all need."""
+
+    module: str
+    title: str
+    remedy: str
+
+
+_NEEDS = {
+    "tff": _Need(
+        "tensorflow_federated",
+        "TensorFlow Federated",
+        "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
+        "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md.",
+    ),
+    "ray": _Need(
+        "ray",
+        "Ray",
+        "Install it: `pip install '.[ray]'`, or beside TensorFlow Federated `pip install --no-deps "
+        "-r requirements-ray.txt`, see docs/cluster.md.",
+    ),
+}
 
 
 def refuse_absent(name: str) -> None:
     """Raises ImportError if an engine needs a package that is not installed; imports nothing."""
-    if name == "tff" and not importlib.util.find_spec("tensorflow_federated"):
-        raise _absent("it is not installed")
+    if name in _NEEDS and not importlib.util.find_spec(_NEEDS[name].module):
+        raise _absent(name, "it is not installed")
 
 
-def _absent(reason):
+def _absent(name, reason):
+    need = _NEEDS[name]
     return ImportError(
-        f"`engine` tff needs TensorFlow Federated, which cannot be imported ({reason}). "
-        "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
-        "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md."
+        f"`engine` {name} needs {need.title}, which cannot be imported ({reason}). {need.remedy}"
     )

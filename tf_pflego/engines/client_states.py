@@ -43,11 +43,7 @@ class ClientStates:
         seed: int,
         identities: np.ndarray,
     ):
-        scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
-        init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
-            specs_of(server_state), *scalar_specs
-        )
-        self.spec = specs_of(init.structured_outputs)
+        self.spec = spec_of(algorithm, server_state)
         self._num_classes = np.asarray(num_classes, np.int32)
         self._seed = seed
         self._identities = identities
@@ -154,6 +150,15 @@ class ClientStates:
         client_seeds = seeds.client_seeds(self._seed, "client_state", self._identities[ids])
         states = self._init(server_state, client_seeds, self._num_classes[ids])
         return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
+
+
+def spec_of(algorithm: Algorithm, server_state: Structure) -> Structure:
+    """Returns the spec of a client's state."""
+    scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
+    init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
+        specs_of(server_state), *scalar_specs
+    )
+    return specs_of(init.structured_outputs)
 
 
 def _for_many(init_client, spec):

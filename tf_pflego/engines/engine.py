@@ -9,6 +9,8 @@ from tf_pflego.core.algorithm import Exchange, Round
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientStates
 
+ClientIds = Sequence[int] | np.ndarray  # [c]
+
 
 class Cohort(NamedTuple):
     """The participants of an exchange, c of them, in ascending order of their ids."""
@@ -54,6 +56,13 @@ class WorkerError(ChildProcessError):
         self.what, self.log = what, log
 
 
+class ShardLostError(WorkerError):
+    """A process that held a shard has ended, or its machine is gone, and the states with it.
+
+    The simulation can go on when a checkpoint is restored: new processes take the places.
+    """
+
+
 class Engine(Protocol):
     """The clients of one federation, and the place where they run.
 
@@ -96,7 +105,7 @@ class Engine(Protocol):
         """Discards the client states that exchanges have staged since the last commit."""
 
     def evaluate(
-        self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
     ) -> dict[str, Statistics]:
         """Tests clients as they would be served now; nothing is stored.
 
@@ -110,10 +119,10 @@ class Engine(Protocol):
           The statistics by the name of the model that is served.
         """
 
-    def read_states(self, ids: Sequence[int], server_state: Structure) -> Structure:
+    def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """Returns the states of clients, each leaf [c, ...]; see `ClientStates.read`."""
 
-    def write_states(self, ids: Sequence[int], states: Structure) -> None:
+    def write_states(self, ids: ClientIds, states: Structure) -> None:
         """Replaces the states of clients."""
 
     def close(self) -> None:

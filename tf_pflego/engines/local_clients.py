@@ -1,7 +1,7 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tf_pflego.engines.client_computation import (
     read_client,
 )
 from tf_pflego.engines.client_states import ClientStates
-from tf_pflego.engines.engine import Cohort, Statistics
+from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
 
 _STATE_BYTES_PER_BLOCK = 2**28
 _MAX_CLIENTS_PER_BLOCK = 4096
@@ -58,11 +58,11 @@ class LocalClients:
         """See `Engine.roll_back`."""
         self.states.roll_back()
 
-    def read_states(self, ids: Sequence[int], server_state: Structure) -> Structure:
+    def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """See `Engine.read_states`."""
         return self.states.read(ids, server_state)
 
-    def write_states(self, ids: Sequence[int], states: Structure) -> None:
+    def write_states(self, ids: ClientIds, states: Structure) -> None:
         """See `Engine.write_states`."""
         self.states.stage(ids, states)
         self.states.commit()
@@ -95,7 +95,7 @@ class LocalClients:
         )
 
     def evaluate(
-        self, ids: Sequence[int], seeds: np.ndarray, server_state: Structure, losses: bool
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
     ) -> dict[str, Statistics]:
         """See `Engine.evaluate`."""
         if losses not in self._evaluations:

@@ -31,7 +31,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.metrics.clients import client_columns
 from tf_pflego.metrics.tensorboard import EventFiles
 from tf_pflego.places import PLACES
-from tf_pflego.training import Checkpoints, DamagedError, Evaluation, Simulation
+from tf_pflego.training import CheckpointError, Checkpoints, DamagedError, Evaluation, Simulation
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS = "checkpoints"
@@ -40,7 +40,7 @@ _TENSORBOARD = "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
 # Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {"dropout_rate": 0.0}
+_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2}
 
 
 class RunDirectoryError(ValueError):
@@ -176,6 +176,21 @@ class RunDirectory:
         simulation.save_to(self._checkpoints, about, [self._work / _METRICS])
         self._checkpoint_round = number
 
+    def go_back(self, simulation: Simulation) -> list[dict[str, Any]]:
+        """Goes back to the newest checkpoint of this run, from which it goes on.
+
+        Returns:
+          The metrics of the rounds up to there.
+
+        Raises:
+          CheckpointError: There is none that is whole.
+        """
+        self._metrics.close()
+        content = self._checkpoints.newest(self._check_metrics)
+        if content is None:
+            raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")
+        return self._restore(simulation, content)
+
     def finish(
         self,
         summary: dict[str, Any],
@@ -304,14 +319,7 @@ class RunDirectory:
         """Restores the simulation; only then is anything removed."""
         content = self._checkpoint
         config = _read_json(self._work / _CONFIG)
-        simulation.restore_from(self._checkpoints, content)
-        for name in _RESULTS:
-            _remove(self._work / name)
-        path = self._work / _METRICS
-        os.truncate(path, content["metrics"]["bytes"])
-        self._metrics = open(path, "ab")
-        self._held = content["metrics"]
-        self._round = self._checkpoint_round = content["round"]
+        records = self._restore(simulation, content)
         held = None if config is None else config.get("versions")
         if not isinstance(held, dict):
             console.say(
@@ -327,6 +335,18 @@ class RunDirectory:
             )
             held[f"from_round_{self._round + 1}"] = versions
         self._write_json(_CONFIG, self._configuration | {"versions": held})
+        return records
+
+    def _restore(self, simulation, content):
+        """Restores a checkpoint, and returns the metrics of the rounds up to it."""
+        simulation.restore_from(self._checkpoints, content)
+        for name in _RESULTS:
+            _remove(self._work / name)
+        path = self._work / _METRICS
+        os.truncate(path, content["metrics"]["bytes"])
+        self._metrics = open(path, "ab")
+        self._held = content["metrics"]
+        self._round = self._checkpoint_round = content["round"]
         lines = path.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 

@@ -71,6 +71,14 @@ class Body:
         self.bytes_per_example = traced.bytes_per_example
         self._function = tf.function(self._differentiable, autograph=False)
 
+    def __getstate__(self):
+        """What another process needs; it traces the function anew."""
+        return {name: value for name, value in vars(self).items() if name != "_function"}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._function = tf.function(self._differentiable, autograph=False)
+
     def __call__(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, differentiable by theta.
 

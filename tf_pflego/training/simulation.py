@@ -42,8 +42,9 @@ class Simulation:
       algorithm: The algorithm to train with.
       data: The clients' data.
       participation: How the participants of a round are drawn.
-      engine: Where clients run: tff or in_process. The default is tff where TensorFlow Federated
-        is installed, and otherwise in_process.
+      engine: Where clients run: tff, in_process, or ray on two shards of this machine; or
+        `RayOptions` for a cluster. The default is tff where TensorFlow Federated is installed, and
+        otherwise in_process.
       seed: The seed of the run.
       max_restarts: How often one exchange is run again because the worker process of the engine tff
         was killed, stopped or silent; the weights are the same as without that.
@@ -64,7 +65,7 @@ class Simulation:
         algorithm: Algorithm,
         data: ClientData,
         participation: Participation,
-        engine: str = engines.DEFAULT,
+        engine: "str | engines.RayOptions" = engines.DEFAULT,
         seed: int = 0,
         max_restarts: int = 3,
     ):

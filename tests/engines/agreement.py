@@ -1,0 +1,36 @@
+"""How the states and records of an engine are compared with those of the engine in process."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation
+
+# float32 over five rounds on weights of order 1, where the engines sum over clients and examples in
+# different orders.
+ENGINE_TOLERANCE = 2e-6
+ROUNDS = 5
+
+
+def final_and_records(algorithm, clients, engine):
+    """All states after some rounds, and the rounds' records."""
+    participation = Participation(clients.num_clients, 2, "range", (0, 3))
+    with Simulation(algorithm, clients, participation, engine, seed=6) as simulation:
+        records = [simulation.run_round(evaluate=number % 2 == 0) for number in range(ROUNDS)]
+        states = simulation.client_states(range(clients.num_clients))
+        leaves = tf.nest.flatten((simulation.server_state, states))
+        return [np.asarray(leaf) for leaf in leaves], records
+
+
+def assert_agreement(algorithm, clients, other):
+    """Asserts that another engine gives what the engine in process gives."""
+    (first, records), (second, others) = (
+        final_and_records(algorithm, clients, engine) for engine in ("in_process", other)
+    )
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, atol=ENGINE_TOLERANCE, rtol=ENGINE_TOLERANCE)
+    for a, b in zip(records, others, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            if key != "seconds" and not key.endswith("train_loss"):
+                assert a[key] == b[key], key

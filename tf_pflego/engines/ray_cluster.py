@@ -1,0 +1,256 @@
+"""Processes on a Ray cluster that hold the shards of federations, one shard each.
+
+Ray is imported here alone. A program that does not use the engine `ray` does not need it.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from tf_pflego import console
+from tf_pflego.engines.engine import ShardLostError, WorkerError
+from tf_pflego.engines.ray_host import Host, Opened
+from tf_pflego.engines.ray_options import RayOptions
+from tf_pflego.interruption import Interrupted
+
+_POLL_SECONDS = 1.0
+_PATIENCE_SECONDS = 30.0  # A process of a machine that is busy takes as long as this to start.
+_SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+# Those that are open in this process, which has one connection for all of them.
+_CLUSTERS: list["RayCluster"] = []
+
+
+class RayCluster:
+    """The hosts of `num_shards` shards, for one simulation after the other.
+
+    Args:
+      options: The shards, and the cluster that they are on.
+
+    Attributes:
+      num_shards: S.
+
+    Raises:
+      WorkerError: There is no such cluster, or it cannot be started, or has no place for them.
+    """
+
+    def __init__(self, options: RayOptions | None = None):
+        self._options = RayOptions() if options is None else options
+        self.num_shards = self._options.num_shards
+        self._hosts: list[Any] = [None] * self.num_shards
+        self._opened: dict[int, Callable[[int], Any]] = {}
+        self._last_key = 0
+        self._lost = set(range(self.num_shards))
+        _connect(self._options.address)
+        _CLUSTERS.append(self)
+        try:
+            self.replace_lost()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "RayCluster":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Ends the hosts. The last one that is closed leaves the cluster, or ends its own."""
+        if self not in _CLUSTERS:
+            return
+        for host in self._hosts:
+            if host is not None:
+                ray.kill(host)
+        self._hosts = [None] * self.num_shards
+        _CLUSTERS.remove(self)
+        if not _CLUSTERS:
+            ray.shutdown()
+
+    def open(self, part_of: Callable[[int], Opened]) -> int:
+        """Opens a federation on all hosts, and on each that takes a place later.
+
+        Args:
+          part_of: (shard) -> what its host is given.
+
+        Returns:
+          The key by which calls name the federation.
+        """
+        self._last_key += 1
+        key = self._last_key
+        self._opened[key] = part_of
+        shards = range(self.num_shards)
+        try:
+            self.wait([self.call(shard, "open", key, part_of(shard)) for shard in shards])
+        except BaseException:
+            self.close_one(key)
+            raise
+        return key
+
+    def close_one(self, key: int) -> None:
+        """Lets the hosts forget a federation."""
+        self._opened.pop(key, None)
+        for shard, host in enumerate(self._hosts):
+            if host is not None and shard not in self._lost:
+                host.close.remote(key)
+
+    def call(self, shard: int, method: str, *arguments: Any) -> Any:
+        """Starts a call of a host's method, which is waited for by `wait`.
+
+        Calls of one host run in the order in which they are started.
+        """
+        return getattr(self._hosts[shard], method).remote(*arguments)
+
+    def wait(self, calls: Sequence[Any], shards: Sequence[int] | None = None) -> list[Any]:
+        """Returns the results of calls, in order.
+
+        Args:
+          calls: What `call` has returned.
+          shards: The shards that were called; all of them, in order, if this is None.
+
+        Raises:
+          ShardLostError: A host has ended.
+        """
+        shards = range(len(calls)) if shards is None else shards
+        lost, results = {}, []
+        for shard, call in zip(shards, calls, strict=True):
+            try:
+                results.append(_result_of(call))
+            except exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else error from error
+            except exceptions.RayError as error:
+                lost[shard] = type(error).__name__
+        if lost:
+            self._lost |= lost.keys()
+            which = ", ".join(f"{shard} ({why})" for shard, why in lost.items())
+            raise ShardLostError(f"the cluster has lost shard {which}")
+        return results
+
+    def mark_lost(self) -> None:
+        """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
+        for shard, host in enumerate(self._hosts):
+            try:
+                if shard not in self._lost:
+                    _result_of(host.is_alive.remote())
+            except exceptions.RayError:
+                self._lost.add(shard)
+
+    def replace_lost(self) -> None:
+        """Starts new hosts in the places of those that have ended, with the same shards' data.
+
+        Raises:
+          WorkerError: The cluster had no place for them until the deadline.
+        """
+        lost = sorted(self._lost)
+        for shard in lost:
+            if self._hosts[shard] is not None:
+                ray.kill(self._hosts[shard])
+            self._hosts[shard] = self._new_host()
+        self._wait_for_places({shard: self._hosts[shard].is_alive.remote() for shard in lost})
+        self._lost.clear()
+        for key, part_of in self._opened.items():
+            calls = [self.call(shard, "open", key, part_of(shard)) for shard in lost]
+            self.wait(calls, lost)
+
+    def _new_host(self):
+        options = self._options
+        wanted = {"num_cpus": 0}
+        if options.address:  # On one machine there is nothing to distribute.
+            wanted = {
+                "num_cpus": options.cpus_per_shard,
+                "num_gpus": options.gpus_per_shard,
+                "resources": options.named_resources(),
+            }
+        # A process that Ray restarted would have lost its states, and nobody would know.
+        actor = ray.remote(Host).options(
+            **wanted, max_restarts=0, runtime_env={"env_vars": _SILENT}
+        )
+        return actor.remote(options.cpus_per_shard, options.gpus_per_shard)
+
+    def _wait_for_places(self, calls):
+        started, said = time.monotonic(), False
+        waiting = dict(calls)
+        while waiting:
+            done, _ = ray.wait(list(waiting.values()), timeout=_POLL_SECONDS)
+            for shard in [shard for shard, call in waiting.items() if call in done]:
+                self.wait([waiting.pop(shard)], [shard])
+            seconds = time.monotonic() - started
+            if waiting and seconds > self._options.deadline_seconds:
+                raise WorkerError(
+                    f"the cluster has had no place for shards {_names(waiting)} in "
+                    f"{seconds:.0f} s. Add nodes to it, or lower --num_shards"
+                )
+            if waiting and not said and seconds > _PATIENCE_SECONDS:
+                console.say(
+                    f"tf_pflego: waiting for nodes that can take shards {_names(waiting)}, up to "
+                    f"{self._options.deadline_seconds:.0f} s"
+                )
+                said = True
+
+
+def open_clusters() -> list[RayCluster]:
+    """Returns the clusters that are open in this process, the newest last."""
+    return list(_CLUSTERS)
+
+
+def _names(shards):
+    return ", ".join(map(str, shards))
+
+
+def _connect(address):
+    """Connects this process to a cluster, unless it is connected already."""
+    if _CLUSTERS:
+        return
+    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    if address and os.environ.get("RAY_AUTH_MODE") != "token":
+        console.say(
+            "tf_pflego: the cluster is used without a token, so that whoever reaches its ports can "
+            "run code on it; set RAY_AUTH_MODE=token and RAY_USE_TLS=1 on all nodes"
+        )
+    try:
+        with _own_signals():
+            if address:
+                ray.init(address=address, **quiet)
+            else:
+                # Without `local` it would join a cluster that somebody has started here.
+                ray.init(address="local", include_dashboard=False, **quiet)
+    except SystemExit:  # That is Ray's answer to a signal which came while it started.
+        ray.shutdown()
+        signal.raise_signal(signal.SIGTERM)
+        raise Interrupted from None
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WorkerError(
+            f"`ray_address` must be that of a running cluster, or empty; got {address!r} "
+            f"({reason}). Start one with `ray start --head`"
+        ) from error
+
+
+@contextlib.contextmanager
+def _own_signals():
+    """Keeps this process's answers to signals, in whose place Ray puts others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+def _result_of(call):
+    while True:  # With a time limit, Ctrl-C is heard.
+        try:
+            return ray.get(call, timeout=_POLL_SECONDS)
+        except exceptions.GetTimeoutError:
+            continue

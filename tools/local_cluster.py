@@ -1,0 +1,235 @@
+"""Runs a command beside a Ray cluster of several nodes on this machine, and takes it down.
+
+  python tools/local_cluster.py --nodes=2 -- python -m tf_pflego.main --engine=ray \\
+      --ray_address=auto --flagfile=run_configs/quickstart.flags
+
+The nodes are processes of `ray start`, as on machines of their own. Whoever speaks to them needs
+the token, and every connection is encrypted; both are made anew in a directory of mode 0700, which
+is removed at the end. The command finds the cluster by RAY_ADDRESS.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+
+import ray
+
+from tf_pflego import console
+
+_START_SECONDS = 60
+_END_SECONDS = 20
+_RAY = (sys.executable, "-m", "ray.scripts.scripts")
+
+
+class Node:
+    """A node of the cluster: `ray start --block` in a session of its own.
+
+    Args:
+      arguments: Those of `ray start` besides --block.
+      environment: Of the process.
+      log: The file that takes what it says.
+    """
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: pathlib.Path):
+        with open(log, "ab") as stream:
+            self._process = subprocess.Popen(
+                [*_RAY, "start", "--block", "--disable-usage-stats", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+
+    def is_running(self) -> bool:
+        """Returns whether it runs."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends all processes of the node at once, as if its machine had lost its power."""
+        for process in _session(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ends the node in order, and whatever of it does not end."""
+        if self.is_running():
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        self.kill()
+
+
+class LocalCluster:
+    """A Ray cluster of nodes on this machine. Use it in a `with` statement.
+
+    Args:
+      nodes: How many nodes.
+      cpus: Cores that each node claims to have, which may be more than there are.
+
+    Attributes:
+      address: Where the first node is.
+      environment: What a process needs to use the cluster.
+      nodes: The nodes.
+    """
+
+    def __init__(self, nodes: int, cpus: int):
+        self._directory = pathlib.Path(tempfile.mkdtemp(prefix="tf_pflego_cluster_"))
+        self._cpus = cpus
+        self.nodes: list[Node] = []
+        self.address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
+        host, port = self.address.split(":")
+        try:
+            self.environment = (
+                os.environ | _security(self._directory, host) | {"RAY_ADDRESS": self.address}
+            )
+            self._add(["--head", f"--port={port}", "--include-dashboard=false"])
+            for _ in range(nodes - 1):
+                self.add_node()
+            self._wait_for(nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "LocalCluster":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def add_node(self) -> Node:
+        """Adds a node."""
+        return self._add([f"--address={self.address}"])
+
+    def close(self) -> None:
+        """Takes the cluster down."""
+        for node in reversed(self.nodes):
+            node.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _add(self, arguments):
+        environment = {
+            key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"
+        }
+        log = self._directory / f"node{len(self.nodes)}.log"
+        own = [f"--num-cpus={self._cpus}"]
+        node = Node([*arguments, *own], environment, log)
+        self.nodes.append(node)
+        return node
+
+    def _wait_for(self, nodes):
+        """Waits until so many nodes are there."""
+        started = time.monotonic()
+        while time.monotonic() - started < _START_SECONDS:
+            for number, node in enumerate(self.nodes):
+                if not node.is_running():
+                    log = (self._directory / f"node{number}.log").read_text(errors="replace")
+                    raise ChildProcessError(f"a node has not started; it said: {log[-600:]}")
+            if _count_nodes(self.environment) >= nodes:
+                return
+            time.sleep(0.5)
+        raise ChildProcessError(f"the nodes have not started within {_START_SECONDS} s")
+
+
+def _count_nodes(environment):
+    program = (
+        "import ray; ray.init(logging_level='ERROR', log_to_driver=False); "
+        "print(sum(node['Alive'] for node in ray.nodes()))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return int(found.stdout) if found.returncode == 0 else 0
+
+
+def _security(directory, host):
+    """Returns the environment of a cluster with a token and encryption, whose keys it makes."""
+    token = directory / "token"
+    token.write_text(secrets.token_hex(32), encoding="utf-8")
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=tf_pflego"),
+            *("-addext", f"subjectAltName=IP:{host},IP:127.0.0.1,DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": str(certificate),
+        "RAY_TLS_SERVER_KEY": str(key),
+        "RAY_TLS_CA_CERT": str(certificate),
+    }
+
+
+def _session(leader):
+    """Returns the processes of a session."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _free_port():
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Turns SIGTERM into an exception, so that the cluster is taken down."""
+
+    def end(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> int:
+    """Runs the command, and returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2, help="how many nodes (default 2)")
+    parser.add_argument("--cpus", type=int, default=1, help="cores of a node (default 1)")
+    parser.add_argument("command", nargs="+", help="the command, after --")
+    options = parser.parse_args()
+    console.prepare()
+    try:
+        with _ended_by_signals(), LocalCluster(options.nodes, options.cpus) as cluster:
+            console.say(f"a cluster of {options.nodes} nodes is at {cluster.address}")
+            return subprocess.run(options.command, env=cluster.environment, check=False).returncode
+    except KeyboardInterrupt:
+        return 130
+    except (ChildProcessError, FileNotFoundError, subprocess.CalledProcessError) as error:
+        console.say(f"local_cluster: {error}")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
