@@ -40,9 +40,10 @@ class RayEngine:
       server_state: The server's first state, for its shapes.
       seed: The seed of the run.
       cluster: The hosts.
-      owns_cluster: Whether `close` closes the cluster too.
+      owns_cluster: Whether `close` closes the cluster too, if nothing else is open there.
 
     Attributes:
+      algorithm, cluster, owns_cluster: As given.
       states: The clients' states.
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
 
@@ -61,8 +62,8 @@ class RayEngine:
         owns_cluster: bool,
     ):
         self.algorithm = algorithm
-        self._cluster = cluster
-        self._owns_cluster = owns_cluster
+        self.cluster = cluster
+        self.owns_cluster = owns_cluster
         self.num_shards = cluster.num_shards
         self.seconds_of_shards = np.zeros(self.num_shards)
         self._named_slow: set[int] = set()
@@ -102,8 +103,8 @@ class RayEngine:
             )
             start = state if new[rows].any() else None
             arguments = (self._key, position, sent, own, start, round_, evaluate)
-            calls.append(self._cluster.call(shard, "run_exchange", *arguments))
-        results = self._cluster.wait(calls, [shard for shard, _ in shards])
+            calls.append(self.cluster.call(shard, "run_exchange", *arguments))
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
         self._remember_seconds(shards, [seconds for _, seconds in results])
         self.states.stage(cohort.ids)
         outcomes, rows = [outcome for outcome, _ in results], [rows for _, rows in shards]
@@ -112,13 +113,13 @@ class RayEngine:
     def commit(self) -> None:
         """See `Engine.commit`. The shards do it before whatever they are asked next."""
         for shard in range(self.num_shards):
-            self._cluster.call(shard, "commit", self._key)
+            self.cluster.call(shard, "commit", self._key)
         self.states.commit()
 
     def roll_back(self) -> None:
         """See `Engine.roll_back`. A shard that is lost has nothing to discard."""
         for shard in range(self.num_shards):
-            self._cluster.call(shard, "roll_back", self._key)
+            self.cluster.call(shard, "roll_back", self._key)
         self.states.roll_back()
 
     def evaluate(
@@ -164,9 +165,9 @@ class RayEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
-        self._cluster.close_one(self._key)
-        if self._owns_cluster:
-            self._cluster.close()
+        self.cluster.close_one(self._key)
+        if self.owns_cluster and not self.cluster.has_federations():
+            self.cluster.close()
 
     def on_shards(self, ids, method, arguments):
         """Calls a method of each shard that has some of the clients.
@@ -181,20 +182,20 @@ class RayEngine:
         """
         shards = list(self._rows_by_shard(ids))
         calls = [
-            self._cluster.call(
+            self.cluster.call(
                 shard, method, self._key, ids[rows] // self.num_shards, *arguments(rows)
             )
             for shard, rows in shards
         ]
-        results = self._cluster.wait(calls, [shard for shard, _ in shards])
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
         return [(rows, result) for (_, rows), result in zip(shards, results, strict=True)]
 
     def start_anew(self) -> None:
         """Lets all shards forget all states, after those that were lost have been replaced."""
-        self._cluster.mark_lost()
-        self._cluster.replace_lost()
-        calls = [self._cluster.call(shard, "forget", self._key) for shard in range(self.num_shards)]
-        self._cluster.wait(calls)
+        self.cluster.mark_lost()
+        self.cluster.replace_lost()
+        calls = [self.cluster.call(shard, "forget", self._key) for shard in range(self.num_shards)]
+        self.cluster.wait(calls)
 
     def _rows_by_shard(self, ids):
         """Yields each shard that has some of the clients, and their positions."""
@@ -209,13 +210,13 @@ class RayEngine:
         if len(seconds) < 2:
             return
         slowest = int(np.argmax(self.seconds_of_shards))
-        longest = self.seconds_of_shards[slowest]
-        usual = float(np.median(seconds))
+        *others, longest = sorted(seconds)
+        usual = float(np.median(others))
         if longest > max(_SLOW * usual, _SLOW_SECONDS) and slowest not in self._named_slow:
             self._named_slow.add(slowest)
             console.say(
                 f"tf_pflego: shard {slowest} is slow: {longest:.1f} s for its part of an exchange, "
-                f"where the median of the shards is {usual:.1f} s"
+                f"where the median of the others is {usual:.1f} s"
             )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import origins
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData, Origin
@@ -55,15 +56,21 @@ class Host:
         """Returns the number of its process, by which a test of failures ends it."""
         return os.getpid()
 
+    @origins.marked
     def open(self, key: int, opened: Opened) -> None:
         """Takes a shard of a federation.
 
         Raises:
-          ValueError: The data on this machine are not those of the run.
+          ValueError: The data on this machine cannot be loaded, or are not those of the run.
         """
         clients = opened.clients
         if isinstance(clients, Origin):
-            clients = clients.load().shard(clients.clients, opened.all_examples)
+            try:
+                clients = clients.load().shard(clients.clients, opened.all_examples)
+            except (ValueError, OSError) as error:
+                raise ValueError(
+                    f"{os.uname().nodename} must have the data of the run, as every node; {error}"
+                ) from error
         if checksum_of(clients) != opened.checksum:
             raise ValueError(
                 f"the data of {clients.dataset} on {os.uname().nodename} must be those of the run; "
@@ -79,6 +86,7 @@ class Host:
         if engine is not None:
             engine.close()
 
+    @origins.marked
     def run_exchange(
         self,
         key: int,
@@ -113,6 +121,7 @@ class Host:
         )
         return outcome, time.perf_counter() - started
 
+    @origins.marked
     def commit(self, key: int) -> None:
         """See `Engine.commit`."""
         self._engines[key].commit()
@@ -121,28 +130,34 @@ class Host:
         """See `Engine.roll_back`."""
         self._engines[key].roll_back()
 
+    @origins.marked
     def evaluate(
         self, key: int, ids: np.ndarray, seeds: np.ndarray, server_state: Structure, losses: bool
     ) -> dict[str, Statistics]:
         """See `Engine.evaluate`."""
         return self._engines[key].evaluate(ids, seeds, server_state, losses)
 
+    @origins.marked
     def read_states(self, key: int, ids: np.ndarray, server_state: Structure) -> Structure:
         """See `Engine.read_states`."""
         return self._engines[key].read_states(ids, server_state)
 
+    @origins.marked
     def write_states(self, key: int, ids: np.ndarray, states: Structure) -> None:
         """See `Engine.write_states`."""
         self._engines[key].write_states(ids, states)
 
+    @origins.marked
     def named_leaf(self, key: int, ids: np.ndarray, name: str) -> np.ndarray:
         """See `ClientStates.named_leaf`."""
         return self._engines[key].states.named_leaf(name, ids)
 
+    @origins.marked
     def set_named(self, key: int, ids: np.ndarray, leaves: dict[str, np.ndarray]) -> None:
         """See `ClientStates.set_named`."""
         self._engines[key].states.set_named(ids, leaves)
 
+    @origins.marked
     def forget(self, key: int) -> None:
         """Leaves all its clients without a state, and nothing staged."""
         engine = self._engines[key]
