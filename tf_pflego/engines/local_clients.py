@@ -1,6 +1,5 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,6 +20,7 @@ from tf_pflego.engines.client_computation import (
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
+from tf_pflego.engines.threads import clients_at_once
 
 _STATE_BYTES_PER_BLOCK = 2**28
 _MAX_CLIENTS_PER_BLOCK = 4096
@@ -154,7 +154,7 @@ class LocalClients:
                 one,
                 (states, facts),
                 fn_output_signature=(tf.float32, tf.int32),
-                parallel_iterations=os.cpu_count(),
+                parallel_iterations=clients_at_once(),
             )
 
         return evaluate

@@ -7,7 +7,7 @@ clients by their numbers in the shard.
 import os
 import time
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,15 @@ class Opened(NamedTuple):
     seed: int
 
 
+class Call(NamedTuple):
+    """A call of one of a host's methods. Ray takes its time for each argument: this is one."""
+
+    key: int  # of the federation
+    keep: bool | None  # whether to keep what is staged; None to leave it staged
+    method: str
+    arguments: tuple  # what the method takes besides the key and what the shards share
+
+
 class Host:
     """An actor with one shard of each federation that is open.
 
@@ -46,6 +55,7 @@ class Host:
             tf.config.set_visible_devices([], "GPU")
         tf.get_logger().setLevel("ERROR")
         self._engines: dict[int, InProcessEngine] = {}
+        self._server_states: dict[int, Structure] = {}  # the first ones
 
     def is_alive(self) -> bool:
         """Returns that it runs."""
@@ -72,33 +82,51 @@ class Host:
         self._engines[key] = InProcessEngine(
             opened.algorithm, clients, opened.server_state, opened.seed
         )
+        self._server_states[key] = opened.server_state
 
     def close(self, key: int) -> None:
         """Frees the shard."""
+        self._server_states.pop(key, None)
         engine = self._engines.pop(key, None)
         if engine is not None:
             engine.close()
+
+    def settle_and_call(self, call: Call, *shared: Any) -> Any:
+        """Calls a method, after what is staged has been kept or discarded.
+
+        Args:
+          call: The call.
+          *shared: The method's last arguments, which other shards are given too.
+        """
+        if call.keep is not None:
+            engine = self._engines[call.key]
+            if call.keep:
+                engine.commit()
+            else:
+                engine.roll_back()
+        return getattr(self, call.method)(call.key, *call.arguments, *shared)
 
     def run_exchange(
         self,
         key: int,
         position: int,
-        message: Structure,
         cohort: Cohort,
-        server_state: Structure | None,
         round_: Structure,
         evaluate: bool,
+        message: Structure,
+        start: list[np.ndarray | None] | None,
     ) -> tuple[Outcome, float]:
         """Runs an exchange at participants of this shard.
 
         Args:
           key: The federation.
           position: Of the exchange in the round.
-          message: What the server sends to all.
           cohort: The participants in this shard.
-          server_state: The server's state; None if none of them starts from it.
           round_: The round.
           evaluate: As in `Engine.run_exchange`.
+          message: What the server sends to all.
+          start: The leaves of the server's state that first states are made from, and None for
+            the others; None if no participant is new.
 
         Returns:
           The outcome, as arrays, and the seconds that it took.
@@ -106,6 +134,7 @@ class Host:
         started = time.perf_counter()
         engine = self._engines[key]
         exchange = engine.algorithm.exchanges[position]
+        server_state = None if start is None else self._server_state_with(key, start)
         outcome = engine.run_exchange(exchange, message, cohort, server_state, round_, evaluate)
         outcome = outcome._replace(
             summed=tf.nest.map_structure(np.asarray, outcome.summed),
@@ -113,16 +142,14 @@ class Host:
         )
         return outcome, time.perf_counter() - started
 
-    def commit(self, key: int) -> None:
-        """See `Engine.commit`."""
-        self._engines[key].commit()
-
-    def roll_back(self, key: int) -> None:
-        """See `Engine.roll_back`."""
-        self._engines[key].roll_back()
+    def _server_state_with(self, key, leaves):
+        """Returns the server's state of these leaves; where there is none, nothing is read."""
+        first = self._server_states[key]
+        pairs = zip(tf.nest.flatten(first), leaves, strict=True)
+        return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
 
     def evaluate(
-        self, key: int, ids: np.ndarray, seeds: np.ndarray, server_state: Structure, losses: bool
+        self, key: int, ids: np.ndarray, seeds: np.ndarray, losses: bool, server_state: Structure
     ) -> dict[str, Statistics]:
         """See `Engine.evaluate`."""
         return self._engines[key].evaluate(ids, seeds, server_state, losses)
