@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import nests, seeds, settings, texts, values
-from tf_pflego.core.algorithm import Algorithm, specs_of
+from tf_pflego.core import nests, rows, seeds, settings, texts, values
+from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.regrouping import regrouped
@@ -87,10 +87,13 @@ class Simulation:
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
 
-    def _take(self, data, participation, server_state):
-        """Goes on with these clients, which have no states yet, and this server's state."""
+    def _take(self, data, participation, server_state, prepare=lambda engine: None):
+        """Goes on with these clients and this server's state; `prepare` sets the clients' states.
+
+        If it cannot, nothing has changed.
+        """
         federation = participation.federation
-        self._engine = engines.build(
+        engine = engines.build(
             self._engine_name,
             self.algorithm,
             data,
@@ -100,6 +103,12 @@ class Simulation:
             self.max_restarts,
             self._engine,
         )
+        try:
+            prepare(engine)
+        except BaseException:
+            engine.close()
+            raise
+        self._engine = engine
         self.data = data
         self.participation = participation
         self.federation = federation
@@ -214,11 +223,15 @@ class Simulation:
             participation.federation,
             self.algorithm.init_server,
         )
-        old = self._engine
+        old, former_server_state = self._engine, self.server_state
         has_state = np.flatnonzero(np.isin(former, old.states.written_since(0)))
-        states = old.read_states(former[has_state], self.server_state)
-        self._take(data, participation, server_state)
-        self._engine.write_states(has_state, states)
+
+        def take_states_to(engine):
+            for block in rows.blocks(len(has_state), num_bytes(old.states.spec)):
+                ids = has_state[block]
+                engine.write_states(ids, old.read_states(former[ids], former_server_state))
+
+        self._take(data, participation, server_state, take_states_to)
         self.__dict__.pop("_identity", None)
         for checkpoints in self._checkpoints.values():
             checkpoints.write_everything_next()

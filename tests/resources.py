@@ -1,0 +1,35 @@
+"""How much memory this process has taken (Linux), and a disk that is full."""
+
+import contextlib
+import pathlib
+import resource
+import signal
+from collections.abc import Iterator
+
+_RESET_PEAK = "5"
+
+
+def reset_peak_memory() -> int:
+    """Lets the peak be what is in memory now, and returns that in bytes."""
+    pathlib.Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+    return peak_memory()
+
+
+def peak_memory() -> int:
+    """Returns the most bytes that were in memory at once since the last reset."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+@contextlib.contextmanager
+def files_up_to(num_bytes: int) -> Iterator[None]:
+    """Refuses this process larger files, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
