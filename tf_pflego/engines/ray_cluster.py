@@ -6,8 +6,9 @@ Ray is imported here alone. A program that does not use the engine `ray` does no
 import contextlib
 import os
 
-# Ray's own lines about what is lost, beside the one that a run says; it reads this at its import.
+# Of what is lost a run says a line, to which Ray would add its own. It reads this at its import.
 os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import functools
 import shutil
@@ -161,6 +162,30 @@ class RayCluster:
             raise ShardLostError(f"the cluster has lost shard {which}")
         return results
 
+    def slow_one(self, calls: Sequence[Any], times: float, seconds: float) -> tuple[int, float]:
+        """Waits until at most one of some calls has no result, and for that one for a while.
+
+        Args:
+          calls: What `call` has returned.
+          times: How many times as long as the others one may take.
+          seconds: How long one may take in any case.
+
+        Returns:
+          The position of the one that is not done by then, or -1, and the seconds that the others
+          have taken.
+        """
+        started = time.monotonic()
+        if len(calls) < 2 or self._lost:
+            return -1, 0.0
+        left = list(calls)
+        while len(left) > 1:  # With a time limit, Ctrl-C is heard.
+            _, left = ray.wait(left, num_returns=len(left) - 1, timeout=_POLL_SECONDS)
+        usual = time.monotonic() - started
+        allowed = max(times * usual, seconds) - usual
+        if left and not ray.wait(left, timeout=allowed)[0]:
+            return list(calls).index(left[0]), usual
+        return -1, usual
+
     def mark_lost(self) -> None:
         """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
         for shard, host in enumerate(self._hosts):
@@ -253,6 +278,8 @@ def _connect(address):
                 ray_options.refuse_unreachable(found or "")
                 ray.init(address=address, **quiet)
             else:
+                # If this process is killed, its cluster ends, and does not look for it for a minute.
+                os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
                 # Without `local` it would join a cluster that somebody has started here.
                 own = {"_temp_dir": _own_directory(), "include_dashboard": False}
                 ray.init(address="local", **own, **quiet)
