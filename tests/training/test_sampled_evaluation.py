@@ -1,15 +1,20 @@
 """A sample of the clients is tested, and the standard errors say how far it may be off."""
 
 import itertools
+import re
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_pflego as pfl
 from tests.conftest import make_clients
-from tests.engines.test_client_states import ENGINES
+from tests.engines.agreement import ENGINES
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
+from tf_pflego.metrics.clients import read_client_columns
+from tf_pflego.metrics.progress import result_table
 from tf_pflego.training import Evaluation, Simulation, summarize
 from tf_pflego.training.evaluation import sample_of_clients
 
@@ -120,3 +125,70 @@ def test_the_summary_bounds_the_error_of_the_last_ten():
     summary = summarize(records)
     assert summary[f"{ERROR}/last10"] == pytest.approx(np.mean(np.arange(2, 12)) / 100)
     assert f"{ERROR}/best" not in summary
+
+
+@pytest.fixture(scope="module")
+def run_directory(digits_dir, tmp_path_factory):
+    """A run of ten rounds on 12 clients, of which 5 are tested."""
+    path = tmp_path_factory.mktemp("run") / "sampled"
+    pfl.run(config_of(path, digits_dir), local_steps=3)
+    return path
+
+
+def config_of(path, digits_dir, **others):
+    return pfl.RunConfig(
+        **{
+            "data_dir": digits_dir,
+            "engine": "in_process",
+            "num_clients": 12,
+            "clients_per_round": 4,
+            "num_rounds": 4,
+            "eval_clients": 5,
+            "output_dir": str(path),
+        }
+        | others
+    )
+
+
+def test_a_run_ends_with_the_clients_of_its_sample(run_directory, capsys):
+    """The others can be tested later, from its checkpoint."""
+    sample = sample_of_clients(0, 12, 5)
+    columns = read_client_columns(run_directory / "clients.csv")
+    assert list(map(int, columns["client"])) == sample.tolist()
+    with pfl.load_run(run_directory) as run:
+        assert run.summary[f"{ERROR}/last10"] > 0
+        every = run.evaluate()
+        shares = every.test_hits / every.test_examples
+        np.testing.assert_allclose(
+            [float(share) for share in columns["test_accuracy"]], shares[sample], rtol=1e-5
+        )
+        table = result_table(run.summary, "title", columns)
+    worst = min(sample.tolist(), key=shares.__getitem__)
+    assert f"client {worst} " in table
+    assert f"standard error               {run.summary[ERROR]:.4f}" in table
+    assert "sampled clients as served now" in table and "worst tenth, 1 of 5" in table
+    assert max(map(len, table.splitlines())) <= 60
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(run_directory, path)
+    for eval_clients in (0, 6):
+        config = config_of(path, digits_dir, num_rounds=5, resume=True, eval_clients=eval_clients)
+        with pytest.raises(ValueError, match=f"`eval_clients`: expected 5, got {eval_clients}"):
+            pfl.run(config, local_steps=3)
+    config = config_of(path, digits_dir, num_rounds=5, resume=True)
+    summary = pfl.run(config, local_steps=3)
+    whole = pfl.run(config_of("", digits_dir, num_rounds=5), local_steps=3)
+    assert {key: summary[key] for key in (MEAN, ERROR)} == {
+        key: whole[key] for key in (MEAN, ERROR)
+    }
+
+
+def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
+    pfl.report([run_directory], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "the same sample of 5 clients is tested" in page
+    assert re.search(r"<td[^>]*>[\d.]+\s%\s±\s[\d.]+\s%", page)
+    assert "standard_error" not in page
