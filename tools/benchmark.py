@@ -35,15 +35,19 @@ from tf_pflego.core.algorithm import (
     Uploads,
     Weights,
     no_client_state,
+    num_bytes,
 )
 from tf_pflego.core.participation import Participation
+from tf_pflego.data import file_arrays
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray")
+PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray", "million")
 # Rounds on this machine alone. The part `ray` compares the engine on Ray with them.
 ENGINES = ("tff", "in_process")
 RAY_SHARDS = 2
+# Takes gigabytes of the directory for temporary files, and is measured only if it is asked for.
+MILLION = PARTS[-1]
 LOCAL_STEPS = 50
 LOCAL_EPOCHS = 5
 BATCH_SIZE = 128
@@ -219,11 +223,11 @@ def installed(names):
     return found
 
 
-def simulation_of(clients, body, algorithm, engine, per_round, share=1, **settings):
+def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=0, **settings):
     """Returns a simulation whose cohorts all have the same size, so that they have one floor.
 
     `share` is the number of examples for which one of a client's stands: the model is in blocks if
-    it would be for a client that has them all.
+    it would be for a client that has them all. `sampled` is how many clients are evaluated.
     """
     model = models.SplitModel(body, clients.num_classes.max())
     model = model.within(
@@ -233,17 +237,20 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, **settin
     if "local_steps" in known:
         settings = {"local_steps": LOCAL_STEPS, **settings}
     built = algorithms.build(algorithm, model, **settings)
-    return Simulation(built, clients, Participation(clients.num_clients, per_round), engine)
+    participation = Participation(clients.num_clients, per_round)
+    return Simulation(built, clients, participation, engine, eval_clients=sampled)
 
 
 def resident_megabytes(pid):
     """Returns the memory of a process, without the files it maps."""
+    return megabytes_of(pid, "RssAnon")
+
+
+def megabytes_of(pid, name):
+    """Returns a number that the kernel has of a process's memory."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return round(
-        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
-        / 1024,
-        1,
-    )
+    kilobytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
+    return round(kilobytes / 1024, 1)
 
 
 def measure_network(name, clients, body, per_round, fedper_repeats, repeats, report):
@@ -575,6 +582,55 @@ def time_beside_in_process(clients, per_round, cluster, repeats, report, name):
     return outside[WARM_UP:]
 
 
+def measure_million(report, repeats):
+    """Measures rounds, evaluations of a sample, and the peak of the memory, with 10^6 clients.
+
+    PFLEGO has the clients of `synthetic`. Ditto has a network of 784 x 200 weights, of which each
+    client has one of its own; its clients have two training images and a test image of 28x28
+    pixels. The peak is that of what is resident, with the mapped files: what the kernel calls
+    VmHWM. It counts from before the data are made.
+    """
+    methods = (
+        ("pflego", 20, 5, (8, 8, 1), repeats, 10_000),
+        ("ditto", 2, 1, (28, 28, 1), 10, 1_000),
+    )
+    for algorithm, train, test, shape, rounds, sample in methods:
+        name = f"{MILLION}/{algorithm}/in_process"
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+        clients = federation_in_files(10**6, train, test, shape)
+        run = simulation_of(
+            clients, models.mlp(shape, 0), algorithm, "in_process", 20, sampled=sample
+        )
+        with run:
+            started = time.perf_counter()
+            run.run_round()
+            report[f"{name}/first_round_seconds"] = round(time.perf_counter() - started, 2)
+            seconds = in_turn({"round": run.run_round}, rounds)
+            report[f"{name}/seconds"] = spread(seconds["round"])
+            things = {"sample": lambda run=run: run.evaluate(train_loss=False, sampled=True)}
+            seconds = in_turn(things, 5, warm_up=1)
+            report[f"{name}/evaluation_of_{sample}_seconds"] = spread(seconds["sample"])
+            report[f"{name}/peak_megabytes"] = megabytes_of(os.getpid(), "VmHWM")
+            report[f"{name}/anonymous_megabytes"] = resident_megabytes(os.getpid())
+            report[f"{name}/gigabytes_of_all_states"] = round(
+                num_bytes(run.client_states([0])) * 10**6 / 1e9, 1
+            )
+
+
+def federation_in_files(num_clients, train_size, test_size, shape):
+    """Returns clients of two classes with random images, in files as those of datasets are."""
+    rng, splits = np.random.default_rng(0), []
+    for size in (train_size, test_size):
+        writer = file_arrays.Writer()
+        for _ in range(100):
+            count = num_clients // 100 * size
+            writer.append(rng.integers(0, 256, (count, *shape), dtype=np.uint8))
+        labels = rng.integers(0, 2, num_clients * size, dtype=np.int32)
+        offsets = starts(np.full(num_clients, size))
+        splits.append(data.ClientSplit(writer.array(), labels, offsets))
+    return data.ClientData(*splits, np.full(num_clients, 2))
+
+
 def ratio(seconds, other_seconds):
     """Returns the ratio of two medians."""
     return round(float(np.median(seconds) / np.median(other_seconds)), 3)
@@ -631,7 +687,7 @@ def main():
     parser.add_argument(
         "--json", default=None, help="file to write, or to replace what was measured in"
     )
-    parser.add_argument("--only", default=",".join(PARTS), help="some of " + ", ".join(PARTS))
+    parser.add_argument("--only", default=",".join(PARTS[:-1]), help="some of " + ", ".join(PARTS))
     parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
@@ -668,6 +724,8 @@ def main():
         measure_cohorts(body, options.repeats, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)
+    if MILLION in chosen:
+        measure_million(report, options.repeats)
     if "large_models" in chosen:
         measure_large_models(report, 5)
     if "ray" in chosen:
