@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import memory
 from tf_pflego.data import ClientSplit, mapped
 
 # x * (1 / 255) and x / 255 differ by one rounding of float32.
@@ -44,4 +45,17 @@ def test_an_operation_may_write_where_its_input_was(dtype):
     for _ in range(3):  # TensorFlow would make a view of rows from an aligned row on.
         for leaf in negated(tf.constant(16), tf.constant(32)):
             assert (leaf.numpy() < 0).all()
+    split.close()
+
+
+def test_the_rows_that_are_read_are_all_that_is_in_memory():
+    """TensorFlow must not take the file for a constant, and copy it before the first call."""
+    examples = np.zeros((2**17, 2**10), np.uint8)
+    split = mapped.MappedSplit(
+        ClientSplit(examples, np.zeros(len(examples), np.int32), np.array([0, len(examples)]))
+    )
+    read = tf.function(lambda start, count: split.open().read(start, count))
+    before = memory.reset_peak()
+    read(tf.constant(70_000), tf.constant(16))
+    assert memory.peak() - before < examples.nbytes / 4
     split.close()

@@ -6,11 +6,32 @@ Rows are read where they are needed, and never shipped.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from tf_pflego.data.clients import ClientData, ClientSplit, copied_as_model_inputs
+
+
+def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) -> tf.Tensor:
+    """Returns what a file holds, as an operation of the graph being built, without a copy.
+
+    Args:
+      descriptor: The open file, under the same number in the process that runs the graph.
+      dtype: Of its numbers.
+      shape: Of its tensor.
+    """
+    mapped = tf.raw_ops.ImmutableConst(
+        dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{descriptor}"
+    )
+    # Before a graph first runs, TensorFlow computes the parts of it that are constant. It copies
+    # what they end in, however large that is, and its allocator with oneDNN keeps the memory. What
+    # is said to be allocated in a scope, even in none, is left out of that.
+    none = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue())
+    mapped.op._set_attr("_scoped_allocator", none)
+    return mapped
 
 
 class MappedSplit:
@@ -47,11 +68,7 @@ class MappedSplit:
             raise RuntimeError("`open` must be called inside a tf.function.")
         return Rows(
             *(
-                tf.raw_ops.ImmutableConst(
-                    dtype=array.dtype,
-                    shape=array.shape,
-                    memory_region_name=f"/proc/self/fd/{file.fileno()}",
-                )
+                tensor_of_file(file.fileno(), array.dtype, array.shape)
                 for array, file in zip(self._arrays, self._files, strict=True)
             )
         )

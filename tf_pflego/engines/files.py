@@ -14,11 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.nests import Structure
+from tf_pflego.data.mapped import tensor_of_file
 from tf_pflego.engines.packing import Packing
-
-# TensorFlow copies a constant of up to 10 MiB into its graph and then never reads the file again;
-# the files are sparse, so that the surplus costs nothing.
-_MIN_BYTES = 2**24
 
 
 def remove_files(directory: str) -> None:
@@ -38,11 +35,11 @@ class Inbox:
 
     def __init__(self, file: BinaryIO, packing: Packing, max_clients: int):
         self._packing = packing
-        count = max(max_clients, -(-_MIN_BYTES // packing.num_bytes))
-        self._shape = (count, packing.num_bytes)
-        self._path = f"/proc/self/fd/{file.fileno()}"
-        if os.fstat(file.fileno()).st_size < count * packing.num_bytes:
-            file.truncate(count * packing.num_bytes)
+        self._shape = (max_clients, packing.num_bytes)
+        self._descriptor = file.fileno()
+        size = max_clients * packing.num_bytes
+        if os.fstat(self._descriptor).st_size < size:
+            file.truncate(size)
         self._rows = np.memmap(file, np.uint8, "r+", shape=self._shape)
 
     def write(self, structure: Structure, count: int) -> None:
@@ -59,9 +56,7 @@ class Inbox:
         The row is a copy, because TensorFlow writes results into inputs that nothing else will
         read, and the worker's view of the file is read-only.
         """
-        rows = tf.raw_ops.ImmutableConst(
-            dtype=tf.uint8, shape=self._shape, memory_region_name=self._path
-        )
+        rows = tensor_of_file(self._descriptor, tf.uint8, self._shape)
         return tf.raw_ops.DeepCopy(x=rows[slot])
 
 

@@ -99,11 +99,14 @@ class SplitModel:
         """Returns what a backward pass needs of one example, or infinity if that is not known."""
         total = 0.0
         for spec in self._body.saved_specs:
-            sizes = spec.shape.as_list() if spec.shape.rank is not None else [None] * 2
-            if sizes.count(None) > 1 or spec.dtype in (tf.variant, tf.resource):
+            # A variant is what a loop keeps, such as that of a recurrent layer.
+            if spec.shape.rank is None or spec.dtype == tf.variant:
+                return math.inf
+            sizes = spec.shape.as_list()
+            if sizes.count(None) > 1:
                 return math.inf
             if None in sizes:
-                total += math.prod(size or 1 for size in sizes) * spec.dtype.size
+                total += math.prod(size for size in sizes if size is not None) * spec.dtype.size
         return total
 
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
@@ -115,8 +118,8 @@ class SplitModel:
 
         Args:
           block_bytes: Size of the activations of a block.
-          keep: Whether `features_and_pull_back` keeps what the backward pass needs of each block.
-            That is less than half of all activations of a convolutional body.
+          keep: Whether `features_and_pull_back` keeps what the backward pass needs of each block:
+            of a convolutional body, less than half of all activations.
         """
         model = copy.copy(self)
         model._block = max(1, block_bytes // self.activation_bytes_per_example)
@@ -199,12 +202,12 @@ class SplitModel:
 
         def write(k, arrays):
             features, saved = self._body.forward(theta, examples[rows(k)])
-            return [array.write(k, t) for array, t in zip(arrays, [features, *saved], strict=False)]
+            results = [features, *saved] if keep else [features]
+            return [array.write(k, result) for array, result in zip(arrays, results, strict=True)]
 
-        specs = [
-            tf.TensorSpec([None, self.num_features]),
-            *(self._body.saved_specs if keep else ()),
-        ]
+        specs = [tf.TensorSpec([None, self.num_features])]
+        if keep:
+            specs += self._body.saved_specs
         arrays = [
             tf.TensorArray(spec.dtype, num_blocks, infer_shape=False, element_shape=spec.shape)
             for spec in specs
