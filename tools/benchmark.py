@@ -55,6 +55,8 @@ BATCH_SIZE = 128
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
 # Rounds of mini-batches take long; each client holds one in so many of its examples.
 CIFAR_SHARE = 4
+# What clients do in rounds that are less than one of PFLEGO; each does what the one before does.
+WORK = ("idle", "reading", "passes")
 WARM_UP = 3
 _FLOOR_BYTES = 2**31
 _CONVOLUTION = {"strides": 1, "padding": "SAME"}
@@ -275,22 +277,27 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
                 report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(
                     pflego._engine.worker.pid
                 )
-            nothing = Simulation(
-                idle(pflego.algorithm.model), clients, pflego.participation, engine
-            )
-            things = {
-                "floor": floor(body, at_once),
-                "pflego": pflego.run_round,
-                "idle": nothing.run_round,
+            less = {
+                work: Simulation(
+                    part_of_round(pflego.algorithm.model, work),
+                    clients,
+                    pflego.participation,
+                    engine,
+                )
+                for work in WORK
             }
+            things = {"floor": floor(body, at_once), "pflego": pflego.run_round}
+            things |= {work: run.run_round for work, run in less.items()}
             if engine == "in_process":
                 things["evaluation_floor"] = floor(body, test_at_once, backward=False)
                 things["evaluation"] = lambda run=pflego: run.evaluate(train_loss=False)
                 things["train_loss"] = lambda run=pflego: run.evaluate(train_loss=True)
             seconds = in_turn(things, repeats)
-            nothing.close()
+            for run in less.values():
+                run.close()
             compare(report, f"{name}/pflego/{engine}", seconds["pflego"], seconds["floor"])
             report[f"{name}/idle/{engine}/seconds"] = spread(seconds["idle"])
+            report |= floors_of(f"{name}/pflego/{engine}", seconds)
             report[f"{name}/idle/{engine}/over_floor"] = ratio(seconds["idle"], seconds["floor"])
             if engine == "in_process":
                 report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(
@@ -308,15 +315,41 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
             measure_fedper(name, clients, body, engine, per_round, pflego, fedper_repeats, report)
 
 
-def idle(model):
-    """Returns an algorithm whose clients only send theta back, so that a round is the engine's."""
+def floors_of(name, seconds):
+    """Returns where the time of a round of PFLEGO goes, in floors, by what each part adds.
+
+    The parts are the engine itself, reading the examples, the passes of the body, and the rest,
+    which is the head and the server.
+    """
+    ends = [0.0, *(np.median(seconds[part]) for part in (*WORK, "pflego"))]
+    floors = np.diff(ends) / np.median(seconds["floor"])
+    parts = ("engine", "reading", "passes", "head")
+    return {
+        f"{name}/floors_of_{part}": round(float(share), 3)
+        for part, share in zip(parts, floors, strict=True)
+    }
+
+
+def part_of_round(model, work):
+    """Returns an algorithm whose clients do a part of what those of PFLEGO do.
+
+    Args:
+      model: The model.
+      work: One of `WORK`: clients only send theta back (idle), read their examples too (reading),
+        or pass them once forward and once backward (passes).
+    """
 
     def client_update(theta, head, client, round_):
-        weights = Weights([client.client_weight * w for w in theta], head)
-        return ClientResult(weights, head, summed=weights.theta)
+        sent = [client.client_weight * w for w in theta]
+        if work == "reading":
+            sent[0] += tf.reshape(client.examples, [-1])[0]
+        if work == "passes":
+            features, pull_back = model.features_and_pull_back(theta, client.examples)
+            sent = pull_back(client.client_weight * features)
+        return ClientResult(Weights(sent, head), head, summed=sent)
 
     return Algorithm(
-        name="idle",
+        name=work,
         model=model,
         init_server=lambda federation: model.initial_weights().theta,
         init_client=lambda theta, seed, num_classes: model.uniform_head(seed, num_classes),
