@@ -5,8 +5,10 @@ python tools/benchmark.py [--data_dir=DIR] [--json=FILE] [--only=fashion_mnist,c
 
 Everything that a ratio compares is measured in this process in turn (A B A B ...), and the medians
 are compared. If the TFDS datasets are not in DIR, random images of the same shapes are used, and
-the report says so. The JSON file holds one flat object: seconds as {median, p10, p90, runs}, and
-ratios and megabytes as numbers.
+the report says so. An engine that needs a package which is not installed is left out, and a line
+says so. The JSON file holds one flat object: seconds as {median, p10, p90, runs}, and ratios and
+megabytes as numbers. If it exists, what was measured replaces the keys of the same part, and the
+keys of other parts stay.
 """
 
 import os
@@ -40,9 +42,12 @@ from tf_pflego.data import file_arrays
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-NETWORKS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models")
+PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray")
 # Takes gigabytes of the directory for temporary files, and is measured only if it is asked for.
 MILLION = "million"
+# Rounds on this machine alone. The part `ray` compares the engine on Ray with them.
+ENGINES = ("tff", "in_process")
+RAY_SHARDS = 2
 LOCAL_STEPS = 50
 LOCAL_EPOCHS = 5
 BATCH_SIZE = 128
@@ -101,15 +106,16 @@ def floor(body, sizes, backward=True):
     numbers = sum(
         int(np.prod(shape[1:]))
         for layer in layers
-        for shape in (layer.input_shape, layer.output_shape)
+        for shape in (layer.input.shape, layer.output.shape)
     )
     # Each pass has its own rows, as each client does, if that much fits into the memory.
     rows = int(max(max(sizes), min(sum(sizes), _FLOOR_BYTES // (4 * numbers))))
     starts_of = np.minimum(starts(sizes)[:-1], rows - np.asarray(sizes))
     tensors = []
     for layer in layers:
-        before, after = ([rows, *shape[1:]] for shape in (layer.input_shape, layer.output_shape))
-        tensors.append((tf.random.normal(before), layer.kernel.value(), tf.random.normal(after)))
+        before, after = ([rows, *shape[1:]] for shape in (layer.input.shape, layer.output.shape))
+        kernel = tf.convert_to_tensor(layer.kernel)
+        tensors.append((tf.random.normal(before), kernel, tf.random.normal(after)))
 
     def forward(layer, x, kernel):
         return (
@@ -205,6 +211,18 @@ def load_cifar10(data_dir):
     return data.federate(dataset, partition, label_space="global"), source
 
 
+def installed(names):
+    """Returns the engines that can run here, and says which cannot."""
+    found = []
+    for name in names:
+        try:
+            engines.refuse_absent(name)
+            found.append(name)
+        except ImportError as error:
+            console.say(f"not measured: {error}")
+    return found
+
+
 def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=0, **settings):
     """Returns a simulation whose cohorts all have the same size, so that they have one floor.
 
@@ -243,7 +261,7 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
     whole = name == "fashion_mnist"
     at_once = [sizes.sum()] if whole else sizes
     test_at_once = [clients.test.sizes.sum() // 2] * 2 if whole else clients.test.sizes
-    for engine in engines.NAMES:
+    for engine in installed(ENGINES):
         started = time.perf_counter()
         with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
             pflego.run_round()
@@ -363,7 +381,7 @@ def measure_mini_batches(clients, body, repeats, report):
         settings = {"batch_size": BATCH_SIZE, "local_epochs": local_epochs}
         return simulation_of(clients, body, algorithm, engine, count, CIFAR_SHARE, **settings)
 
-    for engine in engines.NAMES:
+    for engine in installed(ENGINES):
         # Every epoch has the same floor.
         things = {"floor": floor(body, batches)}
         with simulation("fedavg", engine) as fedavg, simulation("pgfed", engine) as pgfed:
@@ -446,14 +464,16 @@ def measure_large_models(report, repeats):
     for name, algorithm in built.items():
         runs = {
             engine: Simulation(algorithm, clients, Participation(20, 10), engine)
-            for engine in engines.NAMES
+            for engine in installed(ENGINES)
         }
         seconds = in_turn({engine: run.run_round for engine, run in runs.items()}, repeats)
         for engine, run in runs.items():
             run.close()
             report[f"large_models/{name}/{engine}/seconds"] = spread(seconds[engine])
-        in_process, on_tff = seconds["in_process"], seconds["tff"]
-        report[f"large_models/{name}/tff_over_in_process"] = ratio(on_tff, in_process)
+        if "tff" in seconds:
+            report[f"large_models/{name}/tff_over_in_process"] = ratio(
+                seconds["tff"], seconds["in_process"]
+            )
 
 
 def echo(model):
@@ -567,6 +587,50 @@ def federation_in_files(num_clients, train_size, test_size, shape):
     return data.ClientData(*splits, np.full(num_clients, 2))
 
 
+def measure_ray(data_dir, repeats, report):
+    """Times rounds of PFLEGO on Ray beside those in process, on the same cores.
+
+    Each shard has one thread. What a round takes besides its slowest shard is measured too.
+    """
+    import ray
+
+    from tf_pflego.engines.ray_cluster import RayCluster
+
+    report["ray"] = ray.__version__
+    images, _ = load("fashion_mnist", data_dir)
+    many = federation([20] * 20_000, [5] * 20_000, 2, (8, 8, 1))
+    with RayCluster(engines.RayOptions(num_shards=RAY_SHARDS)) as cluster:
+        part = f"/pflego/ray{RAY_SHARDS}/"
+        outside = time_beside_in_process(
+            images, 20, cluster, repeats, report, f"fashion_mnist{part}"
+        )
+        report[f"fashion_mnist{part}outside_slowest_node_seconds"] = spread(outside)
+        time_beside_in_process(many, 2000, cluster, repeats // 3, report, f"synthetic{part}r2000_")
+
+
+def time_beside_in_process(clients, per_round, cluster, repeats, report, name):
+    """Times rounds on a cluster and in process in turn.
+
+    Returns:
+      [seconds], what each round on the cluster took besides its slowest shard.
+    """
+    body, outside = models.mlp(clients.example_shape, 0), []
+    with (
+        simulation_of(clients, body, "pflego", cluster, per_round) as on_ray,
+        simulation_of(clients, body, "pflego", "in_process", per_round) as here,
+    ):
+
+        def round_on_ray():
+            seconds = on_ray.run_round()["seconds"]
+            outside.append(seconds - on_ray._engine.seconds_of_shards.max())
+
+        seconds = in_turn({"ray": round_on_ray, "in_process": here.run_round}, repeats)
+    report[f"{name}seconds"] = spread(seconds["ray"])
+    report[f"{name}in_process_seconds"] = spread(seconds["in_process"])
+    report[f"{name}over_in_process"] = ratio(seconds["ray"], seconds["in_process"])
+    return outside[WARM_UP:]
+
+
 def ratio(seconds, other_seconds):
     """Returns the ratio of two medians."""
     return round(float(np.median(seconds) / np.median(other_seconds)), 3)
@@ -591,21 +655,56 @@ def show(report):
         console.show(f"{name:<{width}}  {value}")
 
 
+def part_of(key):
+    """Returns the part of the benchmark that measures a key."""
+    return "ray" if f"/ray{RAY_SHARDS}/" in key else key.partition("/")[0]
+
+
+def merged(before, report, chosen):
+    """Returns the report of a file, with what some parts of the benchmark have measured again.
+
+    Args:
+      before: The report that the file has, or an empty one.
+      report: What was measured.
+      chosen: The parts that were.
+
+    Raises:
+      ValueError: The file is of another machine or TensorFlow.
+    """
+    for key in ("cores", "tensorflow"):
+        if before.get(key, report[key]) != report[key]:
+            raise ValueError(
+                f"`{key}` of the file must be that of this run, {report[key]}; got {before[key]}. "
+                "Choose another file."
+            )
+    return {key: value for key, value in before.items() if part_of(key) not in chosen} | report
+
+
 def main():
     """Measures what the command line selects, prints it, and writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default=None, help="TFDS data directory")
-    parser.add_argument("--json", default=None, help="file to write")
     parser.add_argument(
-        "--only", default=",".join(NETWORKS), help="some of " + ", ".join([*NETWORKS, MILLION])
+        "--json", default=None, help="file to write, or to replace what was measured in"
     )
+    some = "some of " + ", ".join([*PARTS, MILLION])
+    parser.add_argument("--only", default=",".join(PARTS), help=some)
     parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
     # TensorFlow takes the function of each further simulation for a retracing and would warn.
     tf.get_logger().setLevel("ERROR")
     chosen = options.only.split(",")
+    if unknown := set(chosen) - {*PARTS, MILLION}:
+        parser.error(
+            f"--only must be some of {', '.join([*PARTS, MILLION])}; got {', '.join(unknown)}"
+        )
+    if "ray" in chosen and not installed(["ray"]):
+        chosen.remove("ray")
     report = {"cores": os.cpu_count(), "tensorflow": tf.__version__}
+    file = pathlib.Path(options.json) if options.json else None
+    before = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
+    merged(before, report, chosen)  # It refuses before anything is measured.
     if "fashion_mnist" in chosen:
         clients, report["fashion_mnist/data"] = load("fashion_mnist", options.data_dir)
         body = models.mlp(clients.example_shape, 0)
@@ -632,9 +731,12 @@ def main():
         measure_million(report, options.repeats)
     if "large_models" in chosen:
         measure_large_models(report, 5)
+    if "ray" in chosen:
+        measure_ray(options.data_dir, options.repeats, report)
     show(report)
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if file:
+        whole = merged(before, report, chosen)
+        file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ class Node:
       arguments: Those of `ray start` besides --block.
       environment: Of the process.
       log: The file that takes what it says.
+
+    Attributes:
+      leader: The id of its first process, which leads a session that all its processes are in.
     """
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: pathlib.Path):
@@ -50,6 +53,7 @@ class Node:
                 stderr=stream,
                 start_new_session=True,
             )
+        self.leader = self._process.pid
 
     def is_running(self) -> bool:
         """Returns whether it runs."""
@@ -57,7 +61,7 @@ class Node:
 
     def kill(self) -> None:
         """Ends all processes of the node at once, as if its machine had lost its power."""
-        for process in _session(self._process.pid):
+        for process in processes_of(self.leader):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._process.wait()
@@ -181,8 +185,8 @@ def _security(directory, host):
     }
 
 
-def _session(leader):
-    """Returns the processes of a session."""
+def processes_of(leader: int) -> list[int]:
+    """Returns the processes of a session, by the id of its leader."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

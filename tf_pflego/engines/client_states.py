@@ -44,7 +44,7 @@ class ClientStates:
         seed: int,
         identities: np.ndarray,
     ):
-        self.spec = spec_of(algorithm, server_state)
+        self.spec, _ = spec_and_reads(algorithm, server_state)
         self._num_classes = np.asarray(num_classes, np.int32)
         self._seed = seed
         self._identities = identities
@@ -178,13 +178,19 @@ class ClientStates:
         return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
 
 
-def spec_of(algorithm: Algorithm, server_state: Structure) -> Structure:
-    """Returns the spec of a client's state."""
+def spec_and_reads(algorithm: Algorithm, server_state: Structure) -> tuple[Structure, list[bool]]:
+    """Returns the spec of a client's state, and which leaves of the server's its first one needs.
+
+    Returns:
+      The spec, and for each leaf of the server's state whether `init_client` reads it.
+    """
     scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
     init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
         specs_of(server_state), *scalar_specs
     )
-    return specs_of(init.structured_outputs)
+    placeholders = init.inputs[: len(tf.nest.flatten(server_state))]
+    reads = [bool(placeholder.consumers()) for placeholder in placeholders]
+    return specs_of(init.structured_outputs), reads
 
 
 def _for_many(init_client, spec):

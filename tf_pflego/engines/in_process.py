@@ -1,7 +1,5 @@
 """The reference engine: participants run in this process, as many at a time as there are cores."""
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -10,6 +8,7 @@ from tf_pflego.core.tracing import Traced
 from tf_pflego.engines.client_computation import ClientComputation
 from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.local_clients import LocalClients
+from tf_pflego.engines.threads import clients_at_once
 
 
 class InProcessEngine(LocalClients):
@@ -68,7 +67,7 @@ class InProcessEngine(LocalClients):
                 lambda k, total, arrays: k < count,
                 step,
                 (0, zeros, arrays),
-                parallel_iterations=os.cpu_count(),
+                parallel_iterations=clients_at_once(),
             )
             outputs = [array.stack() for array in arrays]
             return total, tf.nest.pack_sequence_as(computation.outputs_spec, outputs)

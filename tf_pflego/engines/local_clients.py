@@ -1,7 +1,5 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -21,6 +19,7 @@ from tf_pflego.engines.client_computation import (
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
+from tf_pflego.engines.threads import clients_at_once
 
 
 class LocalClients:
@@ -145,7 +144,7 @@ class LocalClients:
                 one,
                 (states, facts),
                 fn_output_signature=(tf.float32, tf.int32),
-                parallel_iterations=os.cpu_count(),
+                parallel_iterations=clients_at_once(),
             )
 
         return evaluate

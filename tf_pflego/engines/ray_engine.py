@@ -3,12 +3,14 @@
 The clients are dealt out to shards, client i to shard i mod S. A shard is a process with its
 clients' data and states, the engine `in_process` and their evaluation; it is on any machine of the
 cluster. In an exchange each shard that has participants is sent once what the server sends to all
-and what concerns its participants; it returns one sum, and what is uploaded apart.
+and what concerns its participants; it returns one sum, and what is uploaded apart. A message is
+copied to a node once, however many shards the node has.
 
 Sums are added in the order of the shards, and an operation uses one thread. A run's weights
 therefore depend on S in the last digits, and not on the machines.
 
-Each shard keeps what a round writes apart until the round is committed. A shard whose process or
+Each shard keeps what a round writes apart until the round is committed. The next call of the shard
+tells it so, as nobody can see the difference before. A shard whose process or
 machine is lost takes its clients' states with it; `ShardLostError` says so, and the run goes on
 from a checkpoint, with a new process in the place of the lost one.
 """
@@ -24,7 +26,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import client_states
 from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
 from tf_pflego.engines.ray_cluster import RayCluster
-from tf_pflego.engines.ray_host import Opened, checksum_of
+from tf_pflego.engines.ray_host import Call, Opened, checksum_of
 
 # A shard that takes so many times as long as the median of the others, and so long, is named.
 _SLOW, _SLOW_SECONDS = 3.0, 2.0
@@ -40,9 +42,10 @@ class RayEngine:
       server_state: The server's first state, for its shapes.
       seed: The seed of the run.
       cluster: The hosts.
-      owns_cluster: Whether `close` closes the cluster too.
+      owns_cluster: Whether `close` closes the cluster too, if nothing else is open there.
 
     Attributes:
+      algorithm, cluster, owns_cluster: As given.
       states: The clients' states.
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
 
@@ -61,11 +64,15 @@ class RayEngine:
         owns_cluster: bool,
     ):
         self.algorithm = algorithm
-        self._cluster = cluster
-        self._owns_cluster = owns_cluster
+        self.cluster = cluster
+        self.owns_cluster = owns_cluster
         self.num_shards = cluster.num_shards
         self.seconds_of_shards = np.zeros(self.num_shards)
         self._named_slow: set[int] = set()
+        # The shards that have staged something, and what others are to do with what they have: to
+        # keep it, or to discard it.
+        self._staged: set[int] = set()
+        self._keep: dict[int, bool] = {}
         state = _arrays(server_state)
 
         def part_of(shard):
@@ -87,38 +94,36 @@ class RayEngine:
     ) -> Outcome:
         """See `Engine.run_exchange`."""
         position = self.algorithm.exchanges.index(exchange)
-        shards = list(self._rows_by_shard(cohort.ids))
+        shards = self._rows_by_shard(cohort.ids)
         new = ~self.states.have_state(cohort.ids)
         sent, round_ = ray.put(_arrays(message)), _arrays(round_)
-        state = ray.put(_arrays(server_state)) if new.any() else None
+        start = self._what_new_clients_read(server_state) if new.any() else None
+        messages = _arrays(cohort.messages)
         calls = []
         for shard, rows in shards:
             own = Cohort(
                 cohort.ids[rows] // self.num_shards,
                 cohort.seeds[rows],
-                tf.nest.map_structure(
-                    lambda leaf, rows=rows: np.asarray(leaf)[rows], cohort.messages
-                ),
+                tf.nest.map_structure(lambda leaf, rows=rows: leaf[rows], messages),
             )
-            start = state if new[rows].any() else None
-            arguments = (self._key, position, sent, own, start, round_, evaluate)
-            calls.append(self._cluster.call(shard, "run_exchange", *arguments))
-        results = self._cluster.wait(calls, [shard for shard, _ in shards])
+            shared = sent, start if new[rows].any() else None
+            self._staged.add(shard)
+            arguments = (position, own, round_, evaluate)
+            calls.append(self._call(shard, "run_exchange", arguments, *shared))
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
         self._remember_seconds(shards, [seconds for _, seconds in results])
         self.states.stage(cohort.ids)
         outcomes, rows = [outcome for outcome, _ in results], [rows for _, rows in shards]
         return _joined(outcomes, rows, len(cohort.ids))
 
     def commit(self) -> None:
-        """See `Engine.commit`. The shards do it before whatever they are asked next."""
-        for shard in range(self.num_shards):
-            self._cluster.call(shard, "commit", self._key)
+        """See `Engine.commit`."""
+        self._settle(keep=True)
         self.states.commit()
 
     def roll_back(self) -> None:
-        """See `Engine.roll_back`. A shard that is lost has nothing to discard."""
-        for shard in range(self.num_shards):
-            self._cluster.call(shard, "roll_back", self._key)
+        """See `Engine.roll_back`."""
+        self._settle(keep=False)
         self.states.roll_back()
 
     def evaluate(
@@ -127,7 +132,7 @@ class RayEngine:
         """See `Engine.evaluate`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
         parts = self.on_shards(
-            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], state, losses)
+            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], losses), state
         )
         found = {}
         for name in self.algorithm.served:
@@ -143,7 +148,7 @@ class RayEngine:
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """See `Engine.read_states`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
-        parts = self.on_shards(ids, "read_states", lambda rows: (state,))
+        parts = self.on_shards(ids, "read_states", lambda rows: (), state)
         flat = [(rows, tf.nest.flatten(states)) for rows, states in parts]
         leaves = [
             _placed([(rows, leaves[k]) for rows, leaves in flat], len(ids), spec)
@@ -164,43 +169,63 @@ class RayEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
-        self._cluster.close_one(self._key)
-        if self._owns_cluster:
-            self._cluster.close()
+        self.cluster.close_one(self._key)
+        if self.owns_cluster and not self.cluster.has_federations():
+            self.cluster.close()
 
-    def on_shards(self, ids, method, arguments):
+    def on_shards(self, ids, method, arguments, *shared):
         """Calls a method of each shard that has some of the clients.
 
         Args:
           ids: The clients' ids, [c].
           method: Its name; it takes the key, the clients' numbers in the shard, and more.
           arguments: (rows) -> what else it takes for these positions in `ids`.
+          *shared: What else it takes, the same in all shards.
 
         Returns:
           A list of the positions and the result of each shard.
         """
-        shards = list(self._rows_by_shard(ids))
+        shards = self._rows_by_shard(ids)
         calls = [
-            self._cluster.call(
-                shard, method, self._key, ids[rows] // self.num_shards, *arguments(rows)
-            )
+            self._call(shard, method, (ids[rows] // self.num_shards, *arguments(rows)), *shared)
             for shard, rows in shards
         ]
-        results = self._cluster.wait(calls, [shard for shard, _ in shards])
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
         return [(rows, result) for (_, rows), result in zip(shards, results, strict=True)]
 
     def start_anew(self) -> None:
         """Lets all shards forget all states, after those that were lost have been replaced."""
-        self._cluster.mark_lost()
-        self._cluster.replace_lost()
-        calls = [self._cluster.call(shard, "forget", self._key) for shard in range(self.num_shards)]
-        self._cluster.wait(calls)
+        self.cluster.mark_lost()
+        self.cluster.replace_lost()
+        self._staged.clear()
+        self._keep.clear()
+        calls = [self._call(shard, "forget", ()) for shard in range(self.num_shards)]
+        self.cluster.wait(calls)
+
+    def _call(self, shard, method, arguments, *shared):
+        """Starts a call, which first settles what the shard has staged before."""
+        call = Call(self._key, self._keep.pop(shard, None), method, arguments)
+        return self.cluster.call(shard, "settle_and_call", call, *shared)
+
+    def _settle(self, keep):
+        self._keep |= dict.fromkeys(self._staged, keep)
+        self._staged.clear()
+
+    def _what_new_clients_read(self, server_state):
+        """Returns what is sent of the server's state for clients that start from it.
+
+        These are its leaves, and None for those that `init_client` does not read.
+        """
+        leaves = zip(tf.nest.flatten(server_state), self.states.init_reads, strict=True)
+        start = [np.asarray(leaf) if read else None for leaf, read in leaves]
+        return ray.put(start) if any(self.states.init_reads) else start
 
     def _rows_by_shard(self, ids):
-        """Yields each shard that has some of the clients, and their positions."""
+        """Returns each shard that has some of the clients, and their positions in order."""
         shards = np.asarray(ids) % self.num_shards
-        for shard in np.unique(shards).tolist():
-            yield shard, np.flatnonzero(shards == shard)
+        order = np.argsort(shards, kind="stable")
+        found, first = np.unique(shards[order], return_index=True)
+        return list(zip(found.tolist(), np.split(order, first[1:]), strict=True))
 
     def _remember_seconds(self, shards, seconds):
         self.seconds_of_shards[:] = 0
@@ -209,13 +234,13 @@ class RayEngine:
         if len(seconds) < 2:
             return
         slowest = int(np.argmax(self.seconds_of_shards))
-        longest = self.seconds_of_shards[slowest]
-        usual = float(np.median(seconds))
+        *others, longest = sorted(seconds)
+        usual = float(np.median(others))
         if longest > max(_SLOW * usual, _SLOW_SECONDS) and slowest not in self._named_slow:
             self._named_slow.add(slowest)
             console.say(
                 f"tf_pflego: shard {slowest} is slow: {longest:.1f} s for its part of an exchange, "
-                f"where the median of the shards is {usual:.1f} s"
+                f"where the median of the others is {usual:.1f} s"
             )
 
 
@@ -227,7 +252,7 @@ class _ShardedStates:
 
     def __init__(self, engine, server_state, num_clients):
         self._engine = engine
-        self.spec = client_states.spec_of(engine.algorithm, server_state)
+        self.spec, self.init_reads = client_states.spec_and_reads(engine.algorithm, server_state)
         self.leaf_names = list(positions(self.spec))
         self.num_commits = 0
         self._commits = np.zeros(num_clients, np.int64)
@@ -279,6 +304,10 @@ def _arrays(nest):
     return tf.nest.map_structure(np.asarray, nest)
 
 
+def _add_to(total, leaf):
+    np.add(total, leaf, out=total)
+
+
 def _placed(parts, count, spec):
     """Returns [c, ...], what the shards have of each client, at the clients' positions.
 
@@ -295,9 +324,10 @@ def _placed(parts, count, spec):
 
 def _joined(outcomes, positions_of_shards, count):
     """Returns the outcome of all shards, whose sums are added in the order of the shards."""
-    summed = outcomes[0].summed
+    summed = tf.nest.map_structure(np.array, outcomes[0].summed)
     for outcome in outcomes[1:]:
-        summed = tf.nest.map_structure(np.add, summed, outcome.summed)
+        # Into the same arrays, since new ones of many shards would take most of the time.
+        tf.nest.map_structure(_add_to, summed, outcome.summed)
 
     def together(leaves):
         spec = tf.TensorSpec(leaves[0].shape[1:], leaves[0].dtype)

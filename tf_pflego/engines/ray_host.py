@@ -7,11 +7,12 @@ clients by their numbers in the shard.
 import os
 import time
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import origins
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData, Origin
@@ -30,6 +31,15 @@ class Opened(NamedTuple):
     seed: int
 
 
+class Call(NamedTuple):
+    """A call of one of a host's methods. Ray takes its time for each argument: this is one."""
+
+    key: int  # of the federation
+    keep: bool | None  # whether to keep what is staged; None to leave it staged
+    method: str
+    arguments: tuple  # what the method takes besides the key and what the shards share
+
+
 class Host:
     """An actor with one shard of each federation that is open.
 
@@ -46,6 +56,7 @@ class Host:
             tf.config.set_visible_devices([], "GPU")
         tf.get_logger().setLevel("ERROR")
         self._engines: dict[int, InProcessEngine] = {}
+        self._server_states: dict[int, Structure] = {}  # the first ones
 
     def is_alive(self) -> bool:
         """Returns that it runs."""
@@ -55,15 +66,21 @@ class Host:
         """Returns the number of its process, by which a test of failures ends it."""
         return os.getpid()
 
+    @origins.marked
     def open(self, key: int, opened: Opened) -> None:
         """Takes a shard of a federation.
 
         Raises:
-          ValueError: The data on this machine are not those of the run.
+          ValueError: The data on this machine cannot be loaded, or are not those of the run.
         """
         clients = opened.clients
         if isinstance(clients, Origin):
-            clients = clients.load().shard(clients.clients, opened.all_examples)
+            try:
+                clients = clients.load().shard(clients.clients, opened.all_examples)
+            except (ValueError, OSError) as error:
+                raise ValueError(
+                    f"{os.uname().nodename} must have the data of the run, as every node; {error}"
+                ) from error
         if checksum_of(clients) != opened.checksum:
             raise ValueError(
                 f"the data of {clients.dataset} on {os.uname().nodename} must be those of the run; "
@@ -72,33 +89,52 @@ class Host:
         self._engines[key] = InProcessEngine(
             opened.algorithm, clients, opened.server_state, opened.seed
         )
+        self._server_states[key] = opened.server_state
 
     def close(self, key: int) -> None:
         """Frees the shard."""
+        self._server_states.pop(key, None)
         engine = self._engines.pop(key, None)
         if engine is not None:
             engine.close()
+
+    @origins.marked
+    def settle_and_call(self, call: Call, *shared: Any) -> Any:
+        """Calls a method, after what is staged has been kept or discarded.
+
+        Args:
+          call: The call.
+          *shared: The method's last arguments, which other shards are given too.
+        """
+        if call.keep is not None:
+            engine = self._engines[call.key]
+            if call.keep:
+                engine.commit()
+            else:
+                engine.roll_back()
+        return getattr(self, call.method)(call.key, *call.arguments, *shared)
 
     def run_exchange(
         self,
         key: int,
         position: int,
-        message: Structure,
         cohort: Cohort,
-        server_state: Structure | None,
         round_: Structure,
         evaluate: bool,
+        message: Structure,
+        start: list[np.ndarray | None] | None,
     ) -> tuple[Outcome, float]:
         """Runs an exchange at participants of this shard.
 
         Args:
           key: The federation.
           position: Of the exchange in the round.
-          message: What the server sends to all.
           cohort: The participants in this shard.
-          server_state: The server's state; None if none of them starts from it.
           round_: The round.
           evaluate: As in `Engine.run_exchange`.
+          message: What the server sends to all.
+          start: The leaves of the server's state that first states are made from, and None for
+            the others; None if no participant is new.
 
         Returns:
           The outcome, as arrays, and the seconds that it took.
@@ -106,6 +142,7 @@ class Host:
         started = time.perf_counter()
         engine = self._engines[key]
         exchange = engine.algorithm.exchanges[position]
+        server_state = None if start is None else self._server_state_with(key, start)
         outcome = engine.run_exchange(exchange, message, cohort, server_state, round_, evaluate)
         outcome = outcome._replace(
             summed=tf.nest.map_structure(np.asarray, outcome.summed),
@@ -113,16 +150,14 @@ class Host:
         )
         return outcome, time.perf_counter() - started
 
-    def commit(self, key: int) -> None:
-        """See `Engine.commit`."""
-        self._engines[key].commit()
-
-    def roll_back(self, key: int) -> None:
-        """See `Engine.roll_back`."""
-        self._engines[key].roll_back()
+    def _server_state_with(self, key, leaves):
+        """Returns the server's state of these leaves; where there is none, nothing is read."""
+        first = self._server_states[key]
+        pairs = zip(tf.nest.flatten(first), leaves, strict=True)
+        return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
 
     def evaluate(
-        self, key: int, ids: np.ndarray, seeds: np.ndarray, server_state: Structure, losses: bool
+        self, key: int, ids: np.ndarray, seeds: np.ndarray, losses: bool, server_state: Structure
     ) -> dict[str, Statistics]:
         """See `Engine.evaluate`."""
         return self._engines[key].evaluate(ids, seeds, server_state, losses)

@@ -15,6 +15,14 @@ def threads_per_operation(clients_per_round: float) -> int | None:
     return 1 if clients_per_round >= os.cpu_count() else None
 
 
+def clients_at_once() -> int:
+    """Returns how many clients to run side by side in this process.
+
+    Those are as many as it has threads for operations. More would only take more memory.
+    """
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+
+
 def prepare_process(clients_per_round: float) -> None:
     """Sets up TensorFlow in this process for rounds in process.
 

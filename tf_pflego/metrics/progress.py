@@ -24,12 +24,10 @@ class Progress:
 
     Args:
       num_rounds: T.
-      done: How many rounds are done already.
     """
 
-    def __init__(self, num_rounds: int, done: int = 0):
+    def __init__(self, num_rounds: int):
         self._num_rounds = num_rounds
-        self._done = done
         self._started = time.time()
         self._bar = None
 
@@ -44,12 +42,12 @@ class Progress:
             text = f"loss {record['train_loss']:.4f}, {text}"
         columns = console.STDERR.columns()
         if columns is not None:
-            self._show_bar(columns, text)
+            self._show_bar(columns, text, record["round"])
         elif text:
             seconds = time.time() - self._started
             console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
 
-    def _show_bar(self, columns, text):
+    def _show_bar(self, columns, text, number):
         is_new = self._bar is None
         if is_new:
             console.done()
@@ -57,7 +55,7 @@ class Progress:
             # round, which is traced, does not count for the time that is left.
             self._bar = tqdm.tqdm(
                 total=self._num_rounds,
-                initial=self._done + 1,
+                initial=number,
                 file=console.STDERR,
                 dynamic_ncols=True,
                 delay=1e-9,
@@ -70,7 +68,8 @@ class Progress:
         if is_new:
             self._bar.refresh()
         else:
-            self._bar.update()
+            # A run that has lost a shard goes back to the round of a checkpoint.
+            self._bar.update(number - self._bar.n)
 
     def close(self) -> None:
         """Closes the bar, if there is one, so that the terminal is left in order."""

@@ -124,9 +124,14 @@ class RunDirectory:
           The metrics of the rounds that are done.
         """
         records = self._start(simulation, clients, versions)
-        if self._tensorboard:
-            self._events = EventFiles(self._work / _TENSORBOARD, records)
+        self._begin_events(records)
         return records
+
+    def _begin_events(self, records):
+        if self._tensorboard:
+            if self._events is not None:
+                self._events.close()
+            self._events = EventFiles(self._work / _TENSORBOARD, records)
 
     def _start(self, simulation, clients, versions):
         if self._checkpoint is not None:
@@ -185,11 +190,14 @@ class RunDirectory:
         Raises:
           CheckpointError: There is none that is whole.
         """
-        self._metrics.close()
+        if self._metrics is not None:
+            self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
             raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")
-        return self._restore(simulation, content)
+        records = self._restore(simulation, content)
+        self._begin_events(records)
+        return records
 
     def finish(
         self,

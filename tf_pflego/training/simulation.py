@@ -89,6 +89,7 @@ class Simulation:
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
+        self._engine: engines.Engine | None = None
         self._turns = Turns()
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
@@ -107,6 +108,7 @@ class Simulation:
             federation,
             self.seed,
             self.max_restarts,
+            self._engine,
         )
         try:
             prepare(engine)
@@ -150,6 +152,14 @@ class Simulation:
     def _close(self):
         self._engine.close()
         self._turns.end()
+
+    @in_turn()
+    def place_beside(self, num_clients: int) -> "str | engines.RayOptions":
+        """Returns the `engine` of another simulation of so many clients, while this one is open.
+
+        It is this one's. On Ray the other one uses the same processes.
+        """
+        return engines.place_beside(self._engine, self._engine_name, num_clients)
 
     @in_turn()
     def client_states(self, client_ids: Sequence[int]) -> Structure:

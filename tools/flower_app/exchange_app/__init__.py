@@ -1,0 +1,1 @@
+"""PFLEGO's exchanges, carried by Flower between a server and devices."""

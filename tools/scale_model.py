@@ -1,0 +1,266 @@
+"""Models the seconds of a round on many machines, from rounds that it measures on this one.
+
+python tools/scale_model.py [--json=results/scale_model.json] [--repeats=6]
+
+A round of PFLEGO with r participants on S shards, where the server's message has B bytes and so has
+the sum that a shard returns, is taken to last
+
+  T = driver + network + slowest shard
+  driver = fixed + per_shard S + per_participant r + per_byte B + per_byte_and_shard B S
+  network = 2 B S / bandwidth of the driver's link
+  slowest shard = fixed + per_participant E[max n]
+
+E[max n] is the expected largest number of participants that one of the S shards has. The constants
+are fitted to some of the rounds that are measured. The others show how well the model predicts.
+
+The file --json holds the measured rounds, the constants and the predictions; FILE.md beside it
+holds the tables, which docs/scale.md shows too.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import argparse
+import json
+import pathlib
+
+import benchmark
+import numpy as np
+import ray
+import scipy.optimize
+import tensorflow as tf
+
+from tf_pflego import console, engines, models
+from tf_pflego.core.algorithm import num_bytes
+from tf_pflego.engines.ray_cluster import RayCluster
+
+SHARDS = (1, 2, 4)
+# The constants are fitted to rounds with so many shards and participants only.
+FITTED_SHARDS, FITTED_PARTICIPANTS = (1, 2), (4, 20, 2000)
+# name -> (clients, examples of each, shape of an example, units, participants, shards)
+NETWORKS = {
+    "13k": (20_000, 20, (8, 8, 1), 200, (20, 200, 2000, 5000), SHARDS),
+    "157k": (100, 600, (28, 28, 1), 200, (20,), SHARDS),
+    "11M": (8, 600, (28, 28, 1), 14_000, (4,), (1, 2)),
+}
+# What is predicted: a million clients, of which ten thousand take part, on a hundred nodes of one
+# shard each.
+CLIENTS, PARTICIPANTS, NODES = 10**6, 10**4, 100
+GIGABITS = (1, 10)
+_DRAWS = 1000
+_WARM_UP = 2
+_DRIVER = (
+    "fixed_milliseconds",
+    "milliseconds_per_shard",
+    "microseconds_per_participant",
+    "nanoseconds_per_byte",
+    "nanoseconds_per_byte_and_shard",
+)
+_UNITS = np.array([1e-3, 1e-3, 1e-6, 1e-9, 1e-9])
+
+
+def measure(num_shards, repeats):
+    """Yields the measured rounds on so many shards of this machine."""
+    with RayCluster(engines.RayOptions(num_shards=num_shards)) as cluster:
+        for network, (count, size, shape, units, participants, shards) in NETWORKS.items():
+            if num_shards not in shards:
+                continue
+            clients = benchmark.federation([size] * count, [1] * count, 2, shape)
+            body = models.mlp(shape, 0, units=units)
+            for per_round in participants:
+                # A round of the largest takes seconds.
+                turns = repeats // 2 if network == "11M" else repeats
+                yield {
+                    "network": network,
+                    "clients": count,
+                    "participants": per_round,
+                    "shards": num_shards,
+                    **measure_rounds(clients, body, per_round, cluster, turns),
+                }
+
+
+def measure_rounds(clients, body, per_round, cluster, repeats):
+    """Returns the seconds of rounds, of what they take besides the slowest shard, and of shards."""
+    whole, outside, slowest, work = [], [], [], []
+    with benchmark.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
+        theta = num_bytes(simulation.algorithm.model.initial_weights().theta)
+        for turn in range(_WARM_UP + repeats):
+            seconds = simulation.run_round()["seconds"]
+            of_shards = simulation._engine.seconds_of_shards
+            if turn >= _WARM_UP:
+                whole.append(seconds)
+                slowest.append(of_shards.max())
+                work.append(of_shards.sum())
+                outside.append(seconds - of_shards.max())
+    return {
+        "bytes": theta,
+        "seconds": benchmark.spread(whole),
+        "outside_seconds": benchmark.spread(outside),
+        "slowest_shard_seconds": benchmark.spread(slowest),
+        "all_shards_seconds": benchmark.spread(work),
+    }
+
+
+def is_fitted(row):
+    """Returns whether the constants are fitted to these rounds."""
+    return row["shards"] in FITTED_SHARDS and row["participants"] in FITTED_PARTICIPANTS
+
+
+def largest_share(clients, participants, shards):
+    """Returns the expected number of participants in the shard that has the most.
+
+    Participants are drawn uniformly without replacement, and each shard has an equal part of the
+    clients. The mean is over draws with a fixed seed.
+    """
+    of_shard = [len(range(shard, clients, shards)) for shard in range(shards)]
+    draws = np.random.default_rng(0).multivariate_hypergeometric(
+        of_shard, participants, size=_DRAWS, method="marginals"
+    )
+    return float(draws.max(axis=1).mean())
+
+
+def fit(rounds):
+    """Returns the constants, fitted to rounds so that relative errors are small."""
+    rounds = [row for row in rounds if is_fitted(row)]
+    outside = np.array([row["outside_seconds"]["median"] for row in rounds])
+    terms = np.array([terms_of(row["shards"], row["participants"], row["bytes"]) for row in rounds])
+    driver, _ = scipy.optimize.nnls(terms * _UNITS / outside[:, None], np.ones(len(rounds)))
+    constants = {
+        f"driver/{name}": float(value) for name, value in zip(_DRIVER, driver, strict=True)
+    }
+    # Both constants of a shard are seen where few participants and many were timed; the fixed part
+    # belongs to the call, whichever the network.
+    small = [row for row in rounds if row["network"] == "13k"]
+    terms = np.array([[1e-3 * row["shards"], 1e-6 * row["participants"]] for row in small])
+    work = np.array([row["all_shards_seconds"]["median"] for row in small])
+    (fixed, each), _ = scipy.optimize.nnls(terms / work[:, None], np.ones(len(small)))
+    constants["shard/fixed_milliseconds"] = float(fixed)
+    constants["shard/13k/microseconds_per_participant"] = float(each)
+    for network in ("157k", "11M"):
+        each = [
+            (row["all_shards_seconds"]["median"] - 1e-3 * fixed * row["shards"])
+            / row["participants"]
+            for row in rounds
+            if row["network"] == network
+        ]
+        constants[f"shard/{network}/microseconds_per_participant"] = float(np.mean(each)) * 1e6
+    return constants
+
+
+def terms_of(shards, participants, size):
+    """Returns what the constants of the driver are multiplied by."""
+    return [1, shards, participants, size, size * shards]
+
+
+def predict(constants, network, clients, participants, shards, size, cores, gigabits=None):
+    """Returns the parts of a round's seconds.
+
+    Args:
+      constants: What `fit` returns.
+      network: By which the work of a participant is known.
+      clients: I.
+      participants: r.
+      shards: S.
+      size: B, in bytes.
+      cores: Those that the shards share; None if each has one of its own.
+      gigabits: Bandwidth of the driver's link, a second; None on one machine.
+    """
+    driver = [constants[f"driver/{name}"] for name in _DRIVER] * _UNITS
+    fixed = constants["shard/fixed_milliseconds"] * 1e-3
+    each = constants[f"shard/{network}/microseconds_per_participant"] * 1e-6
+    slowest = fixed + each * largest_share(clients, participants, shards)
+    if cores is not None:
+        # More shards than cores take turns: all work is done at the pace of the cores.
+        slowest = max(slowest, (fixed * min(shards, participants) + each * participants) / cores)
+    sent = 0.0 if gigabits is None else 2 * 8 * size * shards / (gigabits * 1e9)
+    found = {
+        "driver_seconds": float(driver @ terms_of(shards, participants, size)),
+        "network_seconds": sent,
+        "slowest_shard_seconds": slowest,
+    }
+    return found | {"seconds": sum(found.values())}
+
+
+def report_of(rounds, cores):
+    """Returns the report: measured rounds beside their predictions, constants, and the plan."""
+    constants = fit(rounds)
+    report = {"cores": cores, "tensorflow": tf.__version__, "ray": ray.__version__, **constants}
+    report["rounds"] = []
+    for row in rounds:
+        known = (row[name] for name in ("network", "clients", "participants", "shards", "bytes"))
+        predicted = predict(constants, *known, cores)
+        error = predicted["seconds"] / row["seconds"]["median"] - 1
+        report["rounds"].append(
+            {**row, "fitted": is_fitted(row), "predicted": predicted, "error": error}
+        )
+    sizes = {row["network"]: row["bytes"] for row in rounds}
+    report["plan"] = [
+        {
+            "network": network,
+            "gigabits": gigabits,
+            "largest_share": largest_share(CLIENTS, PARTICIPANTS, NODES),
+            **predict(
+                constants, network, CLIENTS, PARTICIPANTS, NODES, sizes[network], None, gigabits
+            ),
+        }
+        for network in ("157k", "11M")
+        for gigabits in GIGABITS
+    ]
+    return report
+
+
+def tables_of(report):
+    """Returns the tables by name: what was measured beside the model, and the plan."""
+    checked = [
+        "| weights | participants | shards | measured, s | predicted, s | error | fitted to |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in report["rounds"]:
+        checked.append(
+            f"| {row['network']} | {row['participants']:,} | {row['shards']} "
+            f"| {row['seconds']['median']:.3f} | {row['predicted']['seconds']:.3f} "
+            f"| {row['error']:+.0%} | {'yes' if row['fitted'] else 'no'} |"
+        )
+    plan = [
+        "| weights | link of the driver | driver, s | network, s | slowest shard, s | round, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in report["plan"]:
+        parts = ("driver_seconds", "network_seconds", "slowest_shard_seconds", "seconds")
+        shown = " | ".join(f"{row[part]:.2f}" for part in parts)
+        plan.append(f"| {row['network']} | {row['gigabits']} Gbit/s | {shown} |")
+    return {"rounds": "\n".join(checked) + "\n", "plan": "\n".join(plan) + "\n"}
+
+
+def page_of(report):
+    """Returns the page with the tables."""
+    tables = tables_of(report)
+    return (
+        "# A round's seconds on many machines\n\n"
+        "`python tools/scale_model.py` wrote this page from the JSON file beside it; "
+        "[Running at scale](../docs/scale.md#many-machines) says what the numbers mean.\n\n"
+        f"## Measured and predicted, {report['cores']} cores\n\n{tables['rounds']}\n"
+        f"## {CLIENTS:,} clients, {PARTICIPANTS:,} participants a round, {NODES} nodes\n\n"
+        f"{tables['plan']}"
+    )
+
+
+def main():
+    """Measures, predicts, shows the tables and writes them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", default="results/scale_model.json", help="file to write")
+    parser.add_argument("--repeats", type=int, default=6, help="rounds of each kind")
+    options = parser.parse_args()
+    tf.get_logger().setLevel("ERROR")
+    rounds = [row for shards in SHARDS for row in measure(shards, options.repeats)]
+    report = report_of(rounds, os.cpu_count())
+    file = pathlib.Path(options.json)
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    file.with_suffix(".md").write_text(page_of(report), encoding="utf-8")
+    console.show(page_of(report))
+
+
+if __name__ == "__main__":
+    console.prepare()
+    main()
