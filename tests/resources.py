@@ -1,4 +1,4 @@
-"""How much memory this process has taken (Linux), and a disk that is full."""
+"""Memory that this process has taken, as the kernel counts it (Linux), and a disk that is full."""
 
 import contextlib
 import pathlib

@@ -42,12 +42,12 @@ from tf_pflego.data import file_arrays
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray")
-# Takes gigabytes of the directory for temporary files, and is measured only if it is asked for.
-MILLION = "million"
+PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray", "million")
 # Rounds on this machine alone. The part `ray` compares the engine on Ray with them.
 ENGINES = ("tff", "in_process")
 RAY_SHARDS = 2
+# Takes gigabytes of the directory for temporary files, and is measured only if it is asked for.
+MILLION = PARTS[-1]
 LOCAL_STEPS = 50
 LOCAL_EPOCHS = 5
 BATCH_SIZE = 128
@@ -55,6 +55,8 @@ BATCH_SIZE = 128
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
 # Rounds of mini-batches take long; each client holds one in so many of its examples.
 CIFAR_SHARE = 4
+# What clients do in rounds that are less than one of PFLEGO; each does what the one before does.
+WORK = ("idle", "reading", "passes")
 WARM_UP = 3
 _FLOOR_BYTES = 2**31
 _CONVOLUTION = {"strides": 1, "padding": "SAME"}
@@ -275,22 +277,27 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
                 report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(
                     pflego._engine.worker.pid
                 )
-            nothing = Simulation(
-                idle(pflego.algorithm.model), clients, pflego.participation, engine
-            )
-            things = {
-                "floor": floor(body, at_once),
-                "pflego": pflego.run_round,
-                "idle": nothing.run_round,
+            less = {
+                work: Simulation(
+                    part_of_round(pflego.algorithm.model, work),
+                    clients,
+                    pflego.participation,
+                    engine,
+                )
+                for work in WORK
             }
+            things = {"floor": floor(body, at_once), "pflego": pflego.run_round}
+            things |= {work: run.run_round for work, run in less.items()}
             if engine == "in_process":
                 things["evaluation_floor"] = floor(body, test_at_once, backward=False)
                 things["evaluation"] = lambda run=pflego: run.evaluate(train_loss=False)
                 things["train_loss"] = lambda run=pflego: run.evaluate(train_loss=True)
             seconds = in_turn(things, repeats)
-            nothing.close()
+            for run in less.values():
+                run.close()
             compare(report, f"{name}/pflego/{engine}", seconds["pflego"], seconds["floor"])
             report[f"{name}/idle/{engine}/seconds"] = spread(seconds["idle"])
+            report |= floors_of(f"{name}/pflego/{engine}", seconds)
             report[f"{name}/idle/{engine}/over_floor"] = ratio(seconds["idle"], seconds["floor"])
             if engine == "in_process":
                 report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(
@@ -308,15 +315,41 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
             measure_fedper(name, clients, body, engine, per_round, pflego, fedper_repeats, report)
 
 
-def idle(model):
-    """Returns an algorithm whose clients only send theta back, so that a round is the engine's."""
+def floors_of(name, seconds):
+    """Returns where the time of a round of PFLEGO goes, in floors, by what each part adds.
+
+    The parts are the engine itself, reading the examples, the passes of the body, and the rest,
+    which is the head and the server.
+    """
+    ends = [0.0, *(np.median(seconds[part]) for part in (*WORK, "pflego"))]
+    floors = np.diff(ends) / np.median(seconds["floor"])
+    parts = ("engine", "reading", "passes", "head")
+    return {
+        f"{name}/floors_of_{part}": round(float(share), 3)
+        for part, share in zip(parts, floors, strict=True)
+    }
+
+
+def part_of_round(model, work):
+    """Returns an algorithm whose clients do a part of what those of PFLEGO do.
+
+    Args:
+      model: The model.
+      work: One of `WORK`: clients only send theta back (idle), read their examples too (reading),
+        or pass them once forward and once backward (passes).
+    """
 
     def client_update(theta, head, client, round_):
-        weights = Weights([client.client_weight * w for w in theta], head)
-        return ClientResult(weights, head, summed=weights.theta)
+        sent = [client.client_weight * w for w in theta]
+        if work == "reading":
+            sent[0] += tf.reshape(client.examples, [-1])[0]
+        if work == "passes":
+            features, pull_back = model.features_and_pull_back(theta, client.examples)
+            sent = pull_back(client.client_weight * features)
+        return ClientResult(Weights(sent, head), head, summed=sent)
 
     return Algorithm(
-        name="idle",
+        name=work,
         model=model,
         init_server=lambda federation: model.initial_weights().theta,
         init_client=lambda theta, seed, num_classes: model.uniform_head(seed, num_classes),
@@ -538,6 +571,50 @@ def measure_federation_size(report, repeats):
     report[f"{name}i1e5_over_i1e2"] = ratio(seconds[5], seconds[2])
 
 
+def measure_ray(data_dir, repeats, report):
+    """Times rounds of PFLEGO on Ray beside those in process, on the same cores.
+
+    Each shard has one thread. What a round takes besides its slowest shard is measured too.
+    """
+    import ray
+
+    from tf_pflego.engines.ray_cluster import RayCluster
+
+    report["ray"] = ray.__version__
+    images, _ = load("fashion_mnist", data_dir)
+    many = federation([20] * 20_000, [5] * 20_000, 2, (8, 8, 1))
+    with RayCluster(engines.RayOptions(num_shards=RAY_SHARDS)) as cluster:
+        part = f"/pflego/ray{RAY_SHARDS}/"
+        outside = time_beside_in_process(
+            images, 20, cluster, repeats, report, f"fashion_mnist{part}"
+        )
+        report[f"fashion_mnist{part}outside_slowest_node_seconds"] = spread(outside)
+        time_beside_in_process(many, 2000, cluster, repeats // 3, report, f"synthetic{part}r2000_")
+
+
+def time_beside_in_process(clients, per_round, cluster, repeats, report, name):
+    """Times rounds on a cluster and in process in turn.
+
+    Returns:
+      [seconds], what each round on the cluster took besides its slowest shard.
+    """
+    body, outside = models.mlp(clients.example_shape, 0), []
+    with (
+        simulation_of(clients, body, "pflego", cluster, per_round) as on_ray,
+        simulation_of(clients, body, "pflego", "in_process", per_round) as here,
+    ):
+
+        def round_on_ray():
+            seconds = on_ray.run_round()["seconds"]
+            outside.append(seconds - on_ray._engine.seconds_of_shards.max())
+
+        seconds = in_turn({"ray": round_on_ray, "in_process": here.run_round}, repeats)
+    report[f"{name}seconds"] = spread(seconds["ray"])
+    report[f"{name}in_process_seconds"] = spread(seconds["in_process"])
+    report[f"{name}over_in_process"] = ratio(seconds["ray"], seconds["in_process"])
+    return outside[WARM_UP:]
+
+
 def measure_million(report, repeats):
     """Measures rounds, evaluations of a sample, and the peak of the memory, with 10^6 clients.
 
@@ -585,50 +662,6 @@ def federation_in_files(num_clients, train_size, test_size, shape):
         offsets = starts(np.full(num_clients, size))
         splits.append(data.ClientSplit(writer.array(), labels, offsets))
     return data.ClientData(*splits, np.full(num_clients, 2))
-
-
-def measure_ray(data_dir, repeats, report):
-    """Times rounds of PFLEGO on Ray beside those in process, on the same cores.
-
-    Each shard has one thread. What a round takes besides its slowest shard is measured too.
-    """
-    import ray
-
-    from tf_pflego.engines.ray_cluster import RayCluster
-
-    report["ray"] = ray.__version__
-    images, _ = load("fashion_mnist", data_dir)
-    many = federation([20] * 20_000, [5] * 20_000, 2, (8, 8, 1))
-    with RayCluster(engines.RayOptions(num_shards=RAY_SHARDS)) as cluster:
-        part = f"/pflego/ray{RAY_SHARDS}/"
-        outside = time_beside_in_process(
-            images, 20, cluster, repeats, report, f"fashion_mnist{part}"
-        )
-        report[f"fashion_mnist{part}outside_slowest_node_seconds"] = spread(outside)
-        time_beside_in_process(many, 2000, cluster, repeats // 3, report, f"synthetic{part}r2000_")
-
-
-def time_beside_in_process(clients, per_round, cluster, repeats, report, name):
-    """Times rounds on a cluster and in process in turn.
-
-    Returns:
-      [seconds], what each round on the cluster took besides its slowest shard.
-    """
-    body, outside = models.mlp(clients.example_shape, 0), []
-    with (
-        simulation_of(clients, body, "pflego", cluster, per_round) as on_ray,
-        simulation_of(clients, body, "pflego", "in_process", per_round) as here,
-    ):
-
-        def round_on_ray():
-            seconds = on_ray.run_round()["seconds"]
-            outside.append(seconds - on_ray._engine.seconds_of_shards.max())
-
-        seconds = in_turn({"ray": round_on_ray, "in_process": here.run_round}, repeats)
-    report[f"{name}seconds"] = spread(seconds["ray"])
-    report[f"{name}in_process_seconds"] = spread(seconds["in_process"])
-    report[f"{name}over_in_process"] = ratio(seconds["ray"], seconds["in_process"])
-    return outside[WARM_UP:]
 
 
 def ratio(seconds, other_seconds):
@@ -687,18 +720,15 @@ def main():
     parser.add_argument(
         "--json", default=None, help="file to write, or to replace what was measured in"
     )
-    some = "some of " + ", ".join([*PARTS, MILLION])
-    parser.add_argument("--only", default=",".join(PARTS), help=some)
+    parser.add_argument("--only", default=",".join(PARTS[:-1]), help="some of " + ", ".join(PARTS))
     parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
     # TensorFlow takes the function of each further simulation for a retracing and would warn.
     tf.get_logger().setLevel("ERROR")
     chosen = options.only.split(",")
-    if unknown := set(chosen) - {*PARTS, MILLION}:
-        parser.error(
-            f"--only must be some of {', '.join([*PARTS, MILLION])}; got {', '.join(unknown)}"
-        )
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"--only must be some of {', '.join(PARTS)}; got {', '.join(unknown)}")
     if "ray" in chosen and not installed(["ray"]):
         chosen.remove("ray")
     report = {"cores": os.cpu_count(), "tensorflow": tf.__version__}

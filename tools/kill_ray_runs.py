@@ -34,7 +34,7 @@ import time
 
 from experiments import ROOT
 from kill_runs import end, rounds_of
-from local_cluster import LocalCluster, processes_of
+from local_cluster import LocalCluster, ended_by_signals, processes_of
 
 from tf_pflego import console
 from tf_pflego.algorithms import REGISTRY
@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> int:
     if wanted:
         # With one core each, every node has one shard.
         with (
+            ended_by_signals(),
             tempfile.TemporaryDirectory(prefix="tf_pflego_kill_") as scratch,
             LocalCluster(nodes=_SHARDS, cpus=1) as cluster,
         ):

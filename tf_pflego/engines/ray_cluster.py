@@ -4,10 +4,12 @@ Ray is imported here alone. A program that does not use the engine `ray` does no
 """
 
 import contextlib
+import math
 import os
 
-# Ray's own lines about what is lost, beside the one that a run says; it reads this at its import.
+# Of what is lost a run says a line, to which Ray would add its own. It reads this at its import.
 os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import functools
 import shutil
@@ -161,6 +163,30 @@ class RayCluster:
             raise ShardLostError(f"the cluster has lost shard {which}")
         return results
 
+    def slow_one(self, calls: Sequence[Any], times: float, seconds: float) -> tuple[int, float]:
+        """Waits until at most one of some calls has no result, and for that one for a while.
+
+        Args:
+          calls: What `call` has returned.
+          times: How many times as long as the others one may take.
+          seconds: How long one may take in any case.
+
+        Returns:
+          The position of the one that is not done by then, or -1, and the seconds that the others
+          have taken.
+        """
+        started = time.monotonic()
+        if len(calls) < 2 or self._lost:
+            return -1, 0.0
+        left = list(calls)
+        while len(left) > 1:  # With a time limit, Ctrl-C is heard.
+            _, left = ray.wait(left, num_returns=len(left) - 1, timeout=_POLL_SECONDS)
+        usual = time.monotonic() - started
+        allowed = max(times * usual, seconds) - usual
+        if left and not ray.wait(left, timeout=allowed)[0]:
+            return list(calls).index(left[0]), usual
+        return -1, usual
+
     def mark_lost(self) -> None:
         """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
         for shard, host in enumerate(self._hosts):
@@ -190,8 +216,9 @@ class RayCluster:
 
     def _new_host(self):
         options = self._options
-        wanted = {"num_cpus": 0}
+        wanted, cores = {"num_cpus": 0}, self._shared_cores()
         if options.address:  # On one machine there is nothing to distribute.
+            cores = options.cpus_per_shard
             wanted = {
                 "num_cpus": options.cpus_per_shard,
                 "num_gpus": options.gpus_per_shard,
@@ -201,7 +228,16 @@ class RayCluster:
         actor = ray.remote(Host).options(
             **wanted, max_restarts=0, runtime_env={"env_vars": _SILENT}
         )
-        return actor.remote(options.cpus_per_shard, options.gpus_per_shard)
+        return actor.remote(cores, options.gpus_per_shard)
+
+    def _shared_cores(self):
+        """Returns how many cores a shard may use at once on a machine that has no other.
+
+        It is twice its share, so that shards with more participants use the cores of those that
+        have finished.
+        """
+        cores = os.cpu_count() or 1
+        return min(cores, math.ceil(2 * cores / self.num_shards))
 
     def _wait_for_places(self, calls):
         started, said = time.monotonic(), False
@@ -253,6 +289,8 @@ def _connect(address):
                 ray_options.refuse_unreachable(found or "")
                 ray.init(address=address, **quiet)
             else:
+                # If this process is killed, its cluster ends at once, and does not look for it.
+                os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
                 # Without `local` it would join a cluster that somebody has started here.
                 own = {"_temp_dir": _own_directory(), "include_dashboard": False}
                 ray.init(address="local", **own, **quiet)

@@ -28,7 +28,7 @@ from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
 from tf_pflego.engines.ray_cluster import RayCluster
 from tf_pflego.engines.ray_host import Call, Opened, checksum_of
 
-# A shard that takes so many times as long as the median of the others, and so long, is named.
+# A shard that takes so many times as long as the others, and so many seconds, is named.
 _SLOW, _SLOW_SECONDS = 3.0, 2.0
 _LOSS_SUM, _HITS = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
 
@@ -110,6 +110,7 @@ class RayEngine:
             self._staged.add(shard)
             arguments = (position, own, round_, evaluate)
             calls.append(self._call(shard, "run_exchange", arguments, *shared))
+        self._name_slow(calls, shards)
         results = self.cluster.wait(calls, [shard for shard, _ in shards])
         self._remember_seconds(shards, [seconds for _, seconds in results])
         self.states.stage(cohort.ids)
@@ -231,16 +232,16 @@ class RayEngine:
         self.seconds_of_shards[:] = 0
         for (shard, _), taken in zip(shards, seconds, strict=True):
             self.seconds_of_shards[shard] = taken
-        if len(seconds) < 2:
-            return
-        slowest = int(np.argmax(self.seconds_of_shards))
-        *others, longest = sorted(seconds)
-        usual = float(np.median(others))
-        if longest > max(_SLOW * usual, _SLOW_SECONDS) and slowest not in self._named_slow:
-            self._named_slow.add(slowest)
+
+    def _name_slow(self, calls, shards):
+        """Says which shard lets the others wait, once for each."""
+        slow, usual = self.cluster.slow_one(calls, _SLOW, _SLOW_SECONDS)
+        if slow >= 0 and shards[slow][0] not in self._named_slow:
+            shard = shards[slow][0]
+            self._named_slow.add(shard)
             console.say(
-                f"tf_pflego: shard {slowest} is slow: {longest:.1f} s for its part of an exchange, "
-                f"where the median of the others is {usual:.1f} s"
+                f"tf_pflego: shard {shard} is slow: it is still at its part of an exchange, which "
+                f"took the others {usual:.1f} s"
             )
 
 
