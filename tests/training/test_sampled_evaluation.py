@@ -165,7 +165,7 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, capsys):
         table = result_table(run.summary, "title", columns)
     worst = min(sample.tolist(), key=shares.__getitem__)
     assert f"client {worst} " in table
-    assert f"standard error               {run.summary[ERROR]:.4f}" in table
+    assert re.search(rf"standard error +{run.summary[ERROR]:.4f}  ", table)
     assert "sampled clients as served now" in table and "worst tenth, 1 of 5" in table
     assert max(map(len, table.splitlines())) <= 60
     assert capsys.readouterr().out == ""
