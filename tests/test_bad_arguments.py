@@ -43,6 +43,10 @@ def configured(**changed):
     return lambda: pfl.RunConfig(**changed)
 
 
+def options(**changed):
+    return lambda: pfl.RayOptions(**changed)
+
+
 def built(name="pflego", **hyper_parameters):
     return lambda: pfl.build_algorithm(name, model(), **hyper_parameters)
 
@@ -77,7 +81,7 @@ ROWS = [
     (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
     (configured(algorithm=3), "`algorithm` must be one of pflego, .*; got 3. Correct"),
     (configured(algorithm=np.zeros(3)), "`algorithm` must be one of pflego, .*; got array"),
-    (configured(engine=None), "`engine` must be one of tff, in_process; got None. Correct"),
+    (configured(engine=None), "`engine` must be one of tff, in_process, ray; got None. Correct"),
     (configured(omniglot_splits=("a",)), "`omniglot_splits` must be text; got .* Correct"),
     (configured(output_dir=3), "`output_dir` must be a path, text or os.PathLike; got 3. Correct"),
     (configured(output_dir=b"x"), "`output_dir` must be a path, text or os.PathLike; got b'x'"),
@@ -86,6 +90,21 @@ ROWS = [
     (configured(data_dir="~nosuchuser"), "`data_dir` must be a path whose user is known here"),
     (configured(resume=True), "`resume` must be given with `output_dir`; got no output_dir"),
     (configured(participation="range"), "`clients_per_round_range='4,28'`"),
+    # A Ray cluster.
+    (configured(num_shards=0), "`num_shards` must be at least 1; got 0. Raise `num_shards`"),
+    (configured(ray_address=3), "`ray_address` must be text; got 3. Correct `ray_address`"),
+    (configured(shard_resources="x"), "`shard_resources` must be NAME=NUMBER.* got 'x'. Set e.g."),
+    (configured(cpus_per_shard=2.5), "`cpus_per_shard` must be a whole number, or a part of one"),
+    (options(num_shards=10**5), "`num_shards` must be at most 10000; got 100000. Lower `num_sh"),
+    (options(num_shards=1.5), "`num_shards` must be a whole number; got 1.5. Correct `num_shards`"),
+    (options(address=None), "`address` must be text; got None. Correct `address`"),
+    (options(address="head"), "`address` must be HOST:PORT, auto or empty; got 'head'. Write it"),
+    (options(cpus_per_shard=-1), "`cpus_per_shard` must be at least 0; got -1. Raise"),
+    (options(gpus_per_shard="1"), "`gpus_per_shard` must be a finite number; got '1'"),
+    (options(resources={"data": 1}), "`resources` must be text; got {'data': 1}. Correct `res"),
+    (options(resources="data:1"), "`resources` must be NAME=NUMBER,.*; got 'data:1'. Set e.g."),
+    (options(resources="CPU=1"), "`resources` must have other .*; got 'CPU=1'. Set `cpus"),
+    (options(deadline_seconds=0), "`deadline_seconds` must be above 0; got 0. Raise"),
     # Algorithms and their models.
     (built("sgd"), "`algorithm` must be one of pflego, .*; got 'sgd'. Correct `algorithm`"),
     (built(local_steps=0), "`local_steps` must be at least 1; got 0. Raise `local_steps`"),
@@ -173,7 +192,7 @@ ROWS = [
     (lambda: pfl.Simulation(built()(), 3, pfl.Participation(3, 2)), TypeError, "`data` must be of"),
     (lambda: pfl.Simulation(built()(), arrays(), 3), TypeError,
      "`participation` must be of the cl"),
-    (lambda: simulation_of(engine="gpu"), "`engine` must be one of tff, in_process; got 'gpu'"),
+    (lambda: simulation_of(engine="gpu"), "`engine` must be one of tff, in_process, ray; got 'g"),
     (lambda: simulation_of(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
 ]  # fmt: skip
 

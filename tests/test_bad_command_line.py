@@ -1,5 +1,6 @@
 """Bad command lines: one line says what was expected, what came and what to do; nothing is lost."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ WHOLE = {
     "new_client_epochs": (0, "pflego"),
     "eval_every": (1, "pflego"),
     "train_loss_every": (1, "pflego"),
+    "eval_clients": (0, "pflego"),
     "checkpoint_every": (0, "pflego"),
     "checkpoints_kept": (1, "pflego"),
     "local_steps": (1, "pflego"),
@@ -92,7 +94,7 @@ ROWS = [
     (["--algorithm=sgd"], "--algorithm must be one of pflego, ", "got 'sgd'. Correct --algorithm"),
     (["--algorithm="], "--algorithm must be one of pflego, ", "got ''. Correct --algorithm"),
     (["--algorithm=pflgo"], "got 'pflgo'. Did you mean pflego?", "Correct --algorithm"),
-    (["--engine=gpu"], "--engine must be one of tff, in_process; got 'gpu'", "Correct --engine"),
+    (["--engine=gpu"], "--engine must be one of tff, in_process, ray; got 'gpu'", "Correct --eng"),
     (["--dataset=MNIST"], "--dataset must be one of digits, ", "got 'MNIST'. Did you mean mnist?"),
     (["--dataset=mnits"], "got 'mnits'. Did you mean mnist?", "Correct --dataset"),
     (["--network=resnet"], "--network must be one of auto, mlp", "Correct --network"),
@@ -165,6 +167,27 @@ ROWS = [
      "fetched with --download"),
     (["--dataset=mnist", "--data_dir={tmp}/words"], "mnist is not in {tmp}/words",
      "Point --data_dir"),
+    # A Ray cluster.
+    (["--num_shards=0"], "--num_shards must be at least 1; got 0", "Raise --num_shards"),
+    (["--num_shards=10001"], "--num_shards must be at most 10000; got", "Lower --num_shards"),
+    (["--num_shards=two"], "--num_shards must be a whole number; got 'two'", "Correct --num_sh"),
+    (["--ray_address=10.0.0.1"], "--ray_address must be HOST:PORT, auto or empty; got '10.0.0.1'",
+     "e.g. --ray_address=10.0.0.1:6379"),
+    (["--ray_address=head:70000"], "HOST:PORT, auto or empty; got 'head:70000'", "Write it as"),
+    (["--ray_address=ray://head:10001"], "HOST:PORT, auto or empty; got 'ray://he", "Write it as"),
+    (["--cpus_per_shard=-1"], "--cpus_per_shard must be at least 0; got -1.0", "Raise --cpus_per"),
+    (["--cpus_per_shard=1.5"], "must be a whole number, or a part of one", "Correct --cpus_per_sh"),
+    (["--cpus_per_shard=many"], "--cpus_per_shard must be a number; got 'many'", "Correct --cpus"),
+    (["--gpus_per_shard=nan"], "must be a finite number; got nan", "Correct --gpus_per_shard"),
+    (["--gpus_per_shard=0.00001"], "a part of one from 0.0001 on; got 1e-05", "Correct --gpus_per"),
+    (["--shard_resources=data"], "--shard_resources must be NAME=NUMBER,... with numbers that are",
+     "Set e.g. --shard_resources=data=1"),
+    (["--shard_resources==1"], "--shard_resources must be NAME=NUMBER,...", "Set e.g. --shard_r"),
+    (["--shard_resources=data=0"], "or below 1; got 'data=0'", "Set e.g. --shard_resources"),
+    (["--shard_resources=a=1,b=1.5"], "or below 1; got 'a=1,b=1.5'", "Set e.g. --shard_resources"),
+    (["--shard_resources=GPU=1"], "other resources than CPU and GPU", "Set --gpus_per_shard inst"),
+    (["--node_deadline=0"], "--node_deadline must be above 0; got 0.0", "Raise --node_deadline"),
+    (["--node_deadline=soon"], "--node_deadline must be a number; got 'soon'", "Correct --node_de"),
     # What contradicts itself.
     (["--personalization=high",
      "--classes_per_client=3"], "--personalization must not be given with "
@@ -220,6 +243,10 @@ IGNORED = [
     (["--tensorboard"], "--tensorboard has no effect without --output_dir"),
     (["--new_client_epochs=5"], "--new_client_epochs has no effect without --new_clients"),
     (["--new_client_learning_rate=5"], "has no effect without --new_clients"),
+    (["--num_shards=3"], "--num_shards has no effect without --engine=ray"),
+    (["--ray_address=auto"], "--ray_address has no effect without --engine=ray"),
+    (["--shard_resources=data=1"], "--shard_resources has no effect without --ray_address"),
+    (["--node_deadline=5"], "--node_deadline has no effect without --ray_address"),
     (["--server_mixing=0.5"], "pflego has no --server_mixing"),
 ]  # fmt: skip
 
@@ -292,6 +319,23 @@ def test_what_does_not_fit_the_data_is_one_line(arguments, said, remedy, files, 
 def test_what_has_no_effect_is_said(arguments, said, files, capsys):
     end = ["--dataset=mnist", "--data_dir={tmp}/none"]
     assert_refused([*end, *arguments], (f"{said}; it is ignored",), files, capsys, lines=2)
+
+
+def test_all_flags_of_ray_have_no_effect_on_another_engine(files, capsys):
+    arguments = ["--ray_address=auto", "--cpus_per_shard=2", "--gpus_per_shard=1"]
+    said = [
+        f"{argument.split('=')[0]} has no effect without --engine=ray" for argument in arguments
+    ]
+    end = ["--dataset=mnist", "--data_dir={tmp}/none", "--engine=in_process"]
+    assert_refused([*end, *arguments], said, files, capsys, lines=4)
+
+
+@pytest.mark.parametrize("engine", ["tff", "ray"])
+def test_an_engine_that_is_not_installed_is_one_line(engine, files, capsys):
+    if importlib.util.find_spec({"tff": "tensorflow_federated"}.get(engine, engine)):
+        pytest.skip(f"the engine {engine} is installed here")
+    expected = f"--engine {engine} needs", "nstall it: `pip install"
+    assert_refused([f"--engine={engine}"], expected, files, capsys)
 
 
 def test_the_last_of_two_values_counts_and_a_default_says_nothing(files, capsys):

@@ -79,6 +79,17 @@ def test_the_page_on_scale_shows_what_the_model_found(scale_model):
         assert table in shown
 
 
+def test_the_part_of_a_round_that_the_page_names_is_the_largest():
+    """docs/scale.md says that the network is at 1 Gbit/s, and the slowest shard at 10."""
+    largest = {1: "network_seconds", 10: "slowest_shard_seconds"}
+    parts = ("driver_seconds", "network_seconds", "slowest_shard_seconds")
+    for row in MODELLED["plan"]:
+        assert max(parts, key=row.__getitem__) == largest[row["gigabits"]]
+        assert row["fastest_seconds"] <= row["seconds"]
+    for row in MODELLED["rounds"]:  # "With several shards, rounds take longer than predicted."
+        assert row["error"] < 0 or row["shards"] == 1
+
+
 def test_the_committed_model_is_that_of_the_committed_rounds(scale_model):
     measured = {
         "network",

@@ -1,10 +1,12 @@
 """Output that cannot be written: the run goes on, its files are whole, and it ends well."""
 
 import fcntl
+import io
 import json
 import os
 import pathlib
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -126,6 +128,23 @@ def test_without_a_stream_nothing_is_said(stream, monkeypatch, tmp_path):
     progress = Progress(1)
     progress.add_round({"round": 1, "test_accuracy/client_mean": 0.5})
     progress.close()
+
+
+def test_a_bar_goes_back_with_the_run(monkeypatch):
+    """A run that has lost a shard has rounds a second time."""
+    text = io.StringIO()
+    text.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", text)
+    monkeypatch.setattr(type(console.STDERR), "columns", lambda self: 80)
+    progress = Progress(6)
+    for number in (1, 2, 3, 4, 5, 3, 4, 5, 6):
+        progress.add_round({"round": number})
+        progress._bar.refresh()
+    progress.close()
+    rounds = re.findall(r"round (\d)/6", text.getvalue())
+    assert [number for k, number in enumerate(rounds) if rounds[k - 1 : k] != [number]] == list(
+        "123453456"
+    )
 
 
 def test_all_that_is_said_is_said_by_the_console():

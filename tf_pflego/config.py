@@ -16,7 +16,7 @@ from tf_pflego.data import clients, datasets
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
 from tf_pflego.engines import NAMES as ENGINES
-from tf_pflego.engines import RayOptions
+from tf_pflego.engines import RayOptions, ray_options
 from tf_pflego.models.networks import NETWORKS
 
 _ON_CLUSTER = ("ray_address", None)
@@ -131,6 +131,7 @@ class RunConfig:
     )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
+    eval_clients: int = settings.eval_clients()
     seed: int = setting(
         0,
         "seed of the run, from which all random draws follow",
@@ -172,6 +173,7 @@ class RunConfig:
         2,
         "into how many shards the clients are dealt with --engine=ray",
         at_least=1,
+        at_most=ray_options.LARGEST_NUMBER_OF_SHARDS,
         read_with=("engine", ("ray",)),
     )
     ray_address: str = setting(
@@ -207,7 +209,10 @@ class RunConfig:
                 f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
                 f"`{other}`."
             )
-        self.place()
+        ray_options.check_address("ray_address", self.ray_address)
+        ray_options.resources_of("shard_resources", self.shard_resources)
+        for name in ("cpus_per_shard", "gpus_per_shard"):
+            ray_options.check_amount(name, getattr(self, name))
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
@@ -279,7 +284,11 @@ GROUPS = (
             "seed",
         ),
     ),
-    ("evaluation", "--eval_every=5", ("eval_every", "train_loss_every")),
+    (
+        "evaluation",
+        "--eval_every=5 --eval_clients=1000",
+        ("eval_every", "train_loss_every", "eval_clients"),
+    ),
     (
         "clients that take no part",
         "--new_clients=10",
@@ -301,6 +310,18 @@ GROUPS = (
         "where the clients run",
         "--engine=in_process",
         ("engine", "activation_gigabytes", "max_restarts"),
+    ),
+    (
+        "a Ray cluster",
+        "--engine=ray --num_shards=8 --ray_address=auto",
+        (
+            "num_shards",
+            "ray_address",
+            "cpus_per_shard",
+            "gpus_per_shard",
+            "shard_resources",
+            "node_deadline",
+        ),
     ),
 )
 
@@ -386,8 +407,19 @@ def _not_read(config, flag_values):
     def is_given(name):
         return flag_values[name].present and flag_values[name].value is not False
 
-    for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name)
+    fields = {field.name: field for field in dataclasses.fields(config)}
+
+    def missing(name):
+        """Returns the flag without which one has no effect, and its values, or None."""
+        if fields[name].metadata["read_with"] is None:
+            return None
+        other, wanted = fields[name].metadata["read_with"]
+        held = config.chosen(other)
+        absent = held not in wanted if wanted else not held
+        return (other, wanted) if absent else missing(other)
+
+    for name, field in fields.items():
+        value = getattr(config, name)
         if not is_given(name):
             continue
         replaced = field.metadata["replaces"]
@@ -396,11 +428,8 @@ def _not_read(config, flag_values):
                 f"`{replaced}` must not be given with `{name}`, which says the same; got "
                 f"{getattr(config, replaced)} and {value}. Leave one of them out."
             )
-        if field.metadata["read_with"] is None:
-            continue
-        other, wanted = field.metadata["read_with"]
-        held = config.chosen(other)
-        if held not in wanted if wanted else not held:
+        if missing(name) is not None:
+            other, wanted = missing(name)
             expected = "=" + " or ".join(wanted) if wanted else ""
             yield f"`{name}` has no effect without `{other}{expected}`; it is ignored"
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, engines, models, new_clients
 from tf_pflego.core import values
+from tf_pflego.engines import ray_options
 from tf_pflego.metrics import (
     Progress,
     RunDirectory,
@@ -20,6 +21,7 @@ from tf_pflego.metrics import (
 )
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
+from tf_pflego.training.evaluation import sample_of_clients
 
 # What a run's directory has for its network, where the user gave a model.
 OWN_NETWORK = "own"
@@ -133,6 +135,7 @@ def build_simulation(
         run_config.place(),
         run_config.seed,
         run_config.max_restarts,
+        run_config.eval_clients,
     )
 
 
@@ -168,7 +171,7 @@ def _train_new_clients(run_config, simulation, clients):
         new,
         run_config.new_client_epochs,
         run_config.new_client_learning_rate,
-        engine=run_config.place(),
+        engine=simulation.place_beside(new.num_clients),
     )
     before, after = (one.metrics()["test_accuracy/client_mean"] for one in (found[0], found[-1]))
     name = "new_clients/test_accuracy/client_mean"
@@ -238,15 +241,21 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
       **hyper_parameters: Those of the algorithm.
 
     Raises:
-      ValueError: More clients take part in a round than there are, or the output directory cannot
-        be used.
+      ValueError: More clients take part in a round, or are evaluated, than there are, or a Ray
+        cluster would have more shards than clients, or the output directory cannot be used.
       ImportError: The engine is not installed.
+      WorkerError: There is no Ray cluster at the address.
     """
     engines.refuse_absent(run_config.engine)
     # If the data's groups are the clients, their number is not known yet.
     count = run_config.chosen("num_clients") - run_config.new_clients
     if count > 0 and run_config.chosen("partition") != "groups":
         run_config.participation_of(count)
+        sample_of_clients(run_config.seed, count, run_config.eval_clients)
+        if run_config.engine == "ray":
+            ray_options.refuse_empty_shards(run_config.num_shards, count)
+    if run_config.engine == "ray":
+        ray_options.refuse_unreachable(run_config.ray_address)
     if run_config.output_dir and not run_config.resume:
         _directory(run_config, hyper_parameters).close()
 
@@ -293,13 +302,17 @@ def _run_in_steps(
     every = run_config.checkpoint_every if directory is not None else 0
     with build_simulation(run_config, clients, model, **hyper_parameters) as simulation:
         between_steps()
-        records = []
+        records: list[dict[str, Any]] = []
+
+        def despite_losses(action):
+            return _despite_losses(action, simulation, directory if every else None, records)
+
         if directory is not None:
-            records = directory.begin(simulation, clients, _versions())
+            records[:] = despite_losses(lambda: directory.begin(simulation, clients, _versions()))
             if every:
                 directory.save_checkpoint(simulation)
         console.doing(f"tracing round {len(records) + 1}, which takes longest")
-        progress = Progress(run_config.num_rounds, len(records))
+        progress = Progress(run_config.num_rounds)
 
         def listen(record):
             progress.add_round(record)
@@ -321,9 +334,6 @@ def _run_in_steps(
                     listen,
                 )
 
-        def despite_losses(action):
-            return _despite_losses(action, simulation, directory if every else None, records)
-
         try:
             between_steps()
             despite_losses(train)
@@ -335,15 +345,17 @@ def _run_in_steps(
         finally:
             progress.close()
         summary = summarize(records)
-        console.doing("evaluating all clients")
+        console.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
         between_steps()
-        of_new, summary_of_new = _train_new_clients(run_config, simulation, clients)
+        of_new, summary_of_new = despite_losses(
+            lambda: _train_new_clients(run_config, simulation, clients)
+        )
         summary |= summary_of_new
         between_steps()
         if directory is not None or on_clients is not None:
             # Only files have the loss, which takes a pass over all training examples.
             evaluations = despite_losses(
-                lambda: simulation.evaluate_all(train_loss=directory is not None)
+                lambda: simulation.evaluate_all(directory is not None, sampled=True)
             )
             between_steps()
         if directory is not None:

@@ -12,6 +12,7 @@ import traceback
 import tensorflow as tf
 
 from tf_pflego import deferred
+from tf_pflego.core import origins
 from tf_pflego.training.not_finite import NotFiniteError
 
 CORRECTABLE, NOT_FINITE, FAULT = 2, 3, 1
@@ -35,7 +36,7 @@ def explained(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError):
         return CORRECTABLE, f"{_shortened(str(error))}{_remedy(error)}"
     if isinstance(error, ImportError) or (
-        isinstance(error, ValueError | TypeError | RuntimeError) and _is_ours(error)
+        isinstance(error, ValueError | TypeError | RuntimeError) and origins.is_ours(error)
     ):
         return CORRECTABLE, " ".join(str(error).split())
     return FAULT, (
@@ -53,12 +54,6 @@ def _is_of_grpc(error):
     # If nothing has imported it, the error is none of its own.
     grpc = sys.modules.get("grpc")
     return grpc is not None and isinstance(error, grpc.RpcError)
-
-
-def _is_ours(error):
-    """Returns whether this package itself raised an exception, with a message for the user."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").partition(".")[0] == __package__
 
 
 def _remedy(error):

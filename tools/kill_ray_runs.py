@@ -7,9 +7,10 @@ A cluster of two nodes on this machine takes all runs. For each method a small r
 alone, and a second one, which has the same two shards, is killed (SIGKILL): once, and every third
 one twice. What is killed takes turns: the process of a shard, the program, which is then resumed,
 or the second node, in whose place another one joins. It is killed at a random time within a random
-round, or between the messages by which the shards are told to commit a random round, when the first
-shard has been told and the second has not. Each run must end with the weights, the clients' states,
-the metrics apart from seconds, and the clients.csv of the run that was left alone.
+round, or between the messages by which the shards are told to commit a random round (the first of
+the next round), when the first shard has been told and the second has not. Each run must end with
+the weights, the clients' states, the metrics apart from seconds, and the clients.csv of the run
+that was left alone.
 
 Methods that the results have already are passed over, so that an interrupted campaign goes on. A
 table says what was done; the exit code is 1 if an end differs. It takes about an hour on two cores.
@@ -33,7 +34,7 @@ import time
 
 from experiments import ROOT
 from kill_runs import end, rounds_of
-from local_cluster import LocalCluster, processes_of
+from local_cluster import LocalCluster, ended_by_signals, processes_of
 
 from tf_pflego import console
 from tf_pflego.algorithms import REGISTRY
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> int:
     if wanted:
         # With one core each, every node has one shard.
         with (
+            ended_by_signals(),
             tempfile.TemporaryDirectory(prefix="tf_pflego_kill_") as scratch,
             LocalCluster(nodes=_SHARDS, cpus=1) as cluster,
         ):
@@ -221,7 +223,9 @@ def _program(arguments, traps):
     call, waiting, output = RayCluster.call, traps["kills"], pathlib.Path(traps["output"])
 
     def with_traps(cluster, shard, method, *others):
-        is_last = method == "commit" and shard == cluster.num_shards - 1
+        (asked, *_) = others or (None,)
+        commits = method == "settle_and_call" and asked.keep
+        is_last = commits and shard == cluster.num_shards - 1
         if is_last and waiting and rounds_of(output) + 1 >= waiting[0]["round"]:
             kill = waiting.pop(0)
             with open(traps["sprung"], "a", encoding="utf-8") as file:

@@ -203,7 +203,7 @@ def _free_port():
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Turns SIGTERM into an exception, so that the cluster is taken down."""
 
     def end(number, frame):
@@ -225,7 +225,7 @@ def main() -> int:
     options = parser.parse_args()
     console.prepare()
     try:
-        with _ended_by_signals(), LocalCluster(options.nodes, options.cpus) as cluster:
+        with ended_by_signals(), LocalCluster(options.nodes, options.cpus) as cluster:
             console.say(f"a cluster of {options.nodes} nodes is at {cluster.address}")
             return subprocess.run(options.command, env=cluster.environment, check=False).returncode
     except KeyboardInterrupt:

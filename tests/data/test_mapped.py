@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import memory
+from tests import resources
 from tf_pflego.data import ClientSplit, mapped
 
 # x * (1 / 255) and x / 255 differ by one rounding of float32.
@@ -55,7 +55,7 @@ def test_the_rows_that_are_read_are_all_that_is_in_memory():
         ClientSplit(examples, np.zeros(len(examples), np.int32), np.array([0, len(examples)]))
     )
     read = tf.function(lambda start, count: split.open().read(start, count))
-    before = memory.reset_peak()
+    before = resources.reset_peak_memory()
     read(tf.constant(70_000), tf.constant(16))
-    assert memory.peak() - before < examples.nbytes / 4
+    assert resources.peak_memory() - before < examples.nbytes / 4
     split.close()

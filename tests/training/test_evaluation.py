@@ -3,8 +3,8 @@ import pytest
 
 from tests.oracles import network
 from tf_pflego import algorithms
+from tf_pflego.core import rows
 from tf_pflego.core.participation import Participation
-from tf_pflego.engines import local_clients
 from tf_pflego.training import Simulation, summarize
 
 
@@ -13,7 +13,7 @@ from tf_pflego.training import Simulation, summarize
 def test_every_client_is_evaluated_with_what_it_is_served(
     name, block_bytes, tiny_model, tiny_clients, monkeypatch
 ):
-    monkeypatch.setattr(local_clients, "_STATE_BYTES_PER_BLOCK", block_bytes)
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", block_bytes)
     simulation = Simulation(
         algorithms.build(name, tiny_model, local_steps=3),
         tiny_clients,

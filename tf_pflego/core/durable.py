@@ -12,7 +12,7 @@ import pathlib
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,14 @@ class Stream:
         self._file.flush()
 
 
+class Blocks(NamedTuple):
+    """An array that is never whole in memory."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Iterable[np.ndarray]  # its parts along the first axis, in order
+
+
 class Batch:
     """Files that go to the disk at the same time, which takes as long as one of them alone."""
 
@@ -62,7 +70,7 @@ class Batch:
         with naming(path), open(partial, "wb") as file:
             yield Stream(file)
 
-    def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray]]) -> Stream:
+    def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray | Blocks]]) -> Stream:
         """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
 
         Args:
@@ -76,8 +84,16 @@ class Batch:
         with self.open(path) as stream, zipfile.ZipFile(stream, "w") as archive:
             for name, array in arrays:
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+                    if isinstance(array, Blocks):
+                        _write_blocks(member, array)
+                    else:
+                        np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
         return stream
+
+    def npy(self, path: pathlib.Path, array: Blocks) -> None:
+        """Writes an array as `numpy.load` reads it."""
+        with self.open(path) as stream:
+            _write_blocks(stream, array)
 
     def json(self, path: pathlib.Path, content: Any) -> None:
         """Writes JSON that is easy to read."""
@@ -143,6 +159,18 @@ def to_disk(path: pathlib.Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_blocks(member, array):
+    """Writes what `numpy.lib.format.write_array` would write of the whole array."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(array.dtype),
+        "fortran_order": False,
+        "shape": array.shape,
+    }
+    np.lib.format.write_array_header_1_0(member, header)
+    for block in array.blocks:
+        member.write(block.tobytes())
 
 
 def crc32_of(path: pathlib.Path, size: int) -> int:

@@ -12,13 +12,17 @@ from tf_pflego.core import leftovers
 _PREFIX = "tf_pflego_directory_"
 
 
-def make_directory() -> str:
-    """Makes a directory for this user alone, and removes those that killed processes have left."""
-    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*_*"):
+def make_directory(place: str | None = None) -> str:
+    """Makes a directory for this user alone, and removes those that killed processes have left.
+
+    Args:
+      place: Where; None for where temporary files are.
+    """
+    for path in pathlib.Path(place or tempfile.gettempdir()).glob(f"{_PREFIX}*_*"):
         owner = path.name.removeprefix(_PREFIX).split("_")[0]
         if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             shutil.rmtree(path, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_")
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}_", dir=place)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import importlib.util
 from typing import NamedTuple
 
 from tf_pflego.core import values
+from tf_pflego.engines import ray_options
 from tf_pflego.engines.engine import (
     Cohort,
     Engine,
@@ -32,12 +33,15 @@ __all__ = [
     "Statistics",
     "WorkerError",
     "build",
+    "place_beside",
     "prepare_process",
     "refuse_absent",
 ]
 
 
-def build(name, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
+def build(
+    name, algorithm, clients, server_state, federation, seed, max_restarts, beside=None
+) -> Engine:
     """Returns an engine with the clients of a federation.
 
     Args:
@@ -48,6 +52,8 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
       federation: The federation.
       seed: The seed of the run.
       max_restarts: How often one exchange is run again because a worker process failed.
+      beside: An engine of this name that is open. On Ray the new one has its hosts, since the
+        cluster may have no place for more; whichever is closed last closes them.
 
     Raises:
       ValueError: There is no such engine.
@@ -56,7 +62,7 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     if name == "ray":
         name = RayOptions(min(RayOptions.num_shards, clients.num_clients))
     if not isinstance(name, str):
-        return _on_cluster(name, algorithm, clients, server_state, seed)
+        return _on_cluster(name, algorithm, clients, server_state, seed, beside)
     name = values.one_of("engine", name, NAMES)
     if name == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
@@ -67,7 +73,7 @@ def build(name, algorithm, clients, server_state, federation, seed, max_restarts
     return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
 
 
-def _on_cluster(place, algorithm, clients, server_state, seed):
+def _on_cluster(place, algorithm, clients, server_state, seed, beside):
     """Returns an engine on a `RayCluster`, or on one of its own with these `RayOptions`."""
     try:
         from tf_pflego.engines.ray_cluster import RayCluster
@@ -77,11 +83,11 @@ def _on_cluster(place, algorithm, clients, server_state, seed):
     values.instance(
         "engine", place, (RayOptions, RayCluster), "Name an engine, or make `RayOptions`."
     )
-    shards = place.num_shards
-    if shards > clients.num_clients:
-        raise ValueError(
-            f"`num_shards` must be at most the {clients.num_clients} clients; got {shards}. Lower "
-            "`num_shards`."
+    shards = place.num_shards if beside is None else beside.num_shards
+    ray_options.refuse_empty_shards(shards, clients.num_clients)
+    if beside is not None:
+        return RayEngine(
+            algorithm, clients, server_state, seed, beside.cluster, beside.owns_cluster
         )
     if isinstance(place, RayCluster):
         return RayEngine(algorithm, clients, server_state, seed, place, owns_cluster=False)
@@ -91,6 +97,17 @@ def _on_cluster(place, algorithm, clients, server_state, seed):
     except BaseException:
         cluster.close()
         raise
+
+
+def place_beside(engine, name, num_clients):
+    """Returns what to name as the engine of another simulation while one is open.
+
+    On Ray these are the hosts that there are, since the cluster may have no place for more; for
+    fewer clients than shards it is this process.
+    """
+    if name == "ray" or not isinstance(name, str):
+        return engine.cluster if engine.num_shards <= num_clients else "in_process"
+    return name
 
 
 class _Need(NamedTuple):

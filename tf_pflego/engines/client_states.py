@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Algorithm, specs_of
+from tf_pflego.core import rows, seeds
+from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure, positions
 from tf_pflego.core.tracing import Traced
 
@@ -15,8 +15,9 @@ class ClientStates:
     """The states of the clients of one run.
 
     A client's first state is made when it first takes part, from the server's state of that round,
-    the seed and the client's identity. Pages of the arrays that no client has touched take no
-    memory.
+    the seed and the client's identity. Rows of the arrays that no client has touched take no
+    memory. If the states of all clients would take more than a quarter of the memory that is
+    available, the arrays are in files, of which a row is read when it is needed; see `core.rows`.
 
     What a round writes is staged: it is read like the rest until `commit` keeps it or `roll_back`
     discards it. Each state remembers the commit that wrote it, so that a checkpoint need not hold
@@ -48,10 +49,12 @@ class ClientStates:
         self._seed = seed
         self._identities = identities
         count = len(self._num_classes)
+        in_memory = rows.fit_memory(count * num_bytes(self.spec))
         self._leaves = [
-            np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype)
+            rows.zeros(count, leaf.shape, leaf.dtype.as_numpy_dtype, in_memory)
             for leaf in tf.nest.flatten(self.spec)
         ]
+        self._files = [leaf for leaf in self._leaves if isinstance(leaf, rows.RowFile)]
         self.num_commits = 0
         # The commit that wrote a client's state, counted from 1; 0 for a client that has no state.
         self._commits = np.zeros(count, np.int64)
@@ -90,9 +93,14 @@ class ClientStates:
         return [leaf[client_ids] for leaf, want in zip(self._leaves, wanted, strict=True) if want]
 
     def stage(self, client_ids: Sequence[int], states: Structure) -> None:
-        """Stages new states of clients, each leaf [c, ...] in the order of the ids."""
+        """Stages new states of clients, each leaf [c, ...] in the order of the ids.
+
+        Raises:
+          OSError: There is no space for them; nothing has changed.
+        """
         tf.nest.assert_same_structure(self.spec, states)
         self._write_pending()
+        self._reserve(client_ids)
         # States are written when they are needed: most rounds stage once, and then nothing has to
         # be undone.
         self._pending = np.asarray(client_ids, np.int64), tf.nest.flatten(states)
@@ -130,8 +138,18 @@ class ClientStates:
         self._commits[:] = 0
 
     def set_named(self, client_ids: np.ndarray, leaves: dict[str, np.ndarray]) -> None:
-        """Replaces the states of clients, given as `named_leaf` returns them."""
+        """Replaces the states of clients, given as `named_leaf` returns them.
+
+        Raises:
+          OSError: There is no space for them; none has changed.
+        """
+        self._reserve(client_ids)
         self._write(client_ids, [leaves[name] for name in self.leaf_names])
+
+    def close(self) -> None:
+        """Frees the space of the files, if there are any; the states cannot be used afterwards."""
+        for file in self._files:
+            file.close()
 
     def _write_pending(self):
         if self._pending is not None:
@@ -140,6 +158,14 @@ class ClientStates:
             self._undo.append((ids, before, self._commits[ids]))
             self._write(ids, leaves)
             self._pending = None
+
+    def _reserve(self, client_ids):
+        """Takes the space of states that are the first of their clients."""
+        if self._files:
+            ids = np.asarray(client_ids, np.int64)
+            new = np.unique(ids[self._commits[ids] == 0])
+            for file in self._files:
+                file.reserve(new)
 
     def _write(self, ids, leaves):
         for leaf, value in zip(self._leaves, leaves, strict=True):

@@ -1,10 +1,9 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import rows
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.tracing import Traced
@@ -21,9 +20,6 @@ from tf_pflego.engines.client_computation import (
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
 from tf_pflego.engines.threads import clients_at_once
-
-_STATE_BYTES_PER_BLOCK = 2**28
-_MAX_CLIENTS_PER_BLOCK = 4096
 
 
 class LocalClients:
@@ -68,8 +64,9 @@ class LocalClients:
         self.states.commit()
 
     def close(self) -> None:
-        """See `Engine.close`: closes the data files."""
+        """See `Engine.close`: closes the files."""
         self.data.close()
+        self.states.close()
 
     def facts_of(self, cohort: Cohort) -> ClientFacts:
         """Returns the facts of the participants."""
@@ -101,7 +98,7 @@ class LocalClients:
         if losses not in self._evaluations:
             self._evaluations[losses] = Traced(self._evaluation(losses), any_number=(1, 2))
         ids, parts = np.asarray(ids, np.int64), []
-        for block in self._blocks(len(ids)):
+        for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             states = self.states.read(ids[block], server_state)
             facts = client_facts(self.data.clients, ids[block], seeds[block])
             parts.append(self._evaluations[losses](server_state, states, facts))
@@ -110,13 +107,6 @@ class LocalClients:
             name: Statistics(loss_sums[:, k].astype(np.float64) if losses else None, hits[:, k])
             for k, name in enumerate(self.algorithm.served)
         }
-
-    def _blocks(self, count: int) -> Iterator[slice]:
-        """Yields slices of clients, each so small that its states fit the memory."""
-        size = _STATE_BYTES_PER_BLOCK // max(1, num_bytes(self.states.spec))
-        size = min(max(1, size), _MAX_CLIENTS_PER_BLOCK)
-        for start in range(0, count, size):
-            yield slice(start, start + size)
 
     def _evaluation(self, losses):
         """Returns a function that tests a block of clients with each model that is served."""

@@ -6,6 +6,13 @@ Ray is imported here alone. A program that does not use the engine `ray` does no
 import contextlib
 import math
 import os
+
+# Of what is lost a run says a line, to which Ray would add its own. It reads this at its import.
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+
+import functools
+import shutil
 import signal
 import threading
 import time
@@ -14,18 +21,24 @@ from typing import Any
 
 import ray
 from ray import exceptions
+from ray._private import services
 
 from tf_pflego import console
+from tf_pflego.core import leftovers, temporary
+from tf_pflego.engines import ray_options
 from tf_pflego.engines.engine import ShardLostError, WorkerError
 from tf_pflego.engines.ray_host import Host, Opened
 from tf_pflego.engines.ray_options import RayOptions
 from tf_pflego.interruption import Interrupted
 
 _POLL_SECONDS = 1.0
-_PATIENCE_SECONDS = 30.0  # A process of a machine that is busy takes as long as this to start.
+_ATTEMPTS = 3  # to open a federation while hosts end
+# A process on a machine that is busy takes as long as this to start.
+_PATIENCE_SECONDS = 30.0
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Those that are open in this process, which has one connection for all of them.
 _CLUSTERS: list["RayCluster"] = []
+_DIRECTORIES: list[Callable[[], None]] = []  # what removes that of a cluster of its own
 
 
 class RayCluster:
@@ -72,7 +85,7 @@ class RayCluster:
         self._hosts = [None] * self.num_shards
         _CLUSTERS.remove(self)
         if not _CLUSTERS:
-            ray.shutdown()
+            _disconnect()
 
     def open(self, part_of: Callable[[int], Opened]) -> int:
         """Opens a federation on all hosts, and on each that takes a place later.
@@ -88,11 +101,25 @@ class RayCluster:
         self._opened[key] = part_of
         shards = range(self.num_shards)
         try:
-            self.wait([self.call(shard, "open", key, part_of(shard)) for shard in shards])
+            for attempt in range(_ATTEMPTS):
+                try:
+                    if not attempt:
+                        calls = [self.call(shard, "open", key, part_of(shard)) for shard in shards]
+                        self.wait(calls)
+                    else:
+                        self.mark_lost()
+                        self.replace_lost()
+                    return key
+                except ShardLostError as error:
+                    lost = error
+            raise lost
         except BaseException:
             self.close_one(key)
             raise
-        return key
+
+    def has_federations(self) -> bool:
+        """Returns whether any is open."""
+        return bool(self._opened)
 
     def close_one(self, key: int) -> None:
         """Lets the hosts forget a federation."""
@@ -121,10 +148,13 @@ class RayCluster:
         shards = range(len(calls)) if shards is None else shards
         lost, results = {}, []
         for shard, call in zip(shards, calls, strict=True):
+            if shard in self._lost:  # Its call may wait for a place that there never is.
+                lost[shard] = "it has not been replaced"
+                continue
             try:
                 results.append(_result_of(call))
             except exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, Exception) else error from error
+                raise _cause_of(error) from error
             except exceptions.RayError as error:
                 lost[shard] = type(error).__name__
         if lost:
@@ -132,6 +162,30 @@ class RayCluster:
             which = ", ".join(f"{shard} ({why})" for shard, why in lost.items())
             raise ShardLostError(f"the cluster has lost shard {which}")
         return results
+
+    def slow_one(self, calls: Sequence[Any], times: float, seconds: float) -> tuple[int, float]:
+        """Waits until at most one of some calls has no result, and for that one for a while.
+
+        Args:
+          calls: What `call` has returned.
+          times: How many times as long as the others one may take.
+          seconds: How long one may take in any case.
+
+        Returns:
+          The position of the one that is not done by then, or -1, and the seconds that the others
+          have taken.
+        """
+        started = time.monotonic()
+        if len(calls) < 2 or self._lost:
+            return -1, 0.0
+        left = list(calls)
+        while len(left) > 1:  # With a time limit, Ctrl-C is heard.
+            _, left = ray.wait(left, num_returns=len(left) - 1, timeout=_POLL_SECONDS)
+        usual = time.monotonic() - started
+        allowed = max(times * usual, seconds) - usual
+        if left and not ray.wait(left, timeout=allowed)[0]:
+            return list(calls).index(left[0]), usual
+        return -1, usual
 
     def mark_lost(self) -> None:
         """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
@@ -154,6 +208,7 @@ class RayCluster:
                 ray.kill(self._hosts[shard])
             self._hosts[shard] = self._new_host()
         self._wait_for_places({shard: self._hosts[shard].is_alive.remote() for shard in lost})
+        # One that has ended already is found by the next call.
         self._lost.clear()
         for key, part_of in self._opened.items():
             calls = [self.call(shard, "open", key, part_of(shard)) for shard in lost]
@@ -186,18 +241,20 @@ class RayCluster:
 
     def _wait_for_places(self, calls):
         started, said = time.monotonic(), False
+        patience = min(_PATIENCE_SECONDS, self._options.deadline_seconds / 2)
         waiting = dict(calls)
         while waiting:
             done, _ = ray.wait(list(waiting.values()), timeout=_POLL_SECONDS)
             for shard in [shard for shard, call in waiting.items() if call in done]:
-                self.wait([waiting.pop(shard)], [shard])
+                _refuse_unfit_node(waiting.pop(shard))
             seconds = time.monotonic() - started
             if waiting and seconds > self._options.deadline_seconds:
                 raise WorkerError(
                     f"the cluster has had no place for shards {_names(waiting)} in "
-                    f"{seconds:.0f} s. Add nodes to it, or lower --num_shards"
+                    f"{seconds:.0f} s. Add nodes to it, or lower `num_shards` or what a shard "
+                    "takes (`cpus_per_shard`, `gpus_per_shard`, `shard_resources`)."
                 )
-            if waiting and not said and seconds > _PATIENCE_SECONDS:
+            if waiting and not said and seconds > patience:
                 console.say(
                     f"tf_pflego: waiting for nodes that can take shards {_names(waiting)}, up to "
                     f"{self._options.deadline_seconds:.0f} s"
@@ -218,7 +275,7 @@ def _connect(address):
     """Connects this process to a cluster, unless it is connected already."""
     if _CLUSTERS:
         return
-    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    quiet = {"logging_level": "FATAL", "log_to_driver": False}
     if address and os.environ.get("RAY_AUTH_MODE") != "token":
         console.say(
             "tf_pflego: the cluster is used without a token, so that whoever reaches its ports can "
@@ -227,20 +284,67 @@ def _connect(address):
     try:
         with _own_signals():
             if address:
+                # Ray would try for two minutes to reach an address where nothing answers.
+                found = services.canonicalize_bootstrap_address(address)
+                ray_options.refuse_unreachable(found or "")
                 ray.init(address=address, **quiet)
             else:
+                # If this process is killed, its cluster ends at once, and does not look for it.
+                os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
                 # Without `local` it would join a cluster that somebody has started here.
-                ray.init(address="local", include_dashboard=False, **quiet)
+                own = {"_temp_dir": _own_directory(), "include_dashboard": False}
+                ray.init(address="local", **own, **quiet)
+    except WorkerError:
+        raise
     except SystemExit:  # That is Ray's answer to a signal which came while it started.
-        ray.shutdown()
+        _disconnect()
         signal.raise_signal(signal.SIGTERM)
         raise Interrupted from None
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise WorkerError(
-            f"`ray_address` must be that of a running cluster, or empty; got {address!r} "
-            f"({reason}). Start one with `ray start --head`"
-        ) from error
+    except (ConnectionError, ValueError, RuntimeError, OSError, exceptions.RayError) as error:
+        _disconnect()
+        raise ray_options.no_cluster(address, " ".join(str(error).split())[:300]) from error
+    except BaseException:
+        _disconnect()
+        raise
+
+
+def _disconnect():
+    """Leaves the cluster, and ends it and removes its files if it is one of its own."""
+    ray.shutdown()
+    while _DIRECTORIES:
+        remove = _DIRECTORIES.pop()
+        remove()
+        leftovers.forget(remove)
+
+
+def _own_directory():
+    """Makes the directory in which a cluster of its own has its sockets and logs."""
+    # The paths of sockets must be short.
+    path = temporary.make_directory("/tmp")
+    remove = functools.partial(shutil.rmtree, path, ignore_errors=True)
+    leftovers.add(remove)
+    _DIRECTORIES.append(remove)
+    return path
+
+
+def _refuse_unfit_node(call):
+    """Raises WorkerError if a host could not begin; one that has ended since is another matter."""
+    try:
+        _result_of(call)
+    except exceptions.ActorDiedError as error:
+        if getattr(error, "_actor_init_failed", False):
+            *_, reason = [line for line in str(error).splitlines() if line.strip()]
+            raise WorkerError(
+                f"a node must be able to hold a shard; one cannot ({reason.strip()[:300]}). Give "
+                "all nodes the same versions of Python, TensorFlow and this package."
+            ) from error
+    except exceptions.RayError:
+        pass
+
+
+def _cause_of(error):
+    """Returns what a host has raised, as it would have come up in this process."""
+    return error.cause if isinstance(error.cause, Exception) else error
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
 from tf_pflego.engines.ray_cluster import RayCluster
 from tf_pflego.engines.ray_host import Call, Opened, checksum_of
 
-# A shard that takes so many times as long as the median of the others, and so long, is named.
+# A shard that takes so many times as long as the others, and so many seconds, is named.
 _SLOW, _SLOW_SECONDS = 3.0, 2.0
 _LOSS_SUM, _HITS = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
 
@@ -42,9 +42,10 @@ class RayEngine:
       server_state: The server's first state, for its shapes.
       seed: The seed of the run.
       cluster: The hosts.
-      owns_cluster: Whether `close` closes the cluster too.
+      owns_cluster: Whether `close` closes the cluster too, if nothing else is open there.
 
     Attributes:
+      algorithm, cluster, owns_cluster: As given.
       states: The clients' states.
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
 
@@ -63,8 +64,8 @@ class RayEngine:
         owns_cluster: bool,
     ):
         self.algorithm = algorithm
-        self._cluster = cluster
-        self._owns_cluster = owns_cluster
+        self.cluster = cluster
+        self.owns_cluster = owns_cluster
         self.num_shards = cluster.num_shards
         self.seconds_of_shards = np.zeros(self.num_shards)
         self._named_slow: set[int] = set()
@@ -109,7 +110,8 @@ class RayEngine:
             self._staged.add(shard)
             arguments = (position, own, round_, evaluate)
             calls.append(self._call(shard, "run_exchange", arguments, *shared))
-        results = self._cluster.wait(calls, [shard for shard, _ in shards])
+        self._name_slow(calls, shards)
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
         self._remember_seconds(shards, [seconds for _, seconds in results])
         self.states.stage(cohort.ids)
         outcomes, rows = [outcome for outcome, _ in results], [rows for _, rows in shards]
@@ -168,9 +170,9 @@ class RayEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
-        self._cluster.close_one(self._key)
-        if self._owns_cluster:
-            self._cluster.close()
+        self.cluster.close_one(self._key)
+        if self.owns_cluster and not self.cluster.has_federations():
+            self.cluster.close()
 
     def on_shards(self, ids, method, arguments, *shared):
         """Calls a method of each shard that has some of the clients.
@@ -189,22 +191,22 @@ class RayEngine:
             self._call(shard, method, (ids[rows] // self.num_shards, *arguments(rows)), *shared)
             for shard, rows in shards
         ]
-        results = self._cluster.wait(calls, [shard for shard, _ in shards])
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
         return [(rows, result) for (_, rows), result in zip(shards, results, strict=True)]
 
     def start_anew(self) -> None:
         """Lets all shards forget all states, after those that were lost have been replaced."""
-        self._cluster.mark_lost()
-        self._cluster.replace_lost()
+        self.cluster.mark_lost()
+        self.cluster.replace_lost()
         self._staged.clear()
         self._keep.clear()
         calls = [self._call(shard, "forget", ()) for shard in range(self.num_shards)]
-        self._cluster.wait(calls)
+        self.cluster.wait(calls)
 
     def _call(self, shard, method, arguments, *shared):
         """Starts a call, which first settles what the shard has staged before."""
         call = Call(self._key, self._keep.pop(shard, None), method, arguments)
-        return self._cluster.call(shard, "settle_and_call", call, *shared)
+        return self.cluster.call(shard, "settle_and_call", call, *shared)
 
     def _settle(self, keep):
         self._keep |= dict.fromkeys(self._staged, keep)
@@ -230,16 +232,16 @@ class RayEngine:
         self.seconds_of_shards[:] = 0
         for (shard, _), taken in zip(shards, seconds, strict=True):
             self.seconds_of_shards[shard] = taken
-        if len(seconds) < 2:
-            return
-        slowest = int(np.argmax(self.seconds_of_shards))
-        longest = self.seconds_of_shards[slowest]
-        usual = float(np.median(seconds))
-        if longest > max(_SLOW * usual, _SLOW_SECONDS) and slowest not in self._named_slow:
-            self._named_slow.add(slowest)
+
+    def _name_slow(self, calls, shards):
+        """Says which shard lets the others wait, once for each."""
+        slow, usual = self.cluster.slow_one(calls, _SLOW, _SLOW_SECONDS)
+        if slow >= 0 and shards[slow][0] not in self._named_slow:
+            shard = shards[slow][0]
+            self._named_slow.add(shard)
             console.say(
-                f"tf_pflego: shard {slowest} is slow: {longest:.1f} s for its part of an exchange, "
-                f"where the median of the shards is {usual:.1f} s"
+                f"tf_pflego: shard {shard} is slow: it is still at its part of an exchange, which "
+                f"took the others {usual:.1f} s"
             )
 
 

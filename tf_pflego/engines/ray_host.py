@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import origins
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData, Origin
@@ -65,15 +66,21 @@ class Host:
         """Returns the number of its process, by which a test of failures ends it."""
         return os.getpid()
 
+    @origins.marked
     def open(self, key: int, opened: Opened) -> None:
         """Takes a shard of a federation.
 
         Raises:
-          ValueError: The data on this machine are not those of the run.
+          ValueError: The data on this machine cannot be loaded, or are not those of the run.
         """
         clients = opened.clients
         if isinstance(clients, Origin):
-            clients = clients.load().shard(clients.clients, opened.all_examples)
+            try:
+                clients = clients.load().shard(clients.clients, opened.all_examples)
+            except (ValueError, OSError) as error:
+                raise ValueError(
+                    f"{os.uname().nodename} must have the data of the run, as every node; {error}"
+                ) from error
         if checksum_of(clients) != opened.checksum:
             raise ValueError(
                 f"the data of {clients.dataset} on {os.uname().nodename} must be those of the run; "
@@ -91,6 +98,7 @@ class Host:
         if engine is not None:
             engine.close()
 
+    @origins.marked
     def settle_and_call(self, call: Call, *shared: Any) -> Any:
         """Calls a method, after what is staged has been kept or discarded.
 

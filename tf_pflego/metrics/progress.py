@@ -7,10 +7,12 @@ import tqdm
 
 from tf_pflego import console
 from tf_pflego.metrics.clients import Columns, worst_rows
+from tf_pflego.records import STANDARD_ERROR
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
 _LEAST_COLUMNS_WITH_BAR = 72
+_ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 
 
 class Progress:
@@ -22,12 +24,10 @@ class Progress:
 
     Args:
       num_rounds: T.
-      done: How many rounds are done already.
     """
 
-    def __init__(self, num_rounds: int, done: int = 0):
+    def __init__(self, num_rounds: int):
         self._num_rounds = num_rounds
-        self._done = done
         self._started = time.time()
         self._bar = None
 
@@ -36,16 +36,18 @@ class Progress:
         text = None
         if "test_accuracy/client_mean" in record:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
+            if _ERROR in record:
+                text += f" ± {record[_ERROR]:.4f}"
         if "train_loss" in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
         columns = console.STDERR.columns()
         if columns is not None:
-            self._show_bar(columns, text)
+            self._show_bar(columns, text, record["round"])
         elif text:
             seconds = time.time() - self._started
             console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
 
-    def _show_bar(self, columns, text):
+    def _show_bar(self, columns, text, number):
         is_new = self._bar is None
         if is_new:
             console.done()
@@ -53,7 +55,7 @@ class Progress:
             # round, which is traced, does not count for the time that is left.
             self._bar = tqdm.tqdm(
                 total=self._num_rounds,
-                initial=self._done + 1,
+                initial=number,
                 file=console.STDERR,
                 dynamic_ncols=True,
                 delay=1e-9,
@@ -66,7 +68,8 @@ class Progress:
         if is_new:
             self._bar.refresh()
         else:
-            self._bar.update()
+            # A run that has lost a shard goes back to the round of a checkpoint.
+            self._bar.update(number - self._bar.n)
 
     def close(self) -> None:
         """Closes the bar, if there is one, so that the terminal is left in order."""
@@ -83,8 +86,11 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
       clients: The columns of clients.csv.
     """
     rows = [("test accuracy", "last round", "mean of last 10")]
+    worst, number, rows_of_worst = worst_rows(clients)
+    tested = len(clients["client"])
+    whom = "sampled clients" if _ERROR in summary else "all clients"
     for who, label in (
-        ("test_accuracy", "all clients as served now"),
+        ("test_accuracy", f"{whom} as served now"),
         ("participant_test_accuracy", "participants after training"),
     ):
         if f"{who}/client_mean" not in summary:
@@ -94,14 +100,17 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
             name = f"{who}/{mean}_mean"
             values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
             rows.append((f"    mean per {mean}", *values))
-    worst, number, rows_of_worst = worst_rows(clients)
-    rows.insert(4, (f"    worst tenth, {number} of {len(clients['client'])}", f"{worst:.4f}", ""))
+            if f"{name}/{STANDARD_ERROR}" in summary:
+                errors = (summary[f"{name}/{STANDARD_ERROR}{end}"] for end in ("", "/last10"))
+                rows.append(("      standard error", *(f"{error:.4f}" for error in errors)))
+        if who == "test_accuracy":
+            rows.append((f"    worst tenth, {number} of {tested}", f"{worst:.4f}", ""))
     name = "new_clients/test_accuracy/client_mean"
     if f"{name}/after" in summary:
         rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
         rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
     loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
-    rows.append(("training loss, all clients", "-" if loss is None else f"{loss:.4f}", ""))
+    rows.append((f"training loss, {whom}", "-" if loss is None else f"{loss:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))

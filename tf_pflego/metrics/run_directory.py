@@ -40,7 +40,7 @@ _TENSORBOARD = "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
 # Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2}
+_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2, "eval_clients": 0}
 
 
 class RunDirectoryError(ValueError):
@@ -124,9 +124,14 @@ class RunDirectory:
           The metrics of the rounds that are done.
         """
         records = self._start(simulation, clients, versions)
-        if self._tensorboard:
-            self._events = EventFiles(self._work / _TENSORBOARD, records)
+        self._begin_events(records)
         return records
+
+    def _begin_events(self, records):
+        if self._tensorboard:
+            if self._events is not None:
+                self._events.close()
+            self._events = EventFiles(self._work / _TENSORBOARD, records)
 
     def _start(self, simulation, clients, versions):
         if self._checkpoint is not None:
@@ -185,11 +190,14 @@ class RunDirectory:
         Raises:
           CheckpointError: There is none that is whole.
         """
-        self._metrics.close()
+        if self._metrics is not None:
+            self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
             raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")
-        return self._restore(simulation, content)
+        records = self._restore(simulation, content)
+        self._begin_events(records)
+        return records
 
     def finish(
         self,
@@ -223,7 +231,7 @@ class RunDirectory:
             rows = [
                 (epoch, data.num_clients + k, train, test, f"{hits / test:.6g}")
                 for epoch, found in enumerate(new_clients)
-                for k, (train, hits, test) in enumerate(zip(*found[1:], strict=True))
+                for k, (train, hits, test) in enumerate(zip(*found[1:4], strict=True))
             ]
             self._write_csv("new_clients.csv", columns, rows)
         self._write_json(_SUMMARY, _finite_or_none(summary))

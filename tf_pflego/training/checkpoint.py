@@ -25,6 +25,7 @@ import json
 import os
 import pathlib
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -33,7 +34,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import console
-from tf_pflego.core import durable, nests
+from tf_pflego.core import durable, nests, rows
+from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientStates
 
@@ -168,11 +170,14 @@ class Checkpoints:
         states.forget()
         segments = []
         for entry in content["clients"]:
-            arrays = self._read(entry["file"])
-            ids = arrays["ids"]
-            new = np.isin(ids, states.written_since(0), invert=True)
-            leaves = {name: arrays[_of_leaf(name)][new] for name in states.leaf_names}
-            states.set_named(ids[new], leaves)
+            with zipfile.ZipFile(self.directory / entry["file"]) as archive:
+                ids = _Rows(archive, "ids").read_all()
+                new = np.isin(ids, states.written_since(0), invert=True)
+                leaves = {name: _Rows(archive, _of_leaf(name)) for name in states.leaf_names}
+                for block in rows.blocks(len(ids), num_bytes(states.spec)):
+                    count, wanted = block.stop - block.start, new[block]
+                    arrays = {name: leaf.read(count)[wanted] for name, leaf in leaves.items()}
+                    states.set_named(ids[block][wanted], arrays)
             level = entry["level"]
             file = {key: value for key, value in entry.items() if key != "level"}
             segments.append(_Segment(file, level, ids))
@@ -189,10 +194,17 @@ class Checkpoints:
         older, rest = self._segments[:taken_in], self._segments[taken_in:]
         ids = np.unique(np.concatenate([changed, *(segment.ids for segment in older)]))
 
+        def blocks_of(name, spec):
+            for block in rows.blocks(len(ids), num_bytes(spec)):
+                yield states.named_leaf(name, ids[block])
+
         def arrays():
             yield "ids", ids
+            specs = nests.named(states.spec)
             for name in states.leaf_names:
-                yield _of_leaf(name), states.named_leaf(name, ids)
+                spec = specs[name]
+                shape, dtype = (len(ids), *spec.shape), np.dtype(spec.dtype.as_numpy_dtype)
+                yield _of_leaf(name), durable.Blocks(shape, dtype, blocks_of(name, spec))
 
         file = self._write(files, "clients", round_number, arrays())
         return [_Segment(file, level, ids), *rest]
@@ -266,6 +278,24 @@ class Checkpoints:
         for path in self.directory.iterdir():
             if path.name not in needed and _OWN.fullmatch(path.name):
                 path.unlink()
+
+
+class _Rows:
+    """The rows of an array in an .npz file, read one after the other."""
+
+    def __init__(self, archive, name):
+        self._member = archive.open(f"{name}.npy")
+        np.lib.format.read_magic(self._member)
+        self._shape, _, self._dtype = np.lib.format.read_array_header_1_0(self._member)
+
+    def read(self, count):
+        """Returns the next rows, [count, ...]."""
+        size = count * int(np.prod(self._shape[1:], dtype=np.int64)) * self._dtype.itemsize
+        content = self._member.read(size)
+        return np.frombuffer(content, self._dtype).reshape(count, *self._shape[1:])
+
+    def read_all(self):
+        return self.read(self._shape[0])
 
 
 def _of_leaf(name):

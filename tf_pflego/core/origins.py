@@ -1,0 +1,35 @@
+"""Whose an exception is: raised by this package, with a message for the user, or by others."""
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+_MARK = "raised_by_package"
+
+
+def is_ours(error: BaseException) -> bool:
+    """Returns whether this package itself raised an exception, here or where `marked` runs."""
+    found = getattr(error, _MARK, None)
+    if found is None:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        found = frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE
+    return found
+
+
+def marked(function: Callable) -> Callable:
+    """Lets exceptions of a function keep whose they are on their way to another process.
+
+    What arrives there has no traceback.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except Exception as error:
+            setattr(error, _MARK, is_ours(error))
+            raise
+
+    return call
