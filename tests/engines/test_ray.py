@@ -316,7 +316,7 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capsys):
 
 
 def processes_of(mark):
-    """The processes that were started in an environment with a mark: their commands by their ids."""
+    """The commands of the processes whose environment has a mark, by their ids."""
     found = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
