@@ -42,6 +42,7 @@ def ended(process, code=0):
     # Nothing of Ray's own is among what the run says or shows.
     assert "raylet" not in shown + said
     assert "gcs" not in (shown + said).lower()
+    assert "logging.cc" not in said
     return said
 
 
