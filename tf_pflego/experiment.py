@@ -339,7 +339,7 @@ def _run_in_steps(
             despite_losses(train)
         except (KeyboardInterrupt, SystemExit, engines.WorkerError, NotFiniteError):
             if every:
-                with contextlib.suppress(engines.ShardLostError):
+                with contextlib.suppress(engines.WorkerError):  # States may be lost.
                     directory.save_checkpoint(simulation)
             raise
         finally:

@@ -38,6 +38,7 @@ from local_cluster import LocalCluster, ended_by_signals, processes_of
 
 from tf_pflego import console
 from tf_pflego.algorithms import REGISTRY
+from tf_pflego.metrics import source_commit
 
 _ROUNDS, _SHARDS = 24, 2
 _FLAGS = (
@@ -115,6 +116,7 @@ class _Case:
             shutil.rmtree(directory)
         return {
             "method": self._method,
+            "commit": source_commit(),
             "kills": kills,
             "losses": losses,
             "the_same": same and losses >= sum(kill["what"] != "program" for kill in kills),

@@ -310,15 +310,15 @@ def run_that_is_killed(directory, digits_dir, rounds_with_kills):
         return dict(arrays), lines, csvs
 
 
-def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capsys):
+def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
     expected, *others = run_that_is_killed(tmp_path / "whole", digits_dir, set())
-    capsys.readouterr()
+    capfd.readouterr()
     found, *found_others = run_that_is_killed(tmp_path / "killed", digits_dir, {3, 8})
     assert found_others == others
     assert found.keys() == expected.keys()
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name])
-    said = capsys.readouterr().err
+    said = capfd.readouterr().err
     losses = [line for line in said.splitlines() if "goes on from its last checkpoint" in line]
     assert len(losses) == 2
     # Ray adds nothing of its own.
@@ -327,7 +327,7 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capsys):
 
 
 def processes_of(mark):
-    """Those that were started in an environment with a mark: their commands by their ids."""
+    """The commands of the processes whose environment has a mark, by their ids."""
     found = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:

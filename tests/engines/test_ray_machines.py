@@ -1,4 +1,5 @@
-"""A run on several nodes ends with the bits of a run on one machine, also when a node is lost."""
+"""A run on several nodes ends with the bits of a run on one machine, also when the program or a
+node is lost; a node that does not come back ends it."""
 
 import json
 import os
@@ -16,28 +17,32 @@ pytest.importorskip("ray", reason="Ray is optional")
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-SHARDS, ROUNDS = 3, 40
+SHARDS, ROUNDS = 3, 20
 
 
 def start(output_dir, digits_dir, environment, *flags):
     command = [
         *(sys.executable, "-m", "tf_pflego.main", "--engine=ray", f"--num_shards={SHARDS}"),
         *("--num_clients=12", "--clients_per_round=6", f"--num_rounds={ROUNDS}"),
-        *("--local_steps=5", "--eval_every=10", "--checkpoint_every=3"),
+        *("--local_steps=5", "--eval_every=10", "--checkpoint_every=3", "--resume"),
         *(f"--data_dir={digits_dir}", f"--output_dir={output_dir}", *flags),
     ]
     return subprocess.Popen(
         command,
         env=environment | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def ended(process):
-    said = process.communicate()[1]
-    assert process.returncode == 0, said
+def ended(process, code=0):
+    shown, said = process.communicate(timeout=200)
+    assert process.returncode == code, said
+    # Nothing of Ray's own is among what the run says or shows.
+    assert "raylet" not in shown + said
+    assert "gcs" not in (shown + said).lower()
+    assert "logging.cc" not in said
     return said
 
 
@@ -55,19 +60,59 @@ def wait_for_round(directory, number):
         time.sleep(0.05)
 
 
-def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(digits_dir, tmp_path):
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes, of which the second one is lost by the first test, and by the second one again."""
+    with local_cluster.LocalCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+    assert all(not node.is_running() for node in cluster.nodes)
+
+
+def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(cluster, digits_dir, tmp_path):
     alone, spread = tmp_path / "alone", tmp_path / "spread"
     ended(start(alone, digits_dir, dict(os.environ)))
-    with local_cluster.LocalCluster(nodes=2, cpus=2) as cluster:
-        process = start(spread, digits_dir, cluster.environment, "--ray_address=auto")
-        wait_for_round(spread, 5)
-        cluster.nodes[1].kill()
-        cluster.add_node()
-        said = ended(process)
+    on_cluster = spread, digits_dir, cluster.environment, "--ray_address=auto"
+    process = start(*on_cluster)
+    wait_for_round(spread, 4)
+    process.kill()
+    process.communicate()
+    process = start(*on_cluster)
+    wait_for_round(spread, 9)
+    cluster.nodes[-1].kill()
+    cluster.add_node()
+    said = ended(process)
     assert "the run goes on from its last checkpoint" in said
     assert "without a token" not in said
-    assert all(not node.is_running() for node in cluster.nodes)
     (expected, lines), (found, found_lines) = result_of(alone), result_of(spread)
     assert found_lines == lines
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_a_node_that_does_not_come_back_ends_the_run(cluster, digits_dir, tmp_path):
+    flags = "--ray_address=auto", "--node_deadline=6", "--num_rounds=100000"
+    process = start(tmp_path, digits_dir, cluster.environment, *flags)
+    wait_for_round(tmp_path, 4)
+    cluster.nodes[-1].kill()
+    said = ended(process, code=2).splitlines()
+    # Which shards they are is up to the cluster.
+    waiting, ended_by = said[-2:]
+    assert waiting.startswith("tf_pflego: waiting for nodes that can take shards ")
+    assert waiting.endswith(", up to 6 s")
+    assert ended_by.startswith("tf_pflego: the cluster has had no place for shards ")
+    assert "Add nodes to it, or lower --num_shards or what a shard takes (--cpus_per" in ended_by
+    hosts = [
+        process
+        for node in cluster.nodes
+        for process in local_cluster.processes_of(node.leader)
+        if pathlib.Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::Host")
+    ]
+    assert hosts == []
+    # The checkpoint is there, and what is wrong about a resumption is said before anything is done.
+    for other, expected in (
+        ("--num_shards=2", "3, got 2"),
+        ("--engine=in_process", "ray, got in_"),
+    ):
+        refused = start(tmp_path, digits_dir, cluster.environment, *flags, other)
+        said = ended(refused, code=2)
+        assert f"{other.split('=')[0]}: expected {expected}" in said

@@ -3,12 +3,12 @@
 Ray is imported here alone. A program that does not use the engine `ray` does not need it.
 """
 
+import atexit
 import contextlib
 import math
 import os
 
 # Of what is lost a run says a line, to which Ray would add its own. It reads this at its import.
-os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import functools
@@ -32,6 +32,7 @@ from tf_pflego.engines.ray_options import RayOptions
 from tf_pflego.interruption import Interrupted
 
 _POLL_SECONDS = 1.0
+_SILENT_SECONDS = 10.0  # after which the first node counts as gone
 _ATTEMPTS = 3  # to open a federation while hosts end
 # A process on a machine that is busy takes as long as this to start.
 _PATIENCE_SECONDS = 30.0
@@ -80,7 +81,7 @@ class RayCluster:
         if self not in _CLUSTERS:
             return
         for host in self._hosts:
-            if host is not None:
+            if host is not None and not _first_node.gone:
                 ray.kill(host)
         self._hosts = [None] * self.num_shards
         _CLUSTERS.remove(self)
@@ -125,7 +126,7 @@ class RayCluster:
         """Lets the hosts forget a federation."""
         self._opened.pop(key, None)
         for shard, host in enumerate(self._hosts):
-            if host is not None and shard not in self._lost:
+            if host is not None and not _first_node.gone and shard not in self._lost:
                 host.close.remote(key)
 
     def call(self, shard: int, method: str, *arguments: Any) -> Any:
@@ -147,6 +148,7 @@ class RayCluster:
         """
         shards = range(len(calls)) if shards is None else shards
         lost, results = {}, []
+        _first_node.refuse_gone()
         for shard, call in zip(shards, calls, strict=True):
             if shard in self._lost:  # Its call may wait for a place that there never is.
                 lost[shard] = "it has not been replaced"
@@ -180,6 +182,7 @@ class RayCluster:
             return -1, 0.0
         left = list(calls)
         while len(left) > 1:  # With a time limit, Ctrl-C is heard.
+            _first_node.refuse_gone()
             _, left = ray.wait(left, num_returns=len(left) - 1, timeout=_POLL_SECONDS)
         usual = time.monotonic() - started
         allowed = max(times * usual, seconds) - usual
@@ -189,6 +192,7 @@ class RayCluster:
 
     def mark_lost(self) -> None:
         """Finds out which hosts have ended, so that `replace_lost` replaces them all."""
+        _first_node.wait()
         for shard, host in enumerate(self._hosts):
             try:
                 if shard not in self._lost:
@@ -203,6 +207,7 @@ class RayCluster:
           WorkerError: The cluster had no place for them until the deadline.
         """
         lost = sorted(self._lost)
+        _first_node.wait()
         for shard in lost:
             if self._hosts[shard] is not None:
                 ray.kill(self._hosts[shard])
@@ -244,6 +249,7 @@ class RayCluster:
         patience = min(_PATIENCE_SECONDS, self._options.deadline_seconds / 2)
         waiting = dict(calls)
         while waiting:
+            _first_node.refuse_gone()
             done, _ = ray.wait(list(waiting.values()), timeout=_POLL_SECONDS)
             for shard in [shard for shard, call in waiting.items() if call in done]:
                 _refuse_unfit_node(waiting.pop(shard))
@@ -285,13 +291,15 @@ def _connect(address):
         with _own_signals():
             if address:
                 # Ray would try for two minutes to reach an address where nothing answers.
-                found = services.canonicalize_bootstrap_address(address)
-                ray_options.refuse_unreachable(found or "")
+                found = services.canonicalize_bootstrap_address(address) or ""
+                ray_options.refuse_unreachable(found)
                 ray.init(address=address, **quiet)
+                _first_node.address = found
             else:
                 # Without `local` it would join a cluster that somebody has started here.
                 own = {"_temp_dir": _own_directory(), "include_dashboard": False}
                 ray.init(address="local", **own, **quiet)
+                _first_node.address = ""
     except WorkerError:
         raise
     except SystemExit:  # That is Ray's answer to a signal which came while it started.
@@ -308,7 +316,10 @@ def _connect(address):
 
 def _disconnect():
     """Leaves the cluster, and ends it and removes its files if it is one of its own."""
-    ray.shutdown()
+    if _first_node.gone:  # It would wait for an answer, and so would Ray's own call at the end.
+        atexit.unregister(ray.shutdown)
+    else:
+        ray.shutdown()
     while _DIRECTORIES:
         remove = _DIRECTORIES.pop()
         remove()
@@ -366,4 +377,51 @@ def _result_of(call):
         try:
             return ray.get(call, timeout=_POLL_SECONDS)
         except exceptions.GetTimeoutError:
-            continue
+            _first_node.refuse_gone()
+
+
+class _FirstNode:
+    """The node with which a cluster ends.
+
+    Ray ends this process without a word a minute after that node is gone.
+    """
+
+    def __init__(self):
+        self.address = ""
+        self.gone = False
+        self._heard = self._asked = 0.0
+
+    def refuse_gone(self) -> None:
+        """Raises WorkerError if the node has not answered for some seconds."""
+        now = time.monotonic()
+        if now - self._asked < _POLL_SECONDS and not self.gone:
+            return
+        if now - self._asked > _SILENT_SECONDS:  # Nobody has asked for so long.
+            self._heard = now
+        self._asked = now
+        try:
+            if not self.gone:
+                ray_options.refuse_unreachable(self.address)
+                self._heard = now
+        except WorkerError:
+            self.gone = now - self._heard > _SILENT_SECONDS
+        if self.gone:
+            raise WorkerError(
+                f"the first node of the cluster, {self.address}, does not answer any more, and the "
+                "cluster has ended with it. Start the cluster again, and go on with `resume=True`."
+            )
+
+    def wait(self) -> None:
+        """Waits until the node answers, before a call of Ray that would wait for it in silence."""
+        started = time.monotonic()
+        while not self.gone:
+            try:
+                ray_options.refuse_unreachable(self.address)
+                return
+            except WorkerError:
+                self.gone = time.monotonic() - started > _SILENT_SECONDS
+                time.sleep(_POLL_SECONDS)
+        self.refuse_gone()
+
+
+_first_node = _FirstNode()
