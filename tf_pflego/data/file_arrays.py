@@ -31,7 +31,7 @@ class FileArray(np.memmap):
 
 def file_of(array: np.ndarray) -> BinaryIO | None:
     """Returns the file that holds this array and nothing else, or None if there is none."""
-    base = array
+    base: np.ndarray | None = array
     while isinstance(base, np.ndarray):
         if isinstance(base, FileArray) and hasattr(base, "file"):
             whole = base.ctypes.data == array.ctypes.data and base.nbytes == array.nbytes
