@@ -89,7 +89,7 @@ class Simulation:
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
-        self._engine: engines.Engine | None = None
+        self._engine: engines.Engine = None  # type: ignore[assignment]  # Made by `_take`.
         self._turns = Turns()
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
