@@ -163,8 +163,10 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, capsys):
             [float(share) for share in columns["test_accuracy"]], shares[sample], rtol=1e-5
         )
         table = result_table(run.summary, "title", columns)
-    worst = min(sample.tolist(), key=shares.__getitem__)
-    assert f"client {worst} " in table
+    shown = re.findall(r"^  client (\d+) .* ([\d.]+)$", table, re.MULTILINE)
+    assert {int(client): float(share) for client, share in shown} == {
+        client: round(shares[client], 4) for client in sample.tolist()
+    }
     assert re.search(rf"standard error +{run.summary[ERROR]:.4f}  ", table)
     assert "sampled clients as served now" in table and "worst tenth, 1 of 5" in table
     assert max(map(len, table.splitlines())) <= 60

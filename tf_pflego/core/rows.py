@@ -118,7 +118,9 @@ class RowFile:
         )
 
 
-def zeros(count: int, shape: Sequence[int], dtype: npt.DTypeLike, in_memory: bool):
+def zeros(
+    count: int, shape: Sequence[int], dtype: npt.DTypeLike, in_memory: bool
+) -> np.ndarray | RowFile:
     """Returns an array [n, ...] of zeros; of it, only rows that are written take space.
 
     Args:
