@@ -91,25 +91,23 @@ def test_the_part_of_a_round_that_the_page_names_is_the_largest():
 
 
 def test_the_committed_model_is_that_of_the_committed_rounds(scale_model):
-    measured = {
-        "network",
-        "clients",
-        "participants",
-        "shards",
-        "bytes",
-        "seconds",
-        "outside_seconds",
-        "slowest_shard_seconds",
-        "all_shards_seconds",
-    }
-    rounds = [{key: row[key] for key in measured} for row in MODELLED["rounds"]]
-    again = scale_model.report_of(rounds, MODELLED["cores"])
-    for key, value in scale_model.fit(rounds).items():
-        assert MODELLED[key] == pytest.approx(value, rel=1e-6), key
-    for part in ("rounds", "plan"):
-        for row, other in zip(again[part], MODELLED[part], strict=True):
-            for key in row.keys() - {"predicted"}:
-                assert row[key] == pytest.approx(other[key], rel=1e-6), key
+    again = scale_model.report_of(MODELLED["rounds"], MODELLED["cores"])
+    versions = {key: MODELLED[key] for key in ("tensorflow", "ray")}
+    assert_alike(again | versions, MODELLED)
+
+
+def assert_alike(found, kept):
+    """Compares two reports, where another version of a package may round otherwise."""
+    if isinstance(found, dict):
+        assert found.keys() == kept.keys()
+        found, kept = list(found.values()), [kept[key] for key in found]
+    if isinstance(found, list):
+        for one, other in zip(found, kept, strict=True):
+            assert_alike(one, other)
+    elif isinstance(found, float):
+        assert found == pytest.approx(kept, rel=1e-6)
+    else:
+        assert found == kept
 
 
 def test_the_largest_share(scale_model):
