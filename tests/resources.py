@@ -1,10 +1,11 @@
-"""How much memory this process has taken (Linux), and a disk that is full."""
+"""Memory that this process has taken, as the kernel counts it (Linux), and a disk that is full."""
 
 import contextlib
 import pathlib
 import resource
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 _RESET_PEAK = "5"
 
@@ -17,9 +18,35 @@ def reset_peak_memory() -> int:
 
 def peak_memory() -> int:
     """Returns the most bytes that were in memory at once since the last reset."""
+    return _kilobytes("VmHWM") * 1024
+
+
+def _kilobytes(name):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024
+    (line,) = [line for line in lines if line.startswith(f"{name}:")]
+    return int(line.split()[1])
+
+
+@contextlib.contextmanager
+def peak_of_anonymous_memory() -> Iterator[Callable[[], int]]:
+    """Watches this process in a block, whose memory for mapped files does not count.
+
+    Yields:
+      A function of the most bytes that there were more than at the beginning.
+    """
+    start, seen, over = _kilobytes("RssAnon"), [0], threading.Event()
+
+    def watch():
+        while not over.wait(0.002):
+            seen.append(_kilobytes("RssAnon") - start)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield lambda: max(seen) * 1024
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextlib.contextmanager

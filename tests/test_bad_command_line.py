@@ -26,6 +26,7 @@ WHOLE = {
     "new_client_epochs": (0, "pflego"),
     "eval_every": (1, "pflego"),
     "train_loss_every": (1, "pflego"),
+    "eval_clients": (0, "pflego"),
     "checkpoint_every": (0, "pflego"),
     "checkpoints_kept": (1, "pflego"),
     "local_steps": (1, "pflego"),

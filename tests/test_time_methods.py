@@ -6,6 +6,8 @@ import pytest
 import time_methods
 
 from tf_pflego import models
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation
 
 
 def test_clients_of_median_size():
@@ -17,6 +19,25 @@ def test_clients_of_median_size():
         for new, old in ((0, 2), (1, 4)):
             for mine, theirs in zip(own.of(new), whole.of(old), strict=True):
                 np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_parts_of_a_round_add_up():
+    seconds = {"idle": [1, 2, 9], "reading": [3], "passes": [7], "pflego": [10], "floor": [4]}
+    assert benchmark.floors_of("here", seconds) == {
+        "here/floors_of_engine": 0.5,
+        "here/floors_of_reading": 0.25,
+        "here/floors_of_passes": 1.0,
+        "here/floors_of_head": 0.75,
+    }
+
+
+@pytest.mark.parametrize("work", benchmark.WORK)
+def test_rounds_of_less_work_run(work):
+    clients = benchmark.federation([6, 6], [2, 2], 2, (4, 4, 1))
+    model = models.SplitModel(models.mlp((4, 4, 1), 0), 2)
+    algorithm = benchmark.part_of_round(model, work)
+    with Simulation(algorithm, clients, Participation(2, 2), "in_process") as simulation:
+        assert simulation.run_round()["participants"] == 2
 
 
 def test_rounds_are_timed_beside_those_of_pflego():

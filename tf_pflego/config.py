@@ -131,6 +131,7 @@ class RunConfig:
     )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
+    eval_clients: int = settings.eval_clients()
     seed: int = setting(
         0,
         "seed of the run, from which all random draws follow",
@@ -283,7 +284,11 @@ GROUPS = (
             "seed",
         ),
     ),
-    ("evaluation", "--eval_every=5", ("eval_every", "train_loss_every")),
+    (
+        "evaluation",
+        "--eval_every=5 --eval_clients=1000",
+        ("eval_every", "train_loss_every", "eval_clients"),
+    ),
     (
         "clients that take no part",
         "--new_clients=10",

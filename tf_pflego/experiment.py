@@ -21,6 +21,7 @@ from tf_pflego.metrics import (
 )
 from tf_pflego.models import networks
 from tf_pflego.training import NotFiniteError, Simulation, summarize
+from tf_pflego.training.evaluation import sample_of_clients
 
 # What a run's directory has for its network, where the user gave a model.
 OWN_NETWORK = "own"
@@ -134,6 +135,7 @@ def build_simulation(
         run_config.place(),
         run_config.seed,
         run_config.max_restarts,
+        run_config.eval_clients,
     )
 
 
@@ -239,8 +241,8 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
       **hyper_parameters: Those of the algorithm.
 
     Raises:
-      ValueError: More clients take part in a round than there are, or a Ray cluster would have more
-        shards than clients, or the output directory cannot be used.
+      ValueError: More clients take part in a round, or are evaluated, than there are, or a Ray
+        cluster would have more shards than clients, or the output directory cannot be used.
       ImportError: The engine is not installed.
       WorkerError: There is no Ray cluster at the address.
     """
@@ -249,6 +251,7 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
     count = run_config.chosen("num_clients") - run_config.new_clients
     if count > 0 and run_config.chosen("partition") != "groups":
         run_config.participation_of(count)
+        sample_of_clients(run_config.seed, count, run_config.eval_clients)
         if run_config.engine == "ray":
             ray_options.refuse_empty_shards(run_config.num_shards, count)
     if run_config.engine == "ray":
@@ -342,7 +345,7 @@ def _run_in_steps(
         finally:
             progress.close()
         summary = summarize(records)
-        console.doing("evaluating all clients")
+        console.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
         between_steps()
         of_new, summary_of_new = despite_losses(
             lambda: _train_new_clients(run_config, simulation, clients)
@@ -352,7 +355,7 @@ def _run_in_steps(
         if directory is not None or on_clients is not None:
             # Only files have the loss, which takes a pass over all training examples.
             evaluations = despite_losses(
-                lambda: simulation.evaluate_all(train_loss=directory is not None)
+                lambda: simulation.evaluate_all(directory is not None, sampled=True)
             )
             between_steps()
         if directory is not None:

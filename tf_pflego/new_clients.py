@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tf_pflego import algorithms, engines
 from tf_pflego.algorithms.local import ClientState
-from tf_pflego.core import seeds, values
-from tf_pflego.core.algorithm import Weights
+from tf_pflego.core import rows, seeds, values
+from tf_pflego.core.algorithm import Weights, num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models.split import SplitModel
@@ -57,17 +57,20 @@ def fine_tune(
     algorithm = simulation.algorithm
     served = next(iter(algorithm.served.values()))
     ids = range(clients.num_clients)
-    start = []
     client_seeds = seeds.client_seeds(simulation.seed, "new_client", ids)
-    for seed, num_classes in zip(client_seeds, clients.num_classes, strict=True):
+
+    def start_of(client):
+        seed, num_classes = client_seeds[client], clients.num_classes[client]
         state = algorithm.init_client(
             simulation.server_state, tf.constant(seed), tf.constant(num_classes)
         )
-        start.append(served.weights(simulation.server_state, state))
-    if not isinstance(start[0], Weights):
+        return served.weights(simulation.server_state, state)
+
+    first = start_of(0)
+    if not isinstance(first, Weights):
         raise ValueError(
             f"`algorithm` must serve a network of body and head, for new clients to train it; "
-            f"{algorithm.name} serves {type(start[0]).__name__}. Choose another method."
+            f"{algorithm.name} serves {type(first).__name__}. Choose another method."
         )
     local = algorithms.build(
         "local",
@@ -80,8 +83,10 @@ def fine_tune(
     everybody = Participation(clients.num_clients, clients.num_clients)
     restarts = simulation.max_restarts
     with Simulation(local, clients, everybody, engine, simulation.seed, restarts) as training:
-        stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
-        training.set_client_states(ids, ClientState(stacked))
+        for block in rows.blocks(len(ids), num_bytes(first)):
+            start = map(start_of, ids[block])
+            stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
+            training.set_client_states(ids[block], ClientState(stacked))
         found = [training.evaluate()]
         for epoch in range(1, epochs + 1):
             try:

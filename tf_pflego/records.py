@@ -15,5 +15,8 @@ BOOKKEEPING = (
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 
+# The end of the name of the standard error of a metric, which is estimated from a sample.
+STANDARD_ERROR = "standard_error"
+
 # Papers report the mean over this many last rounds, which are therefore always evaluated.
 LAST_ROUNDS = 10

@@ -14,6 +14,9 @@ keys of other parts stay.
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Ray's processes would have a lower priority than this one, so that whatever else runs on the
+# machine would slow down one side of a ratio.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import argparse
 import dataclasses
@@ -35,15 +38,19 @@ from tf_pflego.core.algorithm import (
     Uploads,
     Weights,
     no_client_state,
+    num_bytes,
 )
 from tf_pflego.core.participation import Participation
+from tf_pflego.data import file_arrays
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray")
+PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray", "million")
 # Rounds on this machine alone. The part `ray` compares the engine on Ray with them.
 ENGINES = ("tff", "in_process")
 RAY_SHARDS = 2
+# Takes gigabytes of the directory for temporary files, and is measured only if it is asked for.
+MILLION = PARTS[-1]
 LOCAL_STEPS = 50
 LOCAL_EPOCHS = 5
 BATCH_SIZE = 128
@@ -51,6 +58,8 @@ BATCH_SIZE = 128
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
 # Rounds of mini-batches take long; each client holds one in so many of its examples.
 CIFAR_SHARE = 4
+# What clients do in rounds that are less than one of PFLEGO; each does what the one before does.
+WORK = ("idle", "reading", "passes")
 WARM_UP = 3
 _FLOOR_BYTES = 2**31
 _CONVOLUTION = {"strides": 1, "padding": "SAME"}
@@ -219,11 +228,11 @@ def installed(names):
     return found
 
 
-def simulation_of(clients, body, algorithm, engine, per_round, share=1, **settings):
+def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=0, **settings):
     """Returns a simulation whose cohorts all have the same size, so that they have one floor.
 
     `share` is the number of examples for which one of a client's stands: the model is in blocks if
-    it would be for a client that has them all.
+    it would be for a client that has them all. `sampled` is how many clients are evaluated.
     """
     model = models.SplitModel(body, clients.num_classes.max())
     model = model.within(
@@ -233,17 +242,20 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, **settin
     if "local_steps" in known:
         settings = {"local_steps": LOCAL_STEPS, **settings}
     built = algorithms.build(algorithm, model, **settings)
-    return Simulation(built, clients, Participation(clients.num_clients, per_round), engine)
+    participation = Participation(clients.num_clients, per_round)
+    return Simulation(built, clients, participation, engine, eval_clients=sampled)
 
 
 def resident_megabytes(pid):
     """Returns the memory of a process, without the files it maps."""
+    return megabytes_of(pid, "RssAnon")
+
+
+def megabytes_of(pid, name):
+    """Returns a number that the kernel has of a process's memory."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return round(
-        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
-        / 1024,
-        1,
-    )
+    kilobytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
+    return round(kilobytes / 1024, 1)
 
 
 def measure_network(name, clients, body, per_round, fedper_repeats, repeats, report):
@@ -268,22 +280,27 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
                 report[f"{name}/pflego/tff/worker_megabytes"] = resident_megabytes(
                     pflego._engine.worker.pid
                 )
-            nothing = Simulation(
-                idle(pflego.algorithm.model), clients, pflego.participation, engine
-            )
-            things = {
-                "floor": floor(body, at_once),
-                "pflego": pflego.run_round,
-                "idle": nothing.run_round,
+            less = {
+                work: Simulation(
+                    part_of_round(pflego.algorithm.model, work),
+                    clients,
+                    pflego.participation,
+                    engine,
+                )
+                for work in WORK
             }
+            things = {"floor": floor(body, at_once), "pflego": pflego.run_round}
+            things |= {work: run.run_round for work, run in less.items()}
             if engine == "in_process":
                 things["evaluation_floor"] = floor(body, test_at_once, backward=False)
                 things["evaluation"] = lambda run=pflego: run.evaluate(train_loss=False)
                 things["train_loss"] = lambda run=pflego: run.evaluate(train_loss=True)
             seconds = in_turn(things, repeats)
-            nothing.close()
+            for run in less.values():
+                run.close()
             compare(report, f"{name}/pflego/{engine}", seconds["pflego"], seconds["floor"])
             report[f"{name}/idle/{engine}/seconds"] = spread(seconds["idle"])
+            report |= floors_of(f"{name}/pflego/{engine}", seconds)
             report[f"{name}/idle/{engine}/over_floor"] = ratio(seconds["idle"], seconds["floor"])
             if engine == "in_process":
                 report[f"{name}/pflego/in_process/evaluation_seconds"] = spread(
@@ -301,15 +318,41 @@ def measure_network(name, clients, body, per_round, fedper_repeats, repeats, rep
             measure_fedper(name, clients, body, engine, per_round, pflego, fedper_repeats, report)
 
 
-def idle(model):
-    """Returns an algorithm whose clients only send theta back, so that a round is the engine's."""
+def floors_of(name, seconds):
+    """Returns where the time of a round of PFLEGO goes, in floors, by what each part adds.
+
+    The parts are the engine itself, reading the examples, the passes of the body, and the rest,
+    which is the head and the server.
+    """
+    ends = [0.0, *(np.median(seconds[part]) for part in (*WORK, "pflego"))]
+    floors = np.diff(ends) / np.median(seconds["floor"])
+    parts = ("engine", "reading", "passes", "head")
+    return {
+        f"{name}/floors_of_{part}": round(float(share), 3)
+        for part, share in zip(parts, floors, strict=True)
+    }
+
+
+def part_of_round(model, work):
+    """Returns an algorithm whose clients do a part of what those of PFLEGO do.
+
+    Args:
+      model: The model.
+      work: One of `WORK`: clients only send theta back (idle), read their examples too (reading),
+        or pass them once forward and once backward (passes).
+    """
 
     def client_update(theta, head, client, round_):
-        weights = Weights([client.client_weight * w for w in theta], head)
-        return ClientResult(weights, head, summed=weights.theta)
+        sent = [client.client_weight * w for w in theta]
+        if work == "reading":
+            sent[0] += tf.reshape(client.examples, [-1])[0]
+        if work == "passes":
+            features, pull_back = model.features_and_pull_back(theta, client.examples)
+            sent = pull_back(client.client_weight * features)
+        return ClientResult(Weights(sent, head), head, summed=sent)
 
     return Algorithm(
-        name="idle",
+        name=work,
         model=model,
         init_server=lambda federation: model.initial_weights().theta,
         init_client=lambda theta, seed, num_classes: model.uniform_head(seed, num_classes),
@@ -575,6 +618,55 @@ def time_beside_in_process(clients, per_round, cluster, repeats, report, name):
     return outside[WARM_UP:]
 
 
+def measure_million(report, repeats):
+    """Measures rounds, evaluations of a sample, and the peak of the memory, with 10^6 clients.
+
+    PFLEGO has the clients of `synthetic`. Ditto has a network of 784 x 200 weights, of which each
+    client has one of its own; its clients have two training images and a test image of 28x28
+    pixels. The peak is that of what is resident, with the mapped files: what the kernel calls
+    VmHWM. It counts from before the data are made.
+    """
+    methods = (
+        ("pflego", 20, 5, (8, 8, 1), repeats, 10_000),
+        ("ditto", 2, 1, (28, 28, 1), 10, 1_000),
+    )
+    for algorithm, train, test, shape, rounds, sample in methods:
+        name = f"{MILLION}/{algorithm}/in_process"
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+        clients = federation_in_files(10**6, train, test, shape)
+        run = simulation_of(
+            clients, models.mlp(shape, 0), algorithm, "in_process", 20, sampled=sample
+        )
+        with run:
+            started = time.perf_counter()
+            run.run_round()
+            report[f"{name}/first_round_seconds"] = round(time.perf_counter() - started, 2)
+            seconds = in_turn({"round": run.run_round}, rounds)
+            report[f"{name}/seconds"] = spread(seconds["round"])
+            things = {"sample": lambda run=run: run.evaluate(train_loss=False, sampled=True)}
+            seconds = in_turn(things, 5, warm_up=1)
+            report[f"{name}/evaluation_of_{sample}_seconds"] = spread(seconds["sample"])
+            report[f"{name}/peak_megabytes"] = megabytes_of(os.getpid(), "VmHWM")
+            report[f"{name}/anonymous_megabytes"] = resident_megabytes(os.getpid())
+            report[f"{name}/gigabytes_of_all_states"] = round(
+                num_bytes(run.client_states([0])) * 10**6 / 1e9, 1
+            )
+
+
+def federation_in_files(num_clients, train_size, test_size, shape):
+    """Returns clients of two classes with random images, in files as those of datasets are."""
+    rng, splits = np.random.default_rng(0), []
+    for size in (train_size, test_size):
+        writer = file_arrays.Writer()
+        for _ in range(100):
+            count = num_clients // 100 * size
+            writer.append(rng.integers(0, 256, (count, *shape), dtype=np.uint8))
+        labels = rng.integers(0, 2, num_clients * size, dtype=np.int32)
+        offsets = starts(np.full(num_clients, size))
+        splits.append(data.ClientSplit(writer.array(), labels, offsets))
+    return data.ClientData(*splits, np.full(num_clients, 2))
+
+
 def ratio(seconds, other_seconds):
     """Returns the ratio of two medians."""
     return round(float(np.median(seconds) / np.median(other_seconds)), 3)
@@ -631,7 +723,7 @@ def main():
     parser.add_argument(
         "--json", default=None, help="file to write, or to replace what was measured in"
     )
-    parser.add_argument("--only", default=",".join(PARTS), help="some of " + ", ".join(PARTS))
+    parser.add_argument("--only", default=",".join(PARTS[:-1]), help="some of " + ", ".join(PARTS))
     parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
@@ -668,6 +760,8 @@ def main():
         measure_cohorts(body, options.repeats, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)
+    if MILLION in chosen:
+        measure_million(report, options.repeats)
     if "large_models" in chosen:
         measure_large_models(report, 5)
     if "ray" in chosen:

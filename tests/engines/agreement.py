@@ -1,6 +1,9 @@
 """How the states and records of an engine are compared with those of the engine in process."""
 
+from importlib.util import find_spec
+
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tf_pflego.core.participation import Participation
@@ -10,6 +13,18 @@ from tf_pflego.training import Simulation
 # different orders.
 ENGINE_TOLERANCE = 2e-6
 ROUNDS = 5
+
+# The engines that can be tested here, for a test of each.
+ENGINES = [
+    pytest.param(
+        name, marks=pytest.mark.skipif(not find_spec(module), reason=f"{module} is optional")
+    )
+    for name, module in (
+        ("in_process", "tensorflow"),
+        ("tff", "tensorflow_federated"),
+        ("ray", "ray"),
+    )
+]
 
 
 def final_and_records(algorithm, clients, engine):

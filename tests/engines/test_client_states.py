@@ -10,16 +10,11 @@ import tf_pflego as pfl
 from tests import resources
 from tests.algorithms.test_contract import build, simulation_of, whole_state
 from tests.conftest import make_clients
-from tests.engines.agreement import final_and_records
-from tf_pflego import algorithms, engines
+from tests.engines.agreement import ENGINES, final_and_records
+from tf_pflego import algorithms
 from tf_pflego.core import rows
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines.client_states import ClientStates
-
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(absent, reason=f"{name} is optional"))
-    for name, absent in (("in_process", False), ("tff", engines.DEFAULT != "tff"))
-]
 
 
 @pytest.fixture

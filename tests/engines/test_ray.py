@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import benchmark
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,6 +117,16 @@ def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, 
             )
     for a, b in zip(*ends, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_rounds_are_timed_beside_those_in_process(cluster):
+    clients, report = benchmark.federation([6] * 4, [2] * 4, 2, (4, 4, 1)), {}
+    outside = benchmark.time_beside_in_process(clients, 2, cluster, 2, report, "name/")
+    seconds = report["name/seconds"]
+    assert seconds["runs"] == len(outside) == 2
+    assert 0 < min(outside) and max(outside) < 2 * seconds["p90"]
+    here = report["name/in_process_seconds"]["median"]
+    assert report["name/over_in_process"] == round(seconds["median"] / here, 3)
 
 
 def kill(cluster, shard):
@@ -316,7 +327,7 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
 
 
 def processes_of(mark):
-    """The commands of the processes whose environment has a mark, by their ids."""
+    """Those that were started in an environment with a mark: their commands by their ids."""
     found = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:

@@ -34,6 +34,74 @@ def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_bl
         np.testing.assert_allclose(a, b, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(("examples", "in_block"), [(1, 1), (6, 3), (7, 3), (7, 100)])
+def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, examples, in_block, keep):
+    model = conv_model
+    blocks = model.in_blocks(in_block * model.activation_bytes_per_example, keep=keep)
+    rng = np.random.default_rng(0)
+    # Rounded, so that windows of the pooling hold their maximum more than once.
+    x = tf.constant(rng.normal(size=(examples, *model.example_shape)).round(), tf.float32)
+    upstream = tf.constant(rng.normal(size=(examples, model.num_features)), tf.float32)
+    theta = [tf.constant(w) for w in model.initial_theta]
+    body = model.keras_body(theta)
+    with tf.GradientTape() as tape:
+        phi = body(x)
+    expected = tape.gradient(phi, body.trainable_variables, upstream)
+    for passed in (model, blocks):
+
+        @tf.function
+        def run(theta, model=passed):
+            features, pull_back = model.features_and_pull_back(theta, x)
+            return features, pull_back(upstream)
+
+        features, gradient = run(theta)
+        np.testing.assert_allclose(features, phi, atol=TOLERANCE)
+        for a, b in zip(gradient, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def conv_model():
+    body = tf.keras.Sequential(
+        [
+            tf.keras.Input((6, 6, 1)),
+            tf.keras.layers.Conv2D(3, 3, padding="same", activation="relu"),
+            tf.keras.layers.MaxPooling2D(),
+            tf.keras.layers.Conv2D(2, 3, activation="relu"),
+            tf.keras.layers.Flatten(),
+        ]
+    )
+    return SplitModel(body, 2)
+
+
+@pytest.mark.parametrize(("keep", "passes"), [(True, 1), (False, 2)])
+def test_blocks_that_are_kept_pass_forward_once(conv_model, keep, passes):
+    def calls_with_convolutions(model):
+        def run(theta, x):
+            features, pull_back = model.features_and_pull_back(theta, x)
+            return features, pull_back(features)
+
+        theta = [tf.constant(w) for w in model.initial_theta]
+        traced = tf.function(run).get_concrete_function(theta, tf.TensorSpec([None, 6, 6, 1]))
+        graph_def = traced.graph.as_graph_def()
+        convolving = {
+            function.signature.name
+            for function in graph_def.library.function
+            if any(node.op == "Conv2D" for node in function.node_def)
+        }
+        nodes = graphs.nodes_and_called(graph_def)
+        return sum(node.attr["f"].func.name in convolving for node in nodes)
+
+    assert calls_with_convolutions(conv_model) == 1
+    assert calls_with_convolutions(conv_model.in_blocks(keep=keep)) == passes
+
+
+def test_what_a_loop_of_the_body_needs_is_not_kept():
+    body = tf.keras.Sequential([tf.keras.Input((5, 3)), tf.keras.layers.LSTM(4)])
+    assert SplitModel(body, 2)._saved_bytes_per_example() == np.inf
+
+
 @pytest.mark.parametrize("examples", [1, 6, 7])
 @pytest.mark.parametrize("in_block", [1, 3, 100])
 def test_blocks_give_the_same_loss_and_gradient(tiny_model, examples, in_block):
@@ -82,6 +150,10 @@ def test_blocks_are_chosen_where_the_activations_do_not_fit(tiny_model):
     largest = 2**30 // tiny_model.activation_bytes_per_example
     assert tiny_model.within(1.0, largest, 1) is tiny_model
     assert tiny_model.within(1.0, largest + 1, 1) is not tiny_model
+    assert tiny_model.within(1.0, largest + 1, 1)._keeps
+    # The backward pass needs the four inputs and the five features of each example.
+    assert tiny_model.within(1.0, 2**30 // (4 * 9), 1)._keeps
+    assert not tiny_model.within(1.0, 2**30 // (4 * 9) + 1, 1)._keeps
     if os.cpu_count() > 1:
         assert tiny_model.within(1.0, largest, 2) is not tiny_model
 

@@ -90,6 +90,11 @@ class Batch:
                         np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
         return stream
 
+    def npy(self, path: pathlib.Path, array: Blocks) -> None:
+        """Writes an array as `numpy.load` reads it."""
+        with self.open(path) as stream:
+            _write_blocks(stream, array)
+
     def json(self, path: pathlib.Path, content: Any) -> None:
         """Writes JSON that is easy to read."""
         with self.open(path) as stream:

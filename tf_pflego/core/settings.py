@@ -87,6 +87,15 @@ def train_loss_every():
     return setting(10, help_text, at_least=1)
 
 
+def eval_clients():
+    """How many clients an evaluated round tests."""
+    help_text = (
+        "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
+        "the run, and give standard errors; 0 for all clients"
+    )
+    return setting(0, help_text, at_least=0)
+
+
 def max_restarts():
     """How often a failed worker process is replaced."""
     help_text = (

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import texts, values
-from tf_pflego.data import checks
+from tf_pflego.data import checks, file_arrays
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
 
@@ -223,7 +223,8 @@ class ClientData:
         for split in (self.train, self.test):
             rows = np.concatenate([np.zeros(0, np.int64), *map(split.rows_of, client_ids)])
             offsets = partition_lib.starts(split.sizes[client_ids])
-            splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
+            examples = file_arrays.take(split.examples, rows)
+            splits.append(ClientSplit(examples, split.labels[rows], offsets))
         origin = self.origin
         return ClientData(
             splits[0],
@@ -256,7 +257,7 @@ class ClientData:
             )
         splits = [
             ClientSplit(
-                np.concatenate([own.examples, other.examples]),
+                file_arrays.concatenated([own.examples, other.examples]),
                 np.concatenate([own.labels, other.labels]),
                 np.concatenate([own.offsets, own.offsets[-1] + other.offsets[1:]]),
             )
@@ -341,7 +342,8 @@ def federate(
         checks.refuse_labels_outside(split, labels, offsets, dataset.num_classes)
         if label_space == "local":
             labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
-        splits.append(ClientSplit(np.asarray(sources[split].examples)[rows], labels, offsets))
+        examples = file_arrays.take(np.asarray(sources[split].examples), rows)
+        splits.append(ClientSplit(examples, labels, offsets))
     num_classes = np.diff(class_offsets)
     if label_space == "global":
         num_classes = np.full(partition.num_clients, dataset.num_classes)

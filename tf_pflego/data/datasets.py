@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_pflego.core import texts, values
-from tf_pflego.data import omniglot, prepared
+from tf_pflego.data import file_arrays, omniglot, prepared
 from tf_pflego.data.prepared import DatasetError
 
 
@@ -105,6 +105,9 @@ def load(
 ) -> Dataset:
     """Loads a dataset with TFDS.
 
+    The examples are in files that are mapped into memory, read-only; only those of `omniglot`,
+    which are made smaller, are in memory.
+
     The splits `train` and `test` become the training and test examples, except for
 
     - `omniglot`: training examples are the splits asked for, groups the alphabets, `test` None;
@@ -155,7 +158,7 @@ def merged(dataset: Dataset) -> Dataset:
     if dataset.test is None:
         return dataset
     parts = [dataset.train, dataset.test]
-    examples = np.concatenate([part.examples for part in parts])
+    examples = file_arrays.concatenated([part.examples for part in parts])
     labels = np.concatenate([part.labels for part in parts])
     groups = None
     if dataset.train.groups is not None and dataset.test.groups is not None:
@@ -164,6 +167,6 @@ def merged(dataset: Dataset) -> Dataset:
 
 
 def _examples(builder, split, groups=None):
-    features = prepared.read(builder, split)
-    groups = None if groups is None else features[groups].astype(np.int32)
-    return Examples(features["image"], features["label"].astype(np.int32), groups)
+    names = ["image", "label"] if groups is None else ["image", "label", groups]
+    examples, *others = prepared.read(builder, split, names)
+    return Examples(examples, *(other.astype(np.int32).view(np.ndarray) for other in others))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy.typing as npt
 import tensorflow as tf
 
+from tf_pflego.data import file_arrays
 from tf_pflego.data.clients import ClientData, ClientSplit, copied_as_model_inputs
 
 
@@ -40,16 +41,19 @@ class MappedSplit:
     The files end with the last process that has them open.
 
     Args:
-      split: The split; its arrays are written to the files.
+      split: The split; arrays of it that are not in files are written to some.
     """
 
     def __init__(self, split: ClientSplit):
         self._arrays = (split.examples, split.labels)
-        self._files = []
+        self._files, self._own = [], []
         for array in self._arrays:
-            self._files.append(tempfile.TemporaryFile(prefix="tf_pflego_data_"))
-            array.tofile(self._files[-1])
-            self._files[-1].flush()
+            file = file_arrays.file_of(array)
+            if file is None:
+                file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
+                self._own.append(file)
+                file_arrays.write(file, array)
+            self._files.append(file)
 
     @property
     def descriptors(self) -> list[int]:
@@ -78,8 +82,8 @@ class MappedSplit:
         return Rows(*(tf.TensorSpec(array.shape, array.dtype) for array in self._arrays))
 
     def close(self) -> None:
-        """Closes the files."""
-        for file in self._files:
+        """Closes the files that were made here."""
+        for file in self._own:
             file.close()
 
 

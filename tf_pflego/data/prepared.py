@@ -8,14 +8,18 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_pflego import console, interruption
 from tf_pflego.core import leftovers
+from tf_pflego.data import file_arrays
+
+# Examples that are read at once.
+_BATCH = 256
 
 
 class DatasetError(ValueError):
@@ -48,12 +52,16 @@ def builder(
         return _found_or_prepared(name, data_dir, download, own, manual)
 
 
-def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
-    """Returns the features of all examples of a split as arrays [N, ...].
+def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) -> list[np.ndarray]:
+    """Returns features of all examples of a split as arrays [N, ...].
+
+    The arrays are in files, to which the examples go batch by batch, so that a dataset may be
+    larger than the memory.
 
     Args:
       builder: What `builder` of this module returned.
       split: A split, or several as `train+test`.
+      names: The features.
 
     Raises:
       DatasetError: There is no such split, or it cannot be read.
@@ -66,7 +74,13 @@ def read(builder: tfds.core.DatasetBuilder, split: str) -> dict[str, Any]:
                 "directory that has it."
             )
     with reading(builder.info.name, builder.data_dir, f"split {split}"):
-        return tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
+        unkept = tfds.ReadConfig(try_autocache=False)  # Or TensorFlow might keep all in memory.
+        batches = builder.as_dataset(split=split, batch_size=_BATCH, read_config=unkept)
+        writers = {name: file_arrays.Writer() for name in names}
+        for batch in tfds.as_numpy(batches):
+            for name, writer in writers.items():
+                writer.append(batch[name])
+        return [writer.array() for writer in writers.values()]
 
 
 @contextlib.contextmanager
@@ -85,7 +99,7 @@ def reading(name: str, directory: str, what: str) -> Iterator[None]:
         yield
     except (DatasetError, tfds.core.DatasetNotFoundError):
         raise
-    except (tf.errors.ResourceExhaustedError, MemoryError):
+    except (tf.errors.ResourceExhaustedError, MemoryError, file_arrays.NoRoomError):
         raise  # Nothing is wrong with the files.
     except Exception as error:
         # A file that is cut, changed or of another version fails in TensorFlow, in TFDS, in JSON

@@ -5,6 +5,7 @@ Ray is imported here alone. A program that does not use the engine `ray` does no
 
 import atexit
 import contextlib
+import math
 import os
 
 # Of what is lost a run says a line, to which Ray would add its own. It reads this at its import.
@@ -220,8 +221,9 @@ class RayCluster:
 
     def _new_host(self):
         options = self._options
-        wanted = {"num_cpus": 0}
+        wanted, cores = {"num_cpus": 0}, self._shared_cores()
         if options.address:  # On one machine there is nothing to distribute.
+            cores = options.cpus_per_shard
             wanted = {
                 "num_cpus": options.cpus_per_shard,
                 "num_gpus": options.gpus_per_shard,
@@ -231,7 +233,16 @@ class RayCluster:
         actor = ray.remote(Host).options(
             **wanted, max_restarts=0, runtime_env={"env_vars": _SILENT}
         )
-        return actor.remote(options.cpus_per_shard, options.gpus_per_shard)
+        return actor.remote(cores, options.gpus_per_shard)
+
+    def _shared_cores(self):
+        """Returns how many cores a shard may use at once on a machine that has no other.
+
+        It is twice its share, so that shards with more participants use the cores of those that
+        have finished.
+        """
+        cores = os.cpu_count() or 1
+        return min(cores, math.ceil(2 * cores / self.num_shards))
 
     def _wait_for_places(self, calls):
         started, said = time.monotonic(), False

@@ -24,7 +24,8 @@ class RayOptions:
       address: Of a running cluster, as `ray start` shows it, or `auto` for the one that this
         machine belongs to. If it is empty, a cluster of this machine alone is started, and ends
         with the run.
-      cpus_per_shard: Cores that the cluster keeps for a shard.
+      cpus_per_shard: Cores that the cluster keeps for a shard. Without an address, the shards
+        share those of the machine.
       gpus_per_shard: GPUs; a part of one if several shards share it.
       resources: Other resources of the cluster that a shard takes, by name: NAME=NUMBER,... With
         one that only some nodes have, shards are on the nodes that have the data.

@@ -15,17 +15,18 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
-    """Returns the columns of clients.csv, one row per client.
+    """Returns the columns of clients.csv, one row per client that was tested.
 
     Args:
-      evaluations: What `Simulation.evaluate_all` returns; without a training loss, the columns have
-        none.
+      evaluations: What `Simulation.evaluate_all` returns, of all clients or of a sample; without a
+        training loss, the columns have none.
       data: The clients' data.
     """
     first = next(iter(evaluations.values()))
-    classes = data.classes
+    tested = range(data.num_clients) if first.clients is None else first.clients.tolist()
+    classes = [data.classes[client] for client in tested]
     columns = {
-        "client": range(data.num_clients),
+        "client": tested,
         "train_examples": first.train_examples,
         "test_examples": first.test_examples,
         "num_classes": [len(own) for own in classes],
@@ -61,12 +62,13 @@ def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
     accuracy = [float(share) for share in columns["test_accuracy"]]
     order = sorted(range(len(accuracy)), key=accuracy.__getitem__)
     tenth = order[: -(-len(order) // 10)]
-    mean = sum(accuracy[client] for client in tenth) / len(tenth)
+    mean = sum(accuracy[row] for row in tenth) / len(tenth)
     rows = []
-    for client in order[:_SHOWN]:
-        classes = columns["classes"][client]
+    for row in order[:_SHOWN]:
+        classes = columns["classes"][row]
         if len(classes) > _MOST_CLASSES_WIDTH:
-            classes = f"{columns['num_classes'][client]} classes"
-        sizes = (str(columns[f"{split}_examples"][client]) for split in ("train", "test"))
-        rows.append((f"  client {client}", classes, *sizes, f"{accuracy[client]:.4f}"))
+            classes = f"{columns['num_classes'][row]} classes"
+        sizes = (str(columns[f"{split}_examples"][row]) for split in ("train", "test"))
+        name = f"  client {columns['client'][row]}"
+        rows.append((name, classes, *sizes, f"{accuracy[row]:.4f}"))
     return mean, len(tenth), rows

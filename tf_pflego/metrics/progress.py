@@ -7,10 +7,12 @@ import tqdm
 
 from tf_pflego import console
 from tf_pflego.metrics.clients import Columns, worst_rows
+from tf_pflego.records import STANDARD_ERROR
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
 _LEAST_COLUMNS_WITH_BAR = 72
+_ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 
 
 class Progress:
@@ -34,6 +36,8 @@ class Progress:
         text = None
         if "test_accuracy/client_mean" in record:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
+            if _ERROR in record:
+                text += f" ± {record[_ERROR]:.4f}"
         if "train_loss" in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
         columns = console.STDERR.columns()
@@ -82,8 +86,11 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
       clients: The columns of clients.csv.
     """
     rows = [("test accuracy", "last round", "mean of last 10")]
+    worst, number, rows_of_worst = worst_rows(clients)
+    tested = len(clients["client"])
+    whom = "sampled clients" if _ERROR in summary else "all clients"
     for who, label in (
-        ("test_accuracy", "all clients as served now"),
+        ("test_accuracy", f"{whom} as served now"),
         ("participant_test_accuracy", "participants after training"),
     ):
         if f"{who}/client_mean" not in summary:
@@ -93,14 +100,19 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
             name = f"{who}/{mean}_mean"
             values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
             rows.append((f"    mean per {mean}", *values))
-    worst, number, rows_of_worst = worst_rows(clients)
-    rows.insert(4, (f"    worst tenth, {number} of {len(clients['client'])}", f"{worst:.4f}", ""))
+            if f"{name}/{STANDARD_ERROR}" in summary:
+                last, mean_of_last = (
+                    summary[f"{name}/{STANDARD_ERROR}{end}"] for end in ("", "/last10")
+                )
+                rows.append(("      standard error", f"{last:.4f}", f"{mean_of_last:.4f}"))
+        if who == "test_accuracy":
+            rows.append((f"    worst tenth, {number} of {tested}", f"{worst:.4f}", ""))
     name = "new_clients/test_accuracy/client_mean"
     if f"{name}/after" in summary:
         rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
         rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
     loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
-    rows.append(("training loss, all clients", "-" if loss is None else f"{loss:.4f}", ""))
+    rows.append((f"training loss, {whom}", "-" if loss is None else f"{loss:.4f}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))

@@ -40,7 +40,7 @@ _TENSORBOARD = "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
 # Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2}
+_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2, "eval_clients": 0}
 
 
 class RunDirectoryError(ValueError):
@@ -231,7 +231,7 @@ class RunDirectory:
             rows = [
                 (epoch, data.num_clients + k, train, test, f"{hits / test:.6g}")
                 for epoch, found in enumerate(new_clients)
-                for k, (train, hits, test) in enumerate(zip(*found[1:], strict=True))
+                for k, (train, hits, test) in enumerate(zip(*found[1:4], strict=True))
             ]
             self._write_csv("new_clients.csv", columns, rows)
         self._write_json(_SUMMARY, _finite_or_none(summary))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.algorithm import specs_of
 from tf_pflego.models import cloning, graphs, normalization, pooling, rectifiers
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
@@ -50,6 +51,8 @@ class Body:
       example_dtype: tf.int32 if the model's Input takes integers, else tf.float32.
       bytes_per_example: Size of all that the model computes from one example. Of loops and nested
         functions, only what enters and leaves them is counted.
+      saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
+        the number of examples are unknown.
 
     Raises:
       TypeError: `model` is not a Keras model.
@@ -69,15 +72,19 @@ class Body:
         self.num_features = int(traced.features.shape[-1])
         self._graphs = _without_variables(traced, weights)
         self.bytes_per_example = traced.bytes_per_example
-        self._function = tf.function(self._differentiable, autograph=False)
+        self._functions = _Functions.of(self)
+        passed = self._functions.forward.get_concrete_function(
+            specs_of(self.initial_theta), example
+        )
+        self.saved_specs = specs_of(passed.structured_outputs[1])
 
     def __getstate__(self):
-        """What another process needs; it traces the function anew."""
-        return {name: value for name, value in vars(self).items() if name != "_function"}
+        """What another process needs; it traces the functions anew."""
+        return {name: value for name, value in vars(self).items() if name != "_functions"}
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self._function = tf.function(self._differentiable, autograph=False)
+        self._functions = _Functions.of(self)
 
     def __call__(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, differentiable by theta.
@@ -95,7 +102,30 @@ class Body:
                 f"`examples` must be {self.example_dtype.name}, which the body takes; got "
                 f"{examples.dtype.name}. Cast them first."
             )
-        return self._function(list(theta), examples)
+        return self._functions.features(list(theta), examples)
+
+    def forward(
+        self, theta: Sequence[tf.Tensor], examples: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Returns phi(x; theta), [n, M] float32, and what `backward` needs of this pass."""
+        return self._functions.forward(list(theta), examples)
+
+    def backward(
+        self,
+        theta: Sequence[tf.Tensor],
+        examples: tf.Tensor,
+        saved: Sequence[tf.Tensor],
+        features_gradient: tf.Tensor,
+    ) -> list[tf.Tensor]:
+        """Returns the gradient by theta of a scalar in phi.
+
+        Args:
+          theta: What `forward` was given.
+          examples: The same.
+          saved: What it has saved.
+          features_gradient: The gradient of the scalar by phi, [n, M].
+        """
+        return self._functions.backward(list(theta), examples, list(saved), features_gradient)
 
     def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns a Keras model of its own that computes phi(x; theta).
@@ -110,26 +140,48 @@ class Body:
         """
         return self._cloning(theta)
 
-    def _differentiable(self, theta, examples):
+    def _forward(self, theta, examples):
         parts = self._graphs
-        static_shape = [examples.shape[0], self.num_features]
+        arguments = {parts.examples: examples, **dict(zip(parts.theta, theta, strict=True))}
+        features, *saved = graphs.call(parts.forward, arguments, [parts.features, *parts.saved])
+        return tf.ensure_shape(features, [examples.shape[0], self.num_features]), saved
+
+    def _backward(self, theta, examples, saved, features_gradient):
+        parts = self._graphs
+        given = {parts.examples: examples, parts.features_gradient: features_gradient}
+        given.update(zip(parts.theta, theta, strict=True))
+        given.update(zip(parts.saved, saved, strict=True))
+        gradient = graphs.call(parts.backward, given, parts.gradient)
+        return [tf.ensure_shape(g, w.shape) for g, w in zip(gradient, theta, strict=True)]
+
+    def _differentiable(self, theta, examples):
 
         @tf.custom_gradient
         def features(*theta):
-            arguments = {parts.examples: examples, **dict(zip(parts.theta, theta, strict=True))}
-            features, *saved = graphs.call(parts.forward, arguments, [parts.features, *parts.saved])
+            features, saved = self._forward(theta, examples)
 
             def pull_back(features_gradient):
-                given = {parts.features_gradient: features_gradient, **arguments}
-                given.update(zip(parts.saved, saved, strict=True))
                 # The gradient may be built in another graph than the features were.
-                given = {name: tf.identity(tensor) for name, tensor in given.items()}
-                gradient = graphs.call(parts.backward, given, parts.gradient)
-                return [tf.ensure_shape(g, w.shape) for g, w in zip(gradient, theta, strict=True)]
+                given = (theta, examples, saved, features_gradient)
+                return self._backward(*tf.nest.map_structure(tf.identity, given))
 
-            return tf.ensure_shape(features, static_shape), pull_back
+            return features, pull_back
 
         return features(*theta)
+
+
+class _Functions(NamedTuple):
+    """What a body computes, as functions that TensorFlow traces where it needs them."""
+
+    features: Any
+    forward: Any
+    backward: Any
+
+    @classmethod
+    def of(cls, body):
+        """Returns those of a body."""
+        traced = (body._differentiable, body._forward, body._backward)
+        return cls(*(tf.function(function, autograph=False) for function in traced))
 
 
 class _Traced(NamedTuple):

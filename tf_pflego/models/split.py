@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -69,6 +71,7 @@ class SplitModel:
         self.num_features = self._body.num_features
         self.activation_bytes_per_example = self._body.bytes_per_example
         self._block: int | None = None
+        self._keeps = False
         self._shares_classifier = False
 
     def __repr__(self) -> str:
@@ -87,22 +90,40 @@ class SplitModel:
           num_examples: Of the largest client.
           num_clients: The largest number of participants; as many as there are cores run at once.
         """
-        at_once = min(os.cpu_count() or 1, num_clients)
-        needed = at_once * int(num_examples) * self.activation_bytes_per_example
-        return self.in_blocks() if needed > gigabytes * 2**30 else self
+        at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
+        if at_once * self.activation_bytes_per_example <= gigabytes * 2**30:
+            return self
+        return self.in_blocks(keep=at_once * self._saved_bytes_per_example() <= gigabytes * 2**30)
 
-    def in_blocks(self, block_bytes: int = _BLOCK_BYTES) -> SplitModel:
+    def _saved_bytes_per_example(self):
+        """Returns what a backward pass needs of one example, or infinity if that is not known."""
+        total = 0.0
+        for spec in self._body.saved_specs:
+            # A variant is what a loop keeps, such as that of a recurrent layer.
+            if spec.shape.rank is None or spec.dtype == tf.variant:
+                return math.inf
+            sizes = spec.shape.as_list()
+            if sizes.count(None) > 1:
+                return math.inf
+            if None in sizes:
+                total += math.prod(size for size in sizes if size is not None) * spec.dtype.size
+        return total
+
+    def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
         """Returns the same model for clients whose activations do not fit the memory.
 
-        Examples pass through the body in blocks, of which nothing is kept. `loss` and its gradient
-        take no more work then. The gradient of `features` takes a third more, since the backward
-        pass computes the activations of each block again.
+        Examples pass through the body in blocks. `loss` and its gradient take no more work then.
+        The gradient of `features` takes a third more, since the backward pass computes the
+        activations of each block again, unless they are kept.
 
         Args:
           block_bytes: Size of the activations of a block.
+          keep: Whether `features_and_pull_back` keeps what the backward pass needs of each block:
+            of a convolutional body, less than half of all activations.
         """
         model = copy.copy(self)
         model._block = max(1, block_bytes // self.activation_bytes_per_example)
+        model._keeps = keep
         return model
 
     def in_one_pass(self) -> SplitModel:
@@ -142,51 +163,10 @@ class SplitModel:
         """Returns phi(x; theta), [n, M] float32, for examples [n, *example_shape]."""
         if self._block is None:
             return self._body(list(theta), examples)
-        return self._features_in_blocks(list(theta), examples)
-
-    def _features_in_blocks(self, theta, examples):
-        count = tf.shape(examples)[0]
-        num_blocks = (count + self._block - 1) // self._block
-
-        def rows(k):
-            return slice(k * self._block, tf.minimum((k + 1) * self._block, count))
-
-        @tf.custom_gradient
-        def features(*theta):
-            blocks = tf.TensorArray(
-                tf.float32, num_blocks, infer_shape=False, element_shape=[None, self.num_features]
-            )
-            _, blocks = tf.while_loop(
-                lambda k, _: k < num_blocks,
-                lambda k, blocks: (
-                    k + 1,
-                    blocks.write(k, self._body(list(theta), examples[rows(k)])),
-                ),
-                (0, blocks),
-                parallel_iterations=os.cpu_count(),
-            )
-
-            def pull_back(features_gradient):
-                def add(k, total):
-                    with tf.GradientTape() as tape:
-                        tape.watch(theta)
-                        block = self._body(list(theta), examples[rows(k)])
-                    gradient = tape.gradient(
-                        block, theta, output_gradients=features_gradient[rows(k)]
-                    )
-                    return k + 1, tf.nest.map_structure(tf.add, total, gradient)
-
-                _, total = tf.while_loop(
-                    lambda k, _: k < num_blocks,
-                    add,
-                    (0, tf.nest.map_structure(tf.zeros_like, theta)),
-                    parallel_iterations=os.cpu_count(),
-                )
-                return total
-
-            return blocks.concat(), pull_back
-
-        return features(*theta)
+        in_blocks = tf.custom_gradient(
+            lambda *theta: self._features_and_pull_back_in_blocks(theta, examples, keep=False)
+        )
+        return in_blocks(*theta)
 
     def features_and_pull_back(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor
@@ -199,14 +179,53 @@ class SplitModel:
           phi(x; theta), and the function from the gradient of a scalar in phi, [n, M], to its
           gradient in theta, a list.
         """
-        with tf.GradientTape() as tape:
-            tape.watch(theta)
-            features = self.features(theta, examples)
+        if self._block is not None:
+            return self._features_and_pull_back_in_blocks(theta, examples, self._keeps)
+        features, saved = self._body.forward(theta, examples)
+        return features, functools.partial(self._body.backward, theta, examples, saved)
+
+    def _features_and_pull_back_in_blocks(self, theta, examples, keep):
+        """Does the same in blocks; unless `keep`, going back passes each block forward again."""
+        count = tf.shape(examples)[0]
+        num_blocks = (count + self._block - 1) // self._block
+
+        def rows(k):
+            return slice(k * self._block, tf.minimum((k + 1) * self._block, count))
+
+        def over_blocks(step, start):
+            return tf.while_loop(
+                lambda k, _: k < num_blocks,
+                lambda k, carry: (k + 1, step(k, carry)),
+                (0, start),
+                parallel_iterations=os.cpu_count(),
+            )[1]
+
+        def write(k, arrays):
+            features, saved = self._body.forward(theta, examples[rows(k)])
+            results = [features, *saved] if keep else [features]
+            return [array.write(k, result) for array, result in zip(arrays, results, strict=True)]
+
+        specs = [tf.TensorSpec([None, self.num_features])]
+        if keep:
+            specs += self._body.saved_specs
+        arrays = [
+            tf.TensorArray(spec.dtype, num_blocks, infer_shape=False, element_shape=spec.shape)
+            for spec in specs
+        ]
+        features, *kept = over_blocks(write, arrays)
 
         def pull_back(features_gradient):
-            return tape.gradient(features, theta, output_gradients=features_gradient)
+            def add(k, total):
+                block = examples[rows(k)]
+                saved = [array.read(k) for array in kept]
+                if not keep:
+                    _, saved = self._body.forward(theta, block)
+                gradient = self._body.backward(theta, block, saved, features_gradient[rows(k)])
+                return nests.add(total, gradient)
 
-        return features, pull_back
+            return over_blocks(add, nests.zeros_like(list(theta)))
+
+        return features.concat(), pull_back
 
     def logits(self, head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
         """Returns [n, K] logits of a client with `num_classes` classes."""

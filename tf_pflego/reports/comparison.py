@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_pflego.places import PLACES
-from tf_pflego.records import BOOKKEEPING, LAST_ROUNDS
+from tf_pflego.records import BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR
 from tf_pflego.reports.stored import StoredRun
 
 Rounds = Mapping[str, np.ndarray]
@@ -196,12 +196,17 @@ def shortened(text: str, length: int = _LABEL_LENGTH) -> str:
 
 
 def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
-    """Returns the metrics that have a value in any run, the most asked for first."""
+    """Returns the metrics that have a value in any run, the most asked for first.
+
+    Standard errors stand beside what they are of, and not alone.
+    """
     names = dict.fromkeys(
         name
         for rounds in all_rounds
         for name, values in rounds.items()
-        if name not in BOOKKEEPING and np.isfinite(values).any()
+        if name not in BOOKKEEPING
+        and not name.endswith(STANDARD_ERROR)
+        and np.isfinite(values).any()
     )
     order = {name: place for place, name in enumerate(_FIRST)}
     return sorted(names, key=lambda name: order.get(name, len(order)))
@@ -336,6 +341,14 @@ def final(rounds: Rounds, metric: str) -> float:
     if not len(values):
         return np.nan
     return float(values.mean() if is_accuracy(metric) else values[-1])
+
+
+def standard_error(rounds: Rounds, metric: str) -> float:
+    """Returns a bound of the standard error of `final`; NaN if no sample of clients was tested.
+
+    Rounds test the same clients, so that the mean over rounds has at most the mean of their errors.
+    """
+    return final(rounds, f"{metric}/{STANDARD_ERROR}")
 
 
 def records_of(rounds: Rounds, metric: str) -> list[Reached]:

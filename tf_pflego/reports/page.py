@@ -190,7 +190,7 @@ class _Page:
             moved = (rounds["bytes_down"].sum() + rounds["bytes_up"].sum()) / 1e6
             row = [self._names[id(run)]]
             if metric:
-                row.append(_value(comparison.final(rounds, metric), metric))
+                row.append(self._with_error(rounds, metric))
                 tenth = np.nan
                 if run.clients is not None:
                     tenth = comparison.worst_decile(run.clients["test_accuracy"])
@@ -217,8 +217,25 @@ class _Page:
             + self._left_out()
         )
 
+    def _with_error(self, rounds, metric):
+        """Returns the final value of an accuracy, with its standard error if there is one."""
+        error = comparison.standard_error(rounds, metric)
+        value = _value(comparison.final(rounds, metric), metric)
+        return f"{value} ± {_value(error, metric)}" if np.isfinite(error) else value
+
     def _left_out(self):
         notes = []
+        by_size: dict[int, list[str]] = {}
+        for run in self._runs:
+            if size := run.configuration.get("eval_clients"):
+                by_size.setdefault(size, []).append(self._names[id(run)])
+        for size, names in by_size.items():
+            notes.append(
+                f"{_text(_listed(names))}: the same sample of {size} clients is tested in all "
+                "rounds, so that accuracies and losses of all clients are estimates; ± is a "
+                "standard error. Runs with the same seed test the same clients, which makes a "
+                "difference between them surer than either value."
+            )
         for run in self._runs:
             name = _text(self._names[id(run)])
             if run.left_out.sum():

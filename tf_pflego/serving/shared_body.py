@@ -117,22 +117,25 @@ def export_shared_body(
     name = name or next(iter(simulation.algorithm.served))
     model, data = simulation.algorithm.model, simulation.data
     theta = simulation.served_weights(clients[0], name).theta
-    heads, about = [], {}
-    for row, client in enumerate(clients):
-        weights = simulation.served_weights(client, name)
-        for own, first in zip(weights.theta, theta, strict=True):
-            if own is not first and not np.array_equal(own, first):
-                raise ValueError(
-                    f"`shared_body` needs a method whose clients share the body; client {client}'s "
-                    f"differs from client {clients[0]}'s, as {simulation.algorithm.name} serves "
-                    f"them ({name}). Export them one by one."
-                )
-        names = names_of_outputs(model, data, client)
-        head = np.zeros([model.num_classes, model.num_features + 1], np.float32)
-        head[:, -1] = ABSENT_LOGIT
-        head[: len(names)] = np.asarray(weights.head)[: len(names)]
-        heads.append(head)
-        about[str(client)] = {"row": row, "classes": list(names)}
+    shape, about = (model.num_classes, model.num_features + 1), {}
+
+    def heads():
+        for row, client in enumerate(clients):
+            weights = simulation.served_weights(client, name)
+            for own, first in zip(weights.theta, theta, strict=True):
+                if own is not first and not np.array_equal(own, first):
+                    raise ValueError(
+                        "`shared_body` needs a method whose clients share the body; client "
+                        f"{client}'s differs from client {clients[0]}'s, as "
+                        f"{simulation.algorithm.name} serves them ({name}). Export them one by one."
+                    )
+            names = names_of_outputs(model, data, client)
+            head = np.zeros(shape, np.float32)
+            head[:, -1] = ABSENT_LOGIT
+            head[: len(names)] = np.asarray(weights.head)[: len(names)]
+            about[str(client)] = {"row": row, "classes": list(names)}
+            yield head
+
     served = simulation.algorithm.served[name]
     content = {
         "algorithm": simulation.algorithm.name,
@@ -144,7 +147,10 @@ def export_shared_body(
         module = SharedBody(simulation, theta, served.personalize)
         signatures = {key: f.get_concrete_function() for key, f in module.functions.items()}
         tf.saved_model.save(module, str(directory / "body"), signatures=signatures)
-        np.save(directory / "heads.npy", np.stack(heads))
         with durable.batch() as files:
+            files.npy(
+                directory / "heads.npy",
+                durable.Blocks((len(clients), *shape), np.dtype(np.float32), heads()),
+            )
             files.json(directory / "clients.json", content)
     return content

@@ -1,24 +1,72 @@
-"""The evaluation of all clients, drawn or not, as served now: loss (equation 1) and accuracy."""
+"""The evaluation of clients, drawn or not, as served now: loss (equation 1) and accuracy.
+
+With many clients, a sample of them is tested. It is drawn uniformly without replacement from the
+run's seed, before the first round, and stays the same over the run:
+
+* Over the draw of the sample, the mean accuracy of its clients is an unbiased estimate of that of
+  all clients, in every round. The mean over examples and the loss are ratios of two such means,
+  with a bias of order 1 / n.
+* Rounds, and methods with the same seed, are compared on the same clients. A difference is
+  estimated better than either value: what makes some clients harder than others cancels. With a new
+  sample for every round, a curve would show the draws, and its best round would be the luckiest.
+
+In exchange, the mean over several rounds has the error of one sample: it does not average out.
+
+Source of the standard errors: Cochran, Sampling Techniques, 3rd edition, 1977: section 2.6 for the
+finite population correction, section 2.11 for the ratio.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from tf_pflego.core import seeds
+from tf_pflego.records import STANDARD_ERROR
+
 
 class Evaluation(NamedTuple):
-    """Mergeable statistics of every client under one of the models that are served."""
+    """Mergeable statistics of n clients, all or a sample, under one of the models served."""
 
-    train_loss: np.ndarray | None  # [I] float64, l_i, if it was requested
-    train_examples: np.ndarray  # [I] int64, N_i
-    test_hits: np.ndarray  # [I] int64
-    test_examples: np.ndarray  # [I] int64
+    train_loss: np.ndarray | None  # [n] float64, l_i, if it was requested
+    train_examples: np.ndarray  # [n] int64, N_i
+    test_hits: np.ndarray  # [n] int64
+    test_examples: np.ndarray  # [n] int64
+    clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
+    num_clients: int | None = None  # I, if there is a sample
 
     def metrics(self) -> dict[str, float]:
-        """Returns the loss of equation 1 and the two means of the test accuracy."""
+        """Returns the loss of equation 1, the two means of the test accuracy and, of a sample,
+        their standard errors.
+        """
         loss = {}
         if self.train_loss is not None:
             loss["train_loss"] = float(np.average(self.train_loss, weights=self.train_examples))
-        return loss | accuracies("test_accuracy", self.test_hits, self.test_examples)
+        found = loss | accuracies("test_accuracy", self.test_hits, self.test_examples)
+        if self.num_clients is not None:
+            found |= _standard_errors(self.test_hits, self.test_examples, self.num_clients)
+        return found
+
+
+def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | None:
+    """Returns the ids of the clients that are tested, [n] int64, ascending; None for all.
+
+    Args:
+      seed: The seed of the run.
+      num_clients: I.
+      size: n; 0 for all.
+
+    Raises:
+      ValueError: There are not so many clients, or too few are asked for.
+    """
+    if not size:
+        return None
+    if not 2 <= size <= num_clients:
+        raise ValueError(
+            f"`eval_clients` must be 0 for all clients, or from 2 to {num_clients}, the number of "
+            f"clients; got {size}. Correct `eval_clients`."
+        )
+    drawn = seeds.generator(seed, "evaluated clients").choice(num_clients, size, replace=False)
+    return np.sort(drawn)
 
 
 def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
@@ -39,4 +87,20 @@ def accuracies(name: str, hits: np.ndarray, examples: np.ndarray) -> dict[str, f
     return {
         f"{name}/client_mean": float(np.mean(hits / examples)),
         f"{name}/example_mean": float(hits.sum() / examples.sum()),
+    }
+
+
+def _standard_errors(hits, examples, num_clients):
+    """Returns those of the two means of the test accuracy of a sample."""
+    count = len(hits)
+    correction = np.sqrt((1 - count / num_clients) / count)
+    shares = hits / examples
+    residuals = hits - hits.sum() / examples.sum() * examples
+    spreads = {
+        "client": np.std(shares, ddof=1),
+        "example": np.std(residuals, ddof=1) / np.mean(examples),
+    }
+    return {
+        f"test_accuracy/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
+        for mean, spread in spreads.items()
     }

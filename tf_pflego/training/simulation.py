@@ -25,7 +25,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.records import LAST_ROUNDS
 from tf_pflego.serving import ClientModels
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
-from tf_pflego.training.evaluation import Evaluation, metrics_of
+from tf_pflego.training.evaluation import Evaluation, metrics_of, sample_of_clients
 from tf_pflego.training.identity import differences, identity
 from tf_pflego.training.rounds import Rounds
 from tf_pflego.training.summary import summarize
@@ -48,6 +48,9 @@ class Simulation:
       seed: The seed of the run.
       max_restarts: How often one exchange is run again because the worker process of the engine tff
         was killed, stopped or silent; the weights are the same as without that.
+      eval_clients: How many clients an evaluated round tests: a sample, which stays the same over
+        the run and is drawn anew when clients join or leave; 0 for all. The weights do not depend
+        on it. See `training.evaluation`.
 
     Attributes:
       server_state: The server's state, a nest of tensors.
@@ -68,6 +71,7 @@ class Simulation:
         engine: "str | engines.RayOptions" = engines.DEFAULT,
         seed: int = 0,
         max_restarts: int = 3,
+        eval_clients: int = 0,
     ):
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
@@ -75,22 +79,24 @@ class Simulation:
         values.instance("participation", participation, Participation, remedy)
         seed = values.seed(seed)
         max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
+        eval_clients = settings.check_value("eval_clients", eval_clients, settings.eval_clients())
         _refuse_unfit(algorithm, data, participation)
+        sample_of_clients(seed, data.num_clients, eval_clients)
         self.algorithm = algorithm
         self.seed = seed
         self.max_restarts = max_restarts
+        self.eval_clients = eval_clients
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
-        self._engine: engines.Engine | None = None
         self._turns = Turns()
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
 
-    def _take(self, data, participation, server_state, prepare=lambda engine: None):
+    def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
         """Goes on with these clients and this server's state; `prepare` sets the clients' states.
 
-        If it cannot, nothing has changed.
+        If it cannot, nothing has changed. `beside` is the engine that is open, if one is.
         """
         federation = participation.federation
         engine = engines.build(
@@ -101,7 +107,7 @@ class Simulation:
             federation,
             self.seed,
             self.max_restarts,
-            self._engine,
+            beside,
         )
         try:
             prepare(engine)
@@ -114,6 +120,7 @@ class Simulation:
         self.federation = federation
         self.server_state = server_state
         self._spec = specs_of(server_state)
+        self._sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
 
     def __repr__(self) -> str:
@@ -201,8 +208,8 @@ class Simulation:
 
         Raises:
           ValueError: No client would be left, or `leave` has a number that is no client's or is
-            there twice, or the new clients' data do not fit, or the participants are more than the
-            clients. The simulation is as it was.
+            there twice, or the new clients' data do not fit, or the participants or `eval_clients`
+            are more than the clients. The simulation is as it was.
         """
         leaving = np.sort(checks.client_ids(leave, self.data.num_clients, "leave", different=True))
         if len(leaving) == self.data.num_clients and join is None:
@@ -217,6 +224,7 @@ class Simulation:
         if participation is None:
             participation = dataclasses.replace(self.participation, num_clients=data.num_clients)
         _refuse_unfit(self.algorithm, data, participation)
+        sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         server_state = regrouped(
             self.server_state,
             np.concatenate([former, np.full(joining, -1)]),
@@ -231,7 +239,7 @@ class Simulation:
                 ids = has_state[block]
                 engine.write_states(ids, old.read_states(former[ids], former_server_state))
 
-        self._take(data, participation, server_state, take_states_to)
+        self._take(data, participation, server_state, old, take_states_to)
         self.__dict__.pop("_identity", None)
         for checkpoints in self._checkpoints.values():
             checkpoints.write_everything_next()
@@ -245,8 +253,8 @@ class Simulation:
         run again as if this client had not reported, and a line on standard error names it.
 
         Args:
-          evaluate: Whether to test the participants after their local training, and all clients
-            after the round.
+          evaluate: Whether to test the participants after their local training, and all clients,
+            or the sample of `eval_clients`, after the round.
           train_loss: Whether the evaluation includes the loss over all training examples, which is
             its most expensive part.
 
@@ -274,7 +282,7 @@ class Simulation:
             )
             record["seconds"] = time.perf_counter() - started
             if evaluate:
-                evaluations = self._evaluate(server_state, number, train_loss)
+                evaluations = self._evaluate(server_state, number, train_loss, sampled=True)
                 record |= metrics_of(evaluations) | participant_metrics
         except BaseException:  # A round that is interrupted, even by Ctrl-C, changes nothing.
             self._engine.roll_back()
@@ -287,33 +295,40 @@ class Simulation:
         record["seconds"] += time.perf_counter() - started
         return record
 
-    def evaluate(self, train_loss: bool = True) -> Evaluation:
+    def evaluate(self, train_loss: bool = True, sampled: bool = False) -> Evaluation:
         """Returns the statistics of all clients as they would be served now.
 
         Args:
           train_loss: Whether to compute the losses. This takes a pass over all training examples,
             which are often many more than the test examples.
+          sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
 
         Returns:
           The statistics of the first model that the algorithm serves.
         """
-        return next(iter(self.evaluate_all(train_loss).values()))
+        return next(iter(self.evaluate_all(train_loss, sampled).values()))
 
     @in_turn()
-    def evaluate_all(self, train_loss: bool = True) -> dict[str, Evaluation]:
+    def evaluate_all(self, train_loss: bool = True, sampled: bool = False) -> dict[str, Evaluation]:
         """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
-        return self._evaluate(self.server_state, self.round_number, train_loss)
+        return self._evaluate(self.server_state, self.round_number, train_loss, sampled)
 
-    def _evaluate(self, server_state, round_number, train_loss):
-        ids = range(self.data.num_clients)
+    def _evaluate(self, server_state, round_number, train_loss, sampled):
+        sample = self._sample if sampled else None
+        ids = np.arange(self.data.num_clients) if sample is None else sample
         client_seeds = seeds.client_seeds(
-            self.seed, "evaluation", self.data.identities, round_number
+            self.seed, "evaluation", self.data.identities[ids], round_number
         )
         statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
-        train, test = self.data.train.sizes, self.data.test.sizes
+        train, test = self.data.train.sizes[ids], self.data.test.sizes[ids]
         return {
             name: Evaluation(
-                found.loss_sums / train if train_loss else None, train, found.test_hits, test
+                found.loss_sums / train if train_loss else None,
+                train,
+                found.test_hits,
+                test,
+                sample,
+                None if sample is None else self.data.num_clients,
             )
             for name, found in statistics.items()
         }

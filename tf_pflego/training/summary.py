@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.records import BOOKKEEPING, CLIENTS_LEFT_OUT, LAST_ROUNDS
+from tf_pflego.records import BOOKKEEPING, CLIENTS_LEFT_OUT, LAST_ROUNDS, STANDARD_ERROR
 
 _NO_METRICS = {*BOOKKEEPING, CLIENTS_LEFT_OUT}
 
@@ -16,7 +16,8 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
       The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`)
       and its largest value in any evaluated round (`/best`), the sums over all rounds of the
       bytes and of the participants that dropped out or were left out as not finite, and the median
-      of the rounds' seconds.
+      of the rounds' seconds. The mean of standard errors over the last ten rounds is a bound of the
+      standard error of the mean: the rounds test the same clients. A best round has none.
     """
     summary = {
         "round": records[-1]["round"],
@@ -34,6 +35,8 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
         summary[name] = values[-1]
         if "test_accuracy/" in name:
             summary[f"{name}/last10"] = float(np.mean(values))
+            if name.endswith(STANDARD_ERROR):
+                continue
             every = [record[name] for record in records if name in record]
             summary[f"{name}/best"] = float(np.max(every))
     return summary

@@ -1,0 +1,132 @@
+"""Arrays in files that are mapped into memory, for examples that are larger than the memory.
+
+The files have no names, so that nothing is left of them when the process ends, however it ends.
+They are in the directory for temporary files, which the variable TMPDIR names.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+# Rows are passed on in blocks of about so many bytes.
+_BLOCK_BYTES = 2**24
+
+
+class NoRoomError(OSError):
+    """There is no room for a file of examples."""
+
+
+class FileArray(np.memmap):
+    """What a file holds, read-only: nothing of it is in memory before it is looked at.
+
+    Attributes:
+      file: The file, which has these bytes and no others.
+    """
+
+    file: BinaryIO
+
+
+def file_of(array: np.ndarray) -> BinaryIO | None:
+    """Returns the file that holds this array and nothing else, or None if there is none."""
+    base: np.ndarray | None = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, FileArray) and hasattr(base, "file"):
+            whole = base.ctypes.data == array.ctypes.data and base.nbytes == array.nbytes
+            return base.file if whole and array.flags.c_contiguous else None
+        base = base.base
+    return None
+
+
+class Writer:
+    """Makes an array in a file, of blocks that stand one after the other along the first axis."""
+
+    def __init__(self):
+        self._file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
+        self._count, self._last = 0, np.zeros(0)
+
+    def append(self, block: np.ndarray) -> None:
+        """Appends a block, of the dtype and, but for the first axis, the shape of the others.
+
+        Raises:
+          NoRoomError: There is no room for it.
+        """
+        write(self._file, block)
+        self._count += len(block)
+        self._last = block[:0]
+
+    def array(self) -> np.ndarray:
+        """Returns the array, after the last block."""
+        shape, dtype = (self._count, *self._last.shape[1:]), self._last.dtype
+        if not np.prod(shape):
+            return np.zeros(shape, dtype)
+        array = FileArray(self._file, dtype, "r", shape=shape)
+        array.file = self._file
+        return array
+
+
+def write(file: BinaryIO, array: np.ndarray) -> None:
+    """Appends an array's bytes to a file.
+
+    Raises:
+      NoRoomError: There is no room for them; the message says where.
+    """
+    with _saying_where(array.nbytes):
+        for block in _blocks(array):
+            file.write(np.ascontiguousarray(block).data)
+        file.flush()
+
+
+def take(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns `array[rows]`, in a file if the array is in one."""
+    if not _is_in_file(array):
+        return array[rows]
+    step = _rows_in_block(array)
+    starts = range(0, max(1, len(rows)), step)
+    return _written(np.asarray(array[rows[start : start + step]]) for start in starts)
+
+
+def concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns arrays along the first axis, in a file if one of them is in one."""
+    if not any(map(_is_in_file, arrays)):
+        return np.concatenate(arrays)
+    return _written(block for array in arrays for block in _blocks(array))
+
+
+def _written(blocks):
+    writer = Writer()
+    for block in blocks:
+        writer.append(block)
+    return writer.array()
+
+
+def _is_in_file(array):
+    while isinstance(array, np.ndarray):
+        if isinstance(array, FileArray):
+            return True
+        array = array.base
+    return False
+
+
+def _rows_in_block(array):
+    return max(1, _BLOCK_BYTES // max(1, array.nbytes // max(1, len(array))))
+
+
+def _blocks(array) -> Iterator[np.ndarray]:
+    step = _rows_in_block(array)
+    for start in range(0, len(array), step):
+        yield np.asarray(array[start : start + step])
+
+
+@contextlib.contextmanager
+def _saying_where(num_bytes):
+    try:
+        yield
+    except OSError as error:
+        raise NoRoomError(
+            f"{tempfile.gettempdir()} must have room for the clients' data, of which "
+            f"{num_bytes} bytes were to be written; it has not ({error.strerror}). Free some, or "
+            "set the variable TMPDIR to a directory with more room."
+        ) from error
