@@ -6,8 +6,8 @@
 Each cluster is of nodes on this machine, as `tools/local_cluster.py` starts them, with as many
 cores as the shards need. A small run of each method on digits must end with the weights, the
 clients' states, the metrics apart from seconds, and the clients.csv that it has on one node. A
-table says where the shards were; the exit code is 1 if an end differs. It takes some minutes on two
-cores and half a gigabyte per shard.
+table says where the shards were; the exit code is 1 if an end differs. It takes some minutes on
+two cores and half a gigabyte per shard.
 """
 
 import argparse

@@ -327,7 +327,7 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
 
 
 def processes_of(mark):
-    """The commands of the processes whose environment has a mark, by their ids."""
+    """Those that were started in an environment with a mark: their commands by their ids."""
     found = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
