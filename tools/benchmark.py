@@ -14,6 +14,9 @@ keys of other parts stay.
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Ray's processes would have a lower priority than this one, so that whatever else runs on the
+# machine would slow down one side of a ratio.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import argparse
 import dataclasses

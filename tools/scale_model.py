@@ -13,7 +13,10 @@ the sum that a shard returns, is taken to last
 E[max n] is the expected largest number of participants that one of the S shards has. The constants
 are fitted to some of the rounds that are measured. The others show how well the model predicts.
 
-The file --json holds the measured rounds, the constants and the predictions; FILE.md beside it
+The shards are dealt out to the nodes of a cluster on this machine, at most two, and have one thread
+each; what nodes send to each other is encrypted, as on machines of their own.
+
+The file --json holds the measured rounds, the constants and the predictions; the .md file beside it
 holds the tables, which docs/scale.md shows too.
 """
 
@@ -22,10 +25,15 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
+import functools
 import json
 import pathlib
+import subprocess
+import sys
+import tempfile
 
 import benchmark
+import local_cluster
 import numpy as np
 import ray
 import scipy.optimize
@@ -48,7 +56,9 @@ NETWORKS = {
 # shard each.
 CLIENTS, PARTICIPANTS, NODES = 10**6, 10**4, 100
 GIGABITS = (1, 10)
+NODES_TRIED = (10, 20, 50, 100, 200, 500, 1000)
 _DRAWS = 1000
+_MOST_NODES = 2  # More, on two cores, do not start in time.
 _WARM_UP = 2
 _DRIVER = (
     "fixed_milliseconds",
@@ -60,17 +70,32 @@ _DRIVER = (
 _UNITS = np.array([1e-3, 1e-3, 1e-6, 1e-9, 1e-9])
 
 
+def measured(num_shards, repeats):
+    """Returns the measured rounds of a cluster with so many shards."""
+    nodes = min(num_shards, _MOST_NODES)
+    with (
+        local_cluster.LocalCluster(nodes, cpus=num_shards // nodes) as cluster,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        file = pathlib.Path(directory) / "rounds.json"
+        # A process of its own, as a connection to Ray takes its keys from the environment.
+        flags = (f"--json={file}", f"--repeats={repeats}", f"--shards={num_shards}")
+        subprocess.run([sys.executable, __file__, *flags], env=cluster.environment, check=True)
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
 def measure(num_shards, repeats):
-    """Yields the measured rounds on so many shards of this machine."""
-    with RayCluster(engines.RayOptions(num_shards=num_shards)) as cluster:
+    """Yields the measured rounds of the cluster that the environment names."""
+    with RayCluster(engines.RayOptions(num_shards=num_shards, address="auto")) as cluster:
         for network, (count, size, shape, units, participants, shards) in NETWORKS.items():
             if num_shards not in shards:
                 continue
             clients = benchmark.federation([size] * count, [1] * count, 2, shape)
             body = models.mlp(shape, 0, units=units)
             for per_round in participants:
-                # A round of the largest takes seconds.
-                turns = repeats // 2 if network == "11M" else repeats
+                # Short rounds are timed more often, and those of the largest network take seconds.
+                turns = 5 * repeats if per_round <= 200 else repeats
+                turns = repeats // 2 if network == "11M" else turns
                 yield {
                     "network": network,
                     "clients": count,
@@ -107,6 +132,7 @@ def is_fitted(row):
     return row["shards"] in FITTED_SHARDS and row["participants"] in FITTED_PARTICIPANTS
 
 
+@functools.cache
 def largest_share(clients, participants, shards):
     """Returns the expected number of participants in the shard that has the most.
 
@@ -196,18 +222,28 @@ def report_of(rounds, cores):
         )
     sizes = {row["network"]: row["bytes"] for row in rounds}
     report["plan"] = [
-        {
-            "network": network,
-            "gigabits": gigabits,
-            "largest_share": largest_share(CLIENTS, PARTICIPANTS, NODES),
-            **predict(
-                constants, network, CLIENTS, PARTICIPANTS, NODES, sizes[network], None, gigabits
-            ),
-        }
+        planned(constants, network, sizes[network], gigabits)
         for network in ("157k", "11M")
         for gigabits in GIGABITS
     ]
     return report
+
+
+def planned(constants, network, size, gigabits):
+    """Returns what is predicted of the plan, and the number of nodes that makes it fastest."""
+
+    def on(nodes):
+        return predict(constants, network, CLIENTS, PARTICIPANTS, nodes, size, None, gigabits)
+
+    fastest = min(NODES_TRIED, key=lambda nodes: on(nodes)["seconds"])
+    return {
+        "network": network,
+        "gigabits": gigabits,
+        "largest_share": largest_share(CLIENTS, PARTICIPANTS, NODES),
+        **on(NODES),
+        "fastest_nodes": fastest,
+        "fastest_seconds": on(fastest)["seconds"],
+    }
 
 
 def tables_of(report):
@@ -223,13 +259,15 @@ def tables_of(report):
             f"| {row['error']:+.0%} | {'yes' if row['fitted'] else 'no'} |"
         )
     plan = [
-        "| weights | link of the driver | driver, s | network, s | slowest shard, s | round, s |",
-        "|---|---|---|---|---|---|",
+        "| weights | driver's link | driver, s | network, s | slowest shard, s | round, s "
+        "| fastest with |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in report["plan"]:
         parts = ("driver_seconds", "network_seconds", "slowest_shard_seconds", "seconds")
         shown = " | ".join(f"{row[part]:.2f}" for part in parts)
-        plan.append(f"| {row['network']} | {row['gigabits']} Gbit/s | {shown} |")
+        fastest = f"{row['fastest_nodes']:,} nodes: {row['fastest_seconds']:.2f}"
+        plan.append(f"| {row['network']} | {row['gigabits']} Gbit/s | {shown} | {fastest} |")
     return {"rounds": "\n".join(checked) + "\n", "plan": "\n".join(plan) + "\n"}
 
 
@@ -251,11 +289,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", default="results/scale_model.json", help="file to write")
     parser.add_argument("--repeats", type=int, default=6, help="rounds of each kind")
+    parser.add_argument("--shards", type=int, help="the part of a process that measures")
     options = parser.parse_args()
     tf.get_logger().setLevel("ERROR")
-    rounds = [row for shards in SHARDS for row in measure(shards, options.repeats)]
-    report = report_of(rounds, os.cpu_count())
     file = pathlib.Path(options.json)
+    if options.shards:
+        rounds = list(measure(options.shards, options.repeats))
+        file.write_text(json.dumps(rounds), encoding="utf-8")
+        return
+    rounds = [row for shards in SHARDS for row in measured(shards, options.repeats)]
+    report = report_of(rounds, os.cpu_count())
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     file.with_suffix(".md").write_text(page_of(report), encoding="utf-8")
     console.show(page_of(report))

