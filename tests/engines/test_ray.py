@@ -341,8 +341,8 @@ def processes_of(mark):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     """Nobody runs, so that nobody listens, and the files of the cluster are gone."""
-    mark, output = f"TF_PFLEGO_TEST={tmp_path}", tmp_path / "run"
-    before = set(pathlib.Path("/tmp").glob("tf_pflego_directory_*"))
+    mark, output, home = f"TF_PFLEGO_TEST={tmp_path}", tmp_path / "run", tmp_path / "home"
+    home.mkdir()
     running = subprocess.Popen(
         [
             *(sys.executable, "-m", "tf_pflego.main", "--engine=ray", "--num_shards=1"),
@@ -350,7 +350,7 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
             *(f"--data_dir={digits_dir}", f"--output_dir={output}", "--checkpoint_every=1"),
         ],
         cwd=ROOT,
-        env=os.environ | dict([mark.split("=")]),
+        env=os.environ | dict([mark.split("=")]) | {"HOME": str(home)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -359,7 +359,12 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     while not metrics.exists() or not metrics.stat().st_size:
         assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
-    assert len(processes_of(mark)) > 3
+    started = processes_of(mark)
+    assert len(started) > 3
+    # All interfaces reach the cluster, so it asks for a token; that is in no file.
+    (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
+    assert b"RAY_AUTH_MODE=token" in pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
+    assert not (home / ".ray").exists()
     running.send_signal(number)
     said = running.communicate(timeout=60)[1]
     if number == signal.SIGINT:
@@ -372,4 +377,4 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
         time.sleep(0.1)
     assert set(processes_of(mark).values()) <= agents
     if number == signal.SIGINT:  # What a killed one leaves, the next one removes.
-        assert set(pathlib.Path("/tmp").glob("tf_pflego_directory_*")) <= before
+        assert not list(pathlib.Path("/tmp").glob(f"tf_pflego_directory_{running.pid}_*"))

@@ -12,6 +12,8 @@ import os
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import functools
+import pathlib
+import secrets
 import shutil
 import signal
 import threading
@@ -297,6 +299,7 @@ def _connect(address):
                 _first_node.address = found
             else:
                 # Without `local` it would join a cluster that somebody has started here.
+                _make_token()
                 own = {"_temp_dir": _own_directory(), "include_dashboard": False}
                 ray.init(address="local", **own, **quiet)
                 _first_node.address = ""
@@ -312,6 +315,18 @@ def _connect(address):
     except BaseException:
         _disconnect()
         raise
+
+
+def _make_token():
+    """Makes the token without which Ray lets nobody use a cluster of its own.
+
+    Ray would leave one in a file in the home directory, which others on the machine may be able to
+    read.
+    """
+    in_home = pathlib.Path.home() / ".ray" / "auth_token"
+    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if not given and not in_home.exists():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _disconnect():
