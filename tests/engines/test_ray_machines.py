@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 
-import local_cluster
 import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="Ray is optional")
+
+import local_cluster
+
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
