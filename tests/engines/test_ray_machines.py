@@ -19,7 +19,7 @@ import local_cluster
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-SHARDS, ROUNDS = 3, 20
+SHARDS, ROUNDS = 2, 12
 
 
 def start(output_dir, digits_dir, environment, *flags):
@@ -80,7 +80,7 @@ def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(cluster, di
     process.kill()
     process.communicate()
     process = start(*on_cluster)
-    wait_for_round(process, spread, 9)
+    wait_for_round(process, spread, 7)
     cluster.nodes[-1].kill()
     cluster.add_node()
     said = ended(process)
@@ -93,7 +93,8 @@ def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(cluster, di
 
 
 def test_a_node_that_does_not_come_back_ends_the_run(cluster, digits_dir, tmp_path):
-    flags = "--ray_address=auto", "--node_deadline=25", "--num_rounds=100000"
+    # One node alone has places for two shards.
+    flags = "--ray_address=auto", "--node_deadline=15", "--num_rounds=100000", "--num_shards=3"
     process = start(tmp_path, digits_dir, cluster.environment, *flags)
     wait_for_round(process, tmp_path, 4)
     cluster.nodes[-1].kill()
@@ -101,7 +102,7 @@ def test_a_node_that_does_not_come_back_ends_the_run(cluster, digits_dir, tmp_pa
     # Which shards they are is up to the cluster.
     waiting, ended_by = said[-2:]
     assert waiting.startswith("tf_pflego: waiting for nodes that can take shards ")
-    assert waiting.endswith(", up to 25 s")
+    assert waiting.endswith(", up to 15 s")
     assert ended_by.startswith("tf_pflego: the cluster has had no place for shards ")
     assert "Add nodes to it, or lower --num_shards or what a shard takes (--cpus_per" in ended_by
     hosts = [
@@ -112,10 +113,5 @@ def test_a_node_that_does_not_come_back_ends_the_run(cluster, digits_dir, tmp_pa
     ]
     assert hosts == []
     # The checkpoint is there, and what is wrong about a resumption is said before anything is done.
-    for other, expected in (
-        ("--num_shards=2", "3, got 2"),
-        ("--engine=in_process", "ray, got in_"),
-    ):
-        refused = start(tmp_path, digits_dir, cluster.environment, *flags, other)
-        said = ended(refused, code=2)
-        assert f"{other.split('=')[0]}: expected {expected}" in said
+    said = ended(start(tmp_path, digits_dir, cluster.environment, *flags, "--num_shards=2"), code=2)
+    assert "--num_shards: expected 3, got 2" in said
