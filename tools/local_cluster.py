@@ -100,6 +100,9 @@ class LocalCluster:
             )
             self._add(["--head", f"--port={port}", "--include-dashboard=false"])
             for _ in range(nodes - 1):
+                # Ray gives a node half a minute, in which two cores start no more than two.
+                if len(self.nodes) > 1:
+                    self._wait_for(len(self.nodes))
                 self.add_node()
             self._wait_for(nodes)
         except BaseException:
