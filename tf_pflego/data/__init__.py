@@ -6,6 +6,7 @@ from tf_pflego.data.dirichlet import dirichlet
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
 from tf_pflego.data.prepared import DatasetError
+from tf_pflego.data.validation import held_out
 
 __all__ = [
     "ClientData",
@@ -20,6 +21,7 @@ __all__ = [
     "dirichlet",
     "federate",
     "from_arrays",
+    "held_out",
     "load",
     "merged",
     "round_robin",

@@ -16,6 +16,7 @@ import numpy as np
 
 from tf_pflego.core import seeds, texts, values
 from tf_pflego.data import checks
+from tf_pflego.data.validation import held_out
 
 PERSONALIZATIONS = ("high", "medium", "no")
 NAMES = ("round_robin", "dirichlet", "groups")
@@ -30,17 +31,24 @@ class Partition:
         position among them.
       train_indices: For each client the indices of its training examples, ascending.
       test_indices: For each client the indices of its test examples, ascending.
+      validation_indices: For each client the indices, among the training arrays, of its examples
+        that are not trained on but held out, ascending; None if none are.
     """
 
     classes: tuple[np.ndarray, ...]
     train_indices: tuple[np.ndarray, ...]
     test_indices: tuple[np.ndarray, ...]
+    validation_indices: tuple[np.ndarray, ...] | None = None
 
     def __repr__(self) -> str:
-        train, test = (list(map(len, own)) for own in (self.train_indices, self.test_indices))
+        parts = {"training": self.train_indices, "test": self.test_indices}
+        if self.validation_indices is not None:
+            parts["validation"] = self.validation_indices
+        sizes = {name: list(map(len, own)) for name, own in parts.items()}
+        totals = " and ".join(f"{sum(own)} {name}" for name, own in sizes.items())
         return (
-            f"Partition({texts.counted(self.num_clients, 'client')}, {sum(train)} training and "
-            f"{sum(test)} test examples; per client {texts.span(train)} and {texts.span(test)}, "
+            f"Partition({texts.counted(self.num_clients, 'client')}, {totals} examples; per client "
+            f"{' and '.join(map(texts.span, sizes.values()))}, "
             f"of {texts.span([len(own) for own in self.classes])} classes)"
         )
 
@@ -49,8 +57,46 @@ class Partition:
         """I."""
         return len(self.classes)
 
+    def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
+        """Returns the partition with a part of each client's training examples held out.
+
+        Which ones is drawn as `data.held_out` says.
+
+        Args:
+          labels: [N] the classes of the training arrays that the indices point into.
+          fraction: The share of each client's training examples, in (0, 1).
+          seed: The seed of the run.
+
+        Raises:
+          ValueError: `fraction` or `seed` is out of its range, a client has a single training
+            example, or validation examples are held out already.
+        """
+        rows, offsets = joined(self.train_indices, "train indices")
+        return self.with_rows_held_out(held_out(np.asarray(labels)[rows], offsets, fraction, seed))
+
+    def with_rows_held_out(self, held: np.ndarray) -> "Partition":
+        """Returns the partition with these training examples held out for validation.
+
+        Args:
+          held: [n] bool, for the training indices of all clients, end to end.
+        """
+        if self.validation_indices is not None:
+            raise ValueError(
+                "the partition must not have validation examples yet; it has "
+                f"{sum(map(len, self.validation_indices))}. Leave out one of the two draws."
+            )
+        held = parted(held, joined(self.train_indices, "train indices")[1])
+        pairs = list(zip(self.train_indices, held, strict=True))
+        return dataclasses.replace(
+            self,
+            train_indices=tuple(own[~of_client] for own, of_client in pairs),
+            validation_indices=tuple(own[of_client] for own, of_client in pairs),
+        )
+
     def save(self, file: Any, class_counts: np.ndarray | None = None) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
+
+        Without validation examples there are no `validation_indices`.
 
         Args:
           file: A path, or a binary file that is open for writing.
@@ -60,7 +106,8 @@ class Partition:
         arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
         for field in dataclasses.fields(self):
             name = field.name
-            arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
+            if getattr(self, name) is not None:
+                arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
         np.savez_compressed(file, **arrays)
 
     @classmethod
@@ -77,6 +124,7 @@ class Partition:
                 parts = [
                     parted(arrays[field.name], arrays[f"{field.name}_offsets"])
                     for field in dataclasses.fields(cls)
+                    if field.default is dataclasses.MISSING or field.name in arrays
                 ]
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(

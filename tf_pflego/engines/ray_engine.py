@@ -138,12 +138,12 @@ class RayEngine:
         found = {}
         for name in self.algorithm.served:
             of_shards = [(rows, result[name]) for rows, result in parts]
-            hits = [(rows, one.test_hits) for rows, one in of_shards]
-            sums = [(rows, one.loss_sums) for rows, one in of_shards]
-            found[name] = Statistics(
-                _placed(sums, len(ids), _LOSS_SUM) if losses else None,
-                _placed(hits, len(ids), _HITS),
-            )
+            fields = []
+            for field, spec in zip(Statistics._fields, (_LOSS_SUM, _HITS, _HITS), strict=True):
+                pieces = [(rows, getattr(one, field)) for rows, one in of_shards]
+                absent = any(piece is None for _, piece in pieces)
+                fields.append(None if absent else _placed(pieces, len(ids), spec))
+            found[name] = Statistics(*fields)
         return found
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
@@ -338,6 +338,8 @@ def _joined(outcomes, positions_of_shards, count):
         lambda *leaves: together(leaves), *(outcome.individual for outcome in outcomes)
     )
     finite = together([outcome.finite for outcome in outcomes])
-    tested = outcomes[0].test_hits is not None
-    hits = together([outcome.test_hits for outcome in outcomes]) if tested else None
-    return Outcome(summed, individual, finite, hits)
+    hits = []
+    for field in ("test_hits", "validation_hits"):
+        found = [getattr(outcome, field) for outcome in outcomes]
+        hits.append(None if found[0] is None else together(found))
+    return Outcome(summed, individual, finite, *hits)

@@ -28,7 +28,7 @@ from tf_pflego.core import durable, nests
 from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.metrics.clients import client_columns
+from tf_pflego.metrics.clients import client_columns, new_client_columns
 from tf_pflego.metrics.tensorboard import EventFiles
 from tf_pflego.places import PLACES
 from tf_pflego.training import CheckpointError, Checkpoints, DamagedError, Evaluation, Simulation
@@ -40,7 +40,7 @@ _TENSORBOARD = "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
 # Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2, "eval_clients": 0}
+_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2, "eval_clients": 0, "validation_fraction": 0.0}
 
 
 class RunDirectoryError(ValueError):
@@ -227,13 +227,12 @@ class RunDirectory:
             arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
             files.npz(self._work / "server.npz", arrays)
         if new_clients:
-            columns = ("epoch", "client", "train_examples", "test_examples", "test_accuracy")
-            rows = [
-                (epoch, data.num_clients + k, train, test, f"{hits / test:.6g}")
+            parts = [
+                new_client_columns(found, epoch, data.num_clients)
                 for epoch, found in enumerate(new_clients)
-                for k, (train, hits, test) in enumerate(zip(*found[1:4], strict=True))
             ]
-            self._write_csv("new_clients.csv", columns, rows)
+            rows = [row for part in parts for row in zip(*part.values(), strict=True)]
+            self._write_csv("new_clients.csv", parts[0], rows)
         self._write_json(_SUMMARY, _finite_or_none(summary))
         self._replace()
 

@@ -33,17 +33,24 @@ class Evaluation(NamedTuple):
     test_examples: np.ndarray  # [n] int64
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
     num_clients: int | None = None  # I, if there is a sample
+    validation_hits: np.ndarray | None = None  # [n] int64, if there are validation examples
+    validation_examples: np.ndarray | None = None  # [n] int64
 
     def metrics(self) -> dict[str, float]:
-        """Returns the loss of equation 1, the two means of the test accuracy and, of a sample,
-        their standard errors.
+        """Returns the loss of equation 1, the two means of the test accuracy, those of the
+        validation accuracy if there are such examples and, of a sample, their standard errors.
         """
         loss = {}
         if self.train_loss is not None:
             loss["train_loss"] = float(np.average(self.train_loss, weights=self.train_examples))
-        found = loss | accuracies("test_accuracy", self.test_hits, self.test_examples)
-        if self.num_clients is not None:
-            found |= _standard_errors(self.test_hits, self.test_examples, self.num_clients)
+        counts = {"test_accuracy": (self.test_hits, self.test_examples)}
+        if self.validation_hits is not None:
+            counts["validation_accuracy"] = (self.validation_hits, self.validation_examples)
+        found = dict(loss)
+        for name, (hits, examples) in counts.items():
+            found |= accuracies(name, hits, examples)
+            if self.num_clients is not None:
+                found |= _standard_errors(name, hits, examples, self.num_clients)
         return found
 
 
@@ -90,8 +97,8 @@ def accuracies(name: str, hits: np.ndarray, examples: np.ndarray) -> dict[str, f
     }
 
 
-def _standard_errors(hits, examples, num_clients):
-    """Returns those of the two means of the test accuracy of a sample."""
+def _standard_errors(name, hits, examples, num_clients):
+    """Returns those of the two means of an accuracy of a sample."""
     count = len(hits)
     correction = np.sqrt((1 - count / num_clients) / count)
     shares = hits / examples
@@ -101,6 +108,6 @@ def _standard_errors(hits, examples, num_clients):
         "example": np.std(residuals, ddof=1) / np.mean(examples),
     }
     return {
-        f"test_accuracy/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
+        f"{name}/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
         for mean, spread in spreads.items()
     }

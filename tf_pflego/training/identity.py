@@ -75,7 +75,7 @@ def _crc32(clients):
     found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
     if not np.array_equal(clients.identities, np.arange(clients.num_clients)):
         found = zlib.crc32(np.ascontiguousarray(clients.identities), found)
-    for split in (clients.train, clients.test):
+    for split in clients.splits.values():
         for array in (split.offsets, split.labels, split.examples):
             found = zlib.crc32(np.ascontiguousarray(array), found)
     return found

@@ -135,6 +135,9 @@ class Rounds:
             if evaluate:
                 sizes = self._data.test.sizes[ids]
                 metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes)
+                if self._data.validation is not None:
+                    sizes, hits = self._data.validation.sizes[ids], outcome.validation_hits
+                    metrics |= accuracies("participant_validation_accuracy", hits, sizes)
         return server_state, record, metrics, set()
 
     def _round(self, number, position):
