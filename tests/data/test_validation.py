@@ -74,17 +74,25 @@ def test_what_cannot_be_held_out_is_refused(sizes, fraction, message):
 
 @pytest.mark.parametrize("label_space", ["local", "global"])
 @pytest.mark.parametrize("kind", ["round_robin", "dirichlet", "groups"])
-def test_partition_and_test_examples_are_as_without(kind, label_space, digits_dir, monkeypatch):
+def test_partition_and_test_examples_are_as_without(kind, label_space, digits_dir):
     if kind == "groups":
-        digits = data.merged(data.load("digits", digits_dir))
-        examples, labels, _ = digits.train
-        grouped = data.Examples(examples, labels, np.arange(len(labels)) % 6)
-        dataset = data.Dataset("digits", grouped, None, 10)
-        monkeypatch.setattr(data, "load", lambda *unused: dataset)
-    chosen = {"partition": kind, "label_space": label_space, "data_dir": digits_dir}
-    plain = experiment.load_clients(RunConfig(**chosen, num_clients=6, clients_per_round=2))
-    config = RunConfig(**chosen, num_clients=6, clients_per_round=2, validation_fraction=0.2)
-    held = experiment.load_clients(config)
+        dataset = data.merged(data.load("digits", digits_dir))
+        labels = dataset.train.labels
+        partition = data.by_group(np.arange(len(labels)) % 6, labels, seed=0)
+        plain, held = (
+            data.federate(dataset, own, label_space)
+            for own in (partition, partition.with_validation(labels, 0.2, seed=0))
+        )
+    else:
+        chosen = {"partition": kind, "label_space": label_space, "data_dir": digits_dir}
+        plain, held = (
+            experiment.load_clients(
+                RunConfig(
+                    **chosen, num_clients=6, clients_per_round=2, validation_fraction=fraction
+                )
+            )
+            for fraction in (0.0, 0.2)
+        )
     for client in range(6):
         parts = [
             getattr(held.partition, f"{split}_indices")[client] for split in ("train", "validation")
