@@ -214,3 +214,4 @@ def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
     assert re.search(r"<td[^>]*>[\d.]+\s%\s±\s[\d.]+\s%", page)
     assert "standard_error" not in page
     assert "validation accuracy of all clients, mean over clients" in page
+    assert "validation accuracy, percent" in page

@@ -207,10 +207,12 @@ class ClientData:
         if origin is not None:  # Only the first clients have the identities that they had there.
             origin = None if start else Origin(origin.load, origin.clients[start:stop])
         return ClientData(
-            **splits,
-            num_classes=self.num_classes[start:stop],
-            label_space=self.label_space,
+            splits["train"],
+            splits["test"],
+            self.num_classes[start:stop],
+            self.label_space,
             dataset=self.dataset,
+            validation=splits.get("validation"),
             classes=self.classes[start:stop],
             class_names=self.class_names,
             origin=origin,
@@ -236,10 +238,12 @@ class ClientData:
             splits[name] = _taken(split, rows, split.sizes[client_ids])
         origin = self.origin
         return ClientData(
-            **splits,
-            num_classes=self.num_classes[client_ids],
-            label_space=self.label_space,
+            splits["train"],
+            splits["test"],
+            self.num_classes[client_ids],
+            self.label_space,
             dataset=self.dataset,
+            validation=splits.get("validation"),
             classes=tuple(self.classes[client] for client in client_ids),
             class_names=self.class_names,
             identities=self.identities[client_ids],
@@ -265,12 +269,11 @@ class ClientData:
                 "Prepare their data as that of the others."
             )
         if self.splits.keys() != others.splits.keys():
-            expected, got = (
-                "none" if data.validation is None else "some" for data in (self, others)
-            )
+            wanted = "no" if self.validation is None else "some"
             raise ValueError(
-                f"the clients that join must have validation examples if the others do: {expected};"
-                f" got {got}. Call `with_validation` on the data of both or of neither."
+                f"the clients that join must have {wanted} validation examples, as the others do; "
+                f"got {'some' if wanted == 'no' else 'none'}. Call `with_validation` on the data "
+                "of both or of neither."
             )
         splits = {
             name: ClientSplit(
@@ -282,10 +285,12 @@ class ClientData:
         }
         new = self.identities.max() + 1 + np.arange(others.num_clients)
         return ClientData(
-            **splits,
-            num_classes=np.concatenate([self.num_classes, others.num_classes]),
-            label_space=self.label_space,
+            splits["train"],
+            splits["test"],
+            np.concatenate([self.num_classes, others.num_classes]),
+            self.label_space,
             dataset=self.dataset,
+            validation=splits.get("validation"),
             classes=(*self.classes, *others.classes),
             class_names=self.class_names,
             identities=np.concatenate([self.identities, new]),
@@ -403,11 +408,13 @@ def federate(
     if label_space == "global":
         num_classes = np.full(partition.num_clients, dataset.num_classes)
     return ClientData(
-        **splits,
-        num_classes=num_classes,
-        label_space=label_space,
-        partition=partition,
-        dataset=dataset.name,
+        splits["train"],
+        splits["test"],
+        num_classes,
+        label_space,
+        partition,
+        dataset.name,
+        validation=splits.get("validation"),
         class_names=dataset.class_names,
         origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
     )

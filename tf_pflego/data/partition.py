@@ -85,8 +85,8 @@ class Partition:
                 "the partition must not have validation examples yet; it has "
                 f"{sum(map(len, self.validation_indices))}. Leave out one of the two draws."
             )
-        held = parted(held, joined(self.train_indices, "train indices")[1])
-        pairs = list(zip(self.train_indices, held, strict=True))
+        parts = parted(held, joined(self.train_indices, "train indices")[1])
+        pairs = list(zip(self.train_indices, parts, strict=True))
         return dataclasses.replace(
             self,
             train_indices=tuple(own[~of_client] for own, of_client in pairs),

@@ -138,12 +138,14 @@ class RayEngine:
         found = {}
         for name in self.algorithm.served:
             of_shards = [(rows, result[name]) for rows, result in parts]
-            fields = []
-            for field, spec in zip(Statistics._fields, (_LOSS_SUM, _HITS, _HITS), strict=True):
-                pieces = [(rows, getattr(one, field)) for rows, one in of_shards]
-                absent = any(piece is None for _, piece in pieces)
-                fields.append(None if absent else _placed(pieces, len(ids), spec))
-            found[name] = Statistics(*fields)
+            hits = [(rows, one.test_hits) for rows, one in of_shards]
+            sums = [(rows, one.loss_sums) for rows, one in of_shards]
+            held = [(rows, one.validation_hits) for rows, one in of_shards]
+            found[name] = Statistics(
+                _placed(sums, len(ids), _LOSS_SUM) if losses else None,
+                _placed(hits, len(ids), _HITS),
+                None if held[0][1] is None else _placed(held, len(ids), _HITS),
+            )
         return found
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:

@@ -39,9 +39,10 @@ class Progress:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
             if _ERROR in record:
                 text += f" ± {record[_ERROR]:.4f}"
-        if _VALIDATION in record:  # In the place of the loss: both would leave a bar no room.
-            text += f", validation {record[_VALIDATION]:.4f}"
-        elif "train_loss" in record:
+            if _VALIDATION in record:
+                text += f", validation {record[_VALIDATION]:.4f}"
+        # With a validation accuracy, the loss too would leave a bar no room.
+        if "train_loss" in record and _VALIDATION not in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
         columns = console.STDERR.columns()
         if columns is not None:

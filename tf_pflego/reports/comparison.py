@@ -47,10 +47,17 @@ _METRICS = {
     **{
         f"{who}validation_accuracy/{mean}_mean": (
             f"validation accuracy of {whom}, mean over {mean}s",
-            f"as the test accuracy of {whom}, on the examples that are held out of training by "
-            "`validation_fraction`",
+            f"{meaning}, on validation examples, which are not trained on",
         )
-        for who, whom in (("participant_", "the round's participants"), ("", "all clients"))
+        for who, whom, meaning in (
+            (
+                "participant_",
+                "the round's participants",
+                "the round's participants with the weights that they hold right after local "
+                "training",
+            ),
+            ("", "all clients", "every client, drawn or not, with what it would be served now"),
+        )
         for mean in ("client", "example")
     },
     "train_loss": (

@@ -211,11 +211,15 @@ class _Page:
                 str(run.path),
             ]
             rows.append(row)
+        of_validation = (
+            f", and the validation accuracy the {comparison.title_of(_VALIDATION)}, likewise"
+            if validated
+            else ""
+        )
         said = (
             f"The accuracy is the {comparison.title_of(metric)}, mean of the last ten rounds"
-            f"{f', and so is the {comparison.title_of(_VALIDATION)}' if validated else ''}; the "
-            "worst tenth is the mean over the tenth of the clients with the lowest accuracy at the "
-            "end. "
+            f"{of_validation}; the worst tenth is the mean over the tenth of the clients with the "
+            "lowest accuracy at the end. "
             if metric
             else ""
         )

@@ -44,7 +44,7 @@ class Evaluation(NamedTuple):
         if self.train_loss is not None:
             loss["train_loss"] = float(np.average(self.train_loss, weights=self.train_examples))
         counts = {"test_accuracy": (self.test_hits, self.test_examples)}
-        if self.validation_hits is not None:
+        if self.validation_hits is not None and self.validation_examples is not None:
             counts["validation_accuracy"] = (self.validation_hits, self.validation_examples)
         found = dict(loss)
         for name, (hits, examples) in counts.items():
