@@ -38,6 +38,11 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     if kind == "dirichlet":
         dataset = data.merged(dataset)
     partition = _PARTITIONS[kind](run_config, dataset, run_config.chosen("num_clients"))
+    seed = run_config.seed
+    share = run_config.permuted_clients
+    partition = data.permute_labels(partition, share, dataset.num_classes, seed)
+    share = run_config.shifted_clients
+    partition = data.shift_images(partition, share, run_config.shift, seed)
     load = functools.partial(load_clients, run_config)
     return data.federate(dataset, partition, run_config.label_space, load)
 
