@@ -223,6 +223,8 @@ WITH_DATA = [
      "Lower --min_examples or"),
     (["--partition=dirichlet", "--min_examples=2"], "--min_examples must be at least 4",
      "Raise --min"),
+    (["--permuted_clients=0.001"], "--permuted_clients must be 0 or a share that is at least one "
+     "of the 100 clients", "Raise --permuted_clients"),
     (["--network=omniglot_cnn"], "--network omniglot_cnn needs larger images",
      "Choose --network=mlp"),
 ]  # fmt: skip
@@ -235,6 +237,7 @@ IGNORED = [
      "--partition=round_robin"),
     (["--partition=dirichlet",
      "--classes_per_client=3"], "has no effect without --partition=round_robin"),
+    (["--shift=invert"], "--shift has no effect without --shifted_clients; it is ignored"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
