@@ -245,6 +245,9 @@ IGNORED = [
      "--classes_per_client=3"], "has no effect without --partition=round_robin"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
+    (["--schedule_rounds=300"], "no effect without --server_schedule=late_linear or cosine"),
+    (["--algorithm=fedavg", "--server_learning_rate=1"], "without --server_optimizer=adam or sgd "
+     "or momentum or yogi or adagrad"),
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
     (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
     (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),

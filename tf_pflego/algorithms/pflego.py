@@ -34,9 +34,9 @@ forward a second time for the same result. Equation 3 scales the head's last ste
 Proposition 1 needs rho (I/r) alpha_i; `head_step_scale` chooses between them ("algorithm1" and
 "exact"). The steps on W_i may be taken by another solver (`head_solver`), and beta may follow the
 curvature of each client's loss (`client_learning_rate` auto). In any case step 3 does not raise the
-client's loss; see `models.head_solvers`. rho may fall over the rounds (`server_schedule`): the head's
-last step and that of theta follow it alike, as they are one step in Proposition 1; where rho I/r
-limits an automatic beta, it stays as in round 1.
+client's loss; see `models.head_solvers`. rho may fall over the rounds (`server_schedule`), for the
+head's last step as for that of theta, since both are one step in Proposition 1. The limit of an
+automatic beta does not fall.
 """
 
 from __future__ import annotations
