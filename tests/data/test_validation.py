@@ -54,6 +54,14 @@ def test_within_a_class_the_draw_is_uniform_and_a_function_of_the_seed():
     np.testing.assert_array_equal(draws[7], data.held_out(labels, offsets, 0.3, 7))
 
 
+def test_names_of_classes_do_not_matter():
+    """So a client that names classes by a permutation holds the same examples out."""
+    labels, offsets = labels_of()
+    np.testing.assert_array_equal(
+        data.held_out(labels, offsets, 0.3, 0), data.held_out(3 - labels, offsets, 0.3, 0)
+    )
+
+
 def test_where_each_class_has_one_example_one_of_them_is_held_out():
     held = data.held_out(np.arange(5), np.array([0, 3, 5]), 0.9, seed=0)
     assert (held[:3].sum(), held[3:].sum()) == (1, 1)
@@ -85,6 +93,7 @@ def test_partition_and_test_examples_are_as_without(kind, label_space, digits_di
         )
     else:
         chosen = {"partition": kind, "label_space": label_space, "data_dir": digits_dir}
+        chosen["permuted_clients"] = 0.5
         plain, held = (
             experiment.load_clients(
                 RunConfig(

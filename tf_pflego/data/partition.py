@@ -20,6 +20,8 @@ from tf_pflego.data.validation import held_out
 
 PERSONALIZATIONS = ("high", "medium", "no")
 NAMES = ("round_robin", "dirichlet", "groups")
+# What every partition has for each client.
+_LISTS = ("classes", "train_indices", "test_indices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +30,13 @@ class Partition:
 
     Attributes:
       classes: For each client its global classes, ascending: the local label of a class is its
-        position among them.
+        position among them. A client that renames classes has the new names here.
       train_indices: For each client the indices of its training examples, ascending.
       test_indices: For each client the indices of its test examples, ascending.
+      renamings: For each client [C] what it calls each class of the dataset, a permutation of
+        0 .. C - 1, or None if it calls them as the dataset does; None if all do.
+      shifts: For each client how its images are changed, one of `disagreement.SHIFTS`, or "" if
+        they are not; None if nobody's are.
       validation_indices: For each client the indices, among the training arrays, of its examples
         that are not trained on but held out, ascending; None if none are.
     """
@@ -38,6 +44,8 @@ class Partition:
     classes: tuple[np.ndarray, ...]
     train_indices: tuple[np.ndarray, ...]
     test_indices: tuple[np.ndarray, ...]
+    renamings: tuple[np.ndarray | None, ...] | None = None
+    shifts: tuple[str, ...] | None = None
     validation_indices: tuple[np.ndarray, ...] | None = None
 
     def __repr__(self) -> str:
@@ -49,13 +57,25 @@ class Partition:
         return (
             f"Partition({texts.counted(self.num_clients, 'client')}, {totals} examples; per client "
             f"{' and '.join(map(texts.span, sizes.values()))}, "
-            f"of {texts.span([len(own) for own in self.classes])} classes)"
+            f"of {texts.span([len(own) for own in self.classes])} classes"
+            + "".join(f"; {sum(group)} {name}" for name, group in self.client_groups.items())
+            + ")"
         )
 
     @property
     def num_clients(self) -> int:
         """I."""
         return len(self.classes)
+
+    @property
+    def client_groups(self) -> dict[str, np.ndarray]:
+        """[I] bool by name: which clients are `permuted`, `shifted`; no entry if none can be."""
+        groups = {}
+        if self.renamings is not None:
+            groups["permuted"] = np.array([own is not None for own in self.renamings])
+        if self.shifts is not None:
+            groups["shifted"] = np.array([own != "" for own in self.shifts])
+        return groups
 
     def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
         """Returns the partition with a part of each client's training examples held out.
@@ -96,7 +116,8 @@ class Partition:
     def save(self, file: Any, class_counts: np.ndarray | None = None) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
 
-        Without validation examples there are no `validation_indices`.
+        `shifts` is an array [I] of text. What is None is left out; a client without a renaming has
+        an empty one.
 
         Args:
           file: A path, or a binary file that is open for writing.
@@ -104,10 +125,16 @@ class Partition:
             those who read the file without the dataset and its labels.
         """
         arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
-        for field in dataclasses.fields(self):
-            name = field.name
-            if getattr(self, name) is not None:
-                arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
+        lists = {name: getattr(self, name) for name in _LISTS}
+        if self.validation_indices is not None:
+            lists["validation_indices"] = self.validation_indices
+        if self.renamings is not None:
+            none = np.zeros(0, np.int64)
+            lists["renamings"] = [none if own is None else own for own in self.renamings]
+        for name, parts in lists.items():
+            arrays[name], arrays[f"{name}_offsets"] = joined(parts, name)
+        if self.shifts is not None:
+            arrays["shifts"] = np.array(self.shifts, str)
         np.savez_compressed(file, **arrays)
 
     @classmethod
@@ -121,17 +148,21 @@ class Partition:
         path = values.path("path", path)
         try:
             with np.load(path) as arrays:
-                parts = [
-                    parted(arrays[field.name], arrays[f"{field.name}_offsets"])
-                    for field in dataclasses.fields(cls)
-                    if field.default is dataclasses.MISSING or field.name in arrays
-                ]
+                held: dict[str, Any] = {
+                    name: parted(arrays[name], arrays[f"{name}_offsets"])
+                    for name in (*_LISTS, "validation_indices", "renamings")
+                    if name in _LISTS or name in arrays
+                }
+                if "shifts" in arrays:
+                    held["shifts"] = tuple(arrays["shifts"].tolist())
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
                 f"{path} must be a whole file that `Partition.save` wrote; it cannot be read as "
                 f"one ({error}). Save the partition again, to another file."
             ) from error
-        return cls(*parts)
+        if "renamings" in held:
+            held["renamings"] = tuple(own if len(own) else None for own in held["renamings"])
+        return cls(**held)
 
 
 def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -236,7 +267,8 @@ def round_robin(
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
         parts.append(by_owner(owner, num_clients))
         _refuse_empty(name, parts[-1], len(labels), "Lower `num_clients`.")
-    return Partition(tuple(np.flatnonzero(row) for row in holds), *parts)
+    train, test = parts
+    return Partition(tuple(np.flatnonzero(row) for row in holds), train, test)
 
 
 def by_group(

@@ -18,8 +18,8 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
     The draw depends on the arguments alone, and on no other draw of the run.
 
     Args:
-      labels: [N] integers, the classes of all clients' examples, those of client 0 first. Only
-        which labels of a client are equal, and their order, matters.
+      labels: [N] integers from 0 on, the classes of all clients' examples, those of client 0 first.
+        Only which labels of a client are equal matters.
       offsets: [I + 1]; client i has the examples from offsets[i] to offsets[i + 1].
       fraction: In (0, 1).
       seed: The seed of the run.
@@ -41,10 +41,14 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
             "`validation_fraction` to 0."
         )
     owners = np.repeat(np.arange(len(sizes)), sizes)
+    # The classes of each client by their first examples, so that names of classes do not matter.
+    named = owners * (int(labels.max()) + 1) + labels
+    _, earliest, classes = np.unique(named, return_index=True, return_inverse=True)
+    group = earliest[classes]
     # The examples of each class of each client side by side, shuffled.
-    order = np.lexsort((rng.random(len(labels)), labels, owners))
+    order = np.lexsort((rng.random(len(labels)), group))
     begins = np.ones(len(labels), bool)
-    begins[1:] = (np.diff(owners) != 0) | (np.diff(labels[order]) != 0)
+    begins[1:] = np.diff(group[order]) != 0
     first = np.flatnonzero(begins)
     counts, holders = np.diff(first, append=len(labels)), owners[first]
     shares = fraction * counts

@@ -130,12 +130,24 @@ def _accuracy_rows(summary, accuracy, whom, of_all=()):
                     f"{summary[f'{name}/{STANDARD_ERROR}{end}']:.4f}" for end in ("", "/last10")
                 )
                 rows.append(("      standard error", last, of_ten))
+            rows.extend(
+                (f"      {group.replace('_', ' ')} clients", *values)
+                for group, *values in _groups(summary, name)
+            )
         rows += more
     name = f"new_clients/{accuracy}/client_mean"
     if f"{name}/after" in summary:
         rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
         rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
     return rows
+
+
+def _groups(summary, name):
+    """Yields (group, last value, mean of the last ten) of the means of a metric over groups."""
+    for key in summary:
+        group, *rest = key.removeprefix(f"{name}/").split("/")
+        if key.startswith(f"{name}/") and rest == ["last10"] and group != STANDARD_ERROR:
+            yield group, f"{summary[f'{name}/{group}']:.4f}", f"{summary[key]:.4f}"
 
 
 def _aligned(rows, sides):

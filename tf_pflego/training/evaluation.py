@@ -16,6 +16,7 @@ Source of the standard errors: Cochran, Sampling Techniques, 3rd edition, 1977: 
 finite population correction, section 2.11 for the ratio.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,12 +34,14 @@ class Evaluation(NamedTuple):
     test_examples: np.ndarray  # [n] int64
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
     num_clients: int | None = None  # I, if there is a sample
+    groups: Mapping[str, np.ndarray] | None = None  # [n] bool by name, who belongs to each
     validation_hits: np.ndarray | None = None  # [n] int64, if there are validation examples
     validation_examples: np.ndarray | None = None  # [n] int64
 
     def metrics(self) -> dict[str, float]:
-        """Returns the loss of equation 1, the two means of the test accuracy, those of the
-        validation accuracy if there are such examples and, of a sample, their standard errors.
+        """Returns the loss of equation 1, the two means of the test accuracy and, if there are
+        validation examples, of the validation accuracy: with each, the mean over the clients of
+        each group and over the others and, of a sample, standard errors of the two.
         """
         loss = {}
         if self.train_loss is not None:
@@ -48,7 +51,7 @@ class Evaluation(NamedTuple):
             counts["validation_accuracy"] = (self.validation_hits, self.validation_examples)
         found = dict(loss)
         for name, (hits, examples) in counts.items():
-            found |= accuracies(name, hits, examples)
+            found |= accuracies(name, hits, examples, self.groups or {})
             if self.num_clients is not None:
                 found |= _standard_errors(name, hits, examples, self.num_clients)
         return found
@@ -89,12 +92,28 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     return metrics
 
 
-def accuracies(name: str, hits: np.ndarray, examples: np.ndarray) -> dict[str, float]:
-    """Returns the accuracy as a mean over clients and as a mean over examples."""
-    return {
-        f"{name}/client_mean": float(np.mean(hits / examples)),
+def accuracies(
+    name: str, hits: np.ndarray, examples: np.ndarray, groups: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Returns the accuracy of n clients as a mean over clients and as a mean over examples.
+
+    Args:
+      name: What the accuracy is called.
+      hits: [n] of each client.
+      examples: [n] of each client.
+      groups: [n] bool by name. Of each group there are also the mean over its clients and, as
+        `not_` and its name, over the others; of nobody there is none.
+    """
+    shares = hits / examples
+    found = {
+        f"{name}/client_mean": float(np.mean(shares)),
         f"{name}/example_mean": float(hits.sum() / examples.sum()),
     }
+    for group, members in groups.items():
+        for whose, own in ((group, shares[members]), (f"not_{group}", shares[~members])):
+            if len(own):
+                found[f"{name}/client_mean/{whose}"] = float(np.mean(own))
+    return found
 
 
 def _standard_errors(name, hits, examples, num_clients):

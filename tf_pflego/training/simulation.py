@@ -331,6 +331,7 @@ class Simulation:
                 test,
                 sample,
                 None if sample is None else self.data.num_clients,
+                self.data.groups_of(ids),
                 found.validation_hits,
                 None if validation is None else validation.sizes[ids],
             )
