@@ -142,9 +142,7 @@ def test_a_partition_is_saved_with_its_validation_examples(tmp_path):
     assert loaded.validation_indices is not None
     with pytest.raises(ValueError, match="must not have validation examples yet"):
         held.with_validation(labels, 0.25, seed=0)
-    twice = data.Partition(
-        *(held.classes, partition.train_indices, held.test_indices, held.validation_indices)
-    )
+    twice = dataclasses.replace(held, train_indices=partition.train_indices)
     source = data.Examples(np.zeros((100, 1)), labels)
     with pytest.raises(ValueError, match=r"must be dealt once.*train.*validation"):
         data.federate(data.Dataset("five", source, source, 5), twice)
