@@ -60,10 +60,9 @@ def fine_tune(
     client_seeds = seeds.client_seeds(simulation.seed, "new_client", ids)
 
     def start_of(client):
-        seed, num_classes = client_seeds[client], clients.num_classes[client]
-        state = algorithm.init_client(
-            simulation.server_state, tf.constant(seed), tf.constant(num_classes)
-        )
+        seed = tf.constant(client_seeds[client])
+        (classes,) = clients.head_classes([client], algorithm.model.num_classes)
+        state = algorithm.init_client(simulation.server_state, seed, tf.constant(classes))
         return served.weights(simulation.server_state, state)
 
     first = start_of(0)

@@ -93,9 +93,10 @@ def test_fedrecon(tiny_model, tiny_clients):
 def drawn_heads(model, clients, seed, purpose, *keys):
     """The K_i rows of the new head that each client would draw."""
     drawn = {}
-    for client, classes in enumerate(clients.num_classes):
+    for client, count in enumerate(clients.num_classes):
         (own,) = seeds.client_seeds(seed, purpose, [client], *keys)
-        drawn[client] = float64([model.uniform_head(own, classes)])[0][:classes]
+        (classes,) = clients.head_classes([client], model.num_classes)
+        drawn[client] = float64([model.uniform_head(own, classes)])[0][:count]
     return drawn
 
 

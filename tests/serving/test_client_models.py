@@ -53,7 +53,8 @@ def logits_of(simulation, client, raw):
     """Returns what the algorithm's own functions make of examples as a model sees them."""
     served = next(iter(simulation.algorithm.served.values()))
     weights = simulation.served_weights(client)
-    return served.predict(weights, tf.constant(raw), simulation.data.num_classes[client]).numpy()
+    (classes,) = simulation.data.head_classes([client], simulation.algorithm.model.num_classes)
+    return served.predict(weights, tf.constant(raw), classes).numpy()
 
 
 def test_it_takes_images_from_0_to_255_and_cuts_what_the_client_has_not():

@@ -70,7 +70,7 @@ def learnt(client, examples, labels, steps=STEPS, rate=RATE):
         copied_as_model_inputs(tf.constant(examples)),
         tf.constant(labels),
         tf.constant(len(labels)),
-        tf.constant(len(client.class_names)),
+        tf.constant(client.classes),
         tf.constant(1.0),
         tf.zeros([2], tf.int32),
     )
@@ -80,9 +80,8 @@ def learnt(client, examples, labels, steps=STEPS, rate=RATE):
 
 def probabilities(client, weights):
     count = len(client.class_names)
-    logits = client.model.predict(
-        weights, copied_as_model_inputs(tf.constant(client.test_examples)), tf.constant(count)
-    )
+    examples = copied_as_model_inputs(tf.constant(client.test_examples))
+    logits = client.model.predict(weights, examples, tf.constant(client.classes))
     return tf.nn.softmax(logits[:, :count]).numpy()
 
 

@@ -541,6 +541,18 @@ def _refuse_unfit(algorithm, data, participation):
             f"the model must have a head for {data.num_classes.max()} classes, the most that a "
             f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
         )
+    if algorithm.uses_global_classes:
+        known, held = algorithm.model.num_global_classes, data.num_global_classes
+        if known < held:
+            raise ValueError(
+                f"the model must know {held} global classes, those of the clients, for "
+                f"{algorithm.name}; got {known}. Give it that `num_global_classes`."
+            )
+    if data.class_mask and not algorithm.model.class_mask:
+        raise ValueError(
+            "the model must have a class mask for clients that have one; got none. Build the "
+            "algorithm for `model.with_class_mask()`."
+        )
     expected = algorithm.model.example_shape, algorithm.model.example_dtype
     got = data.example_shape, data.example_dtype
     if expected != got:
