@@ -129,6 +129,11 @@ class RunConfig:
         "whether labels number a client's own classes (local) or the dataset's (global)",
         choices=clients.LABEL_SPACES,
     )
+    class_mask: bool = setting(
+        False,
+        "let a client predict only among the classes that it holds; its loss counts no others",
+        read_with=("label_space", ("global",)),
+    )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
     eval_clients: int = settings.eval_clients()
@@ -270,6 +275,7 @@ GROUPS = (
             "dirichlet_alpha",
             "min_examples",
             "label_space",
+            "class_mask",
         ),
     ),
     (

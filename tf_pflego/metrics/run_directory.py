@@ -40,7 +40,7 @@ _TENSORBOARD = "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
 # Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2, "eval_clients": 0}
+_ADDED_FLAGS = {"dropout_rate": 0.0, "num_shards": 2, "eval_clients": 0, "class_mask": False}
 
 
 class RunDirectoryError(ValueError):
