@@ -155,6 +155,26 @@ def test_methods_that_average_the_model(tiny_model, tiny_clients, name, config):
         assert_close([simulation.server_state.weights.head], [head])
 
 
+def test_fedavg_with_a_class_mask(masked_model, masked_clients):
+    """The oracle trains the rows of the classes that a client holds, and leaves out the others."""
+    config = {"local_steps": 6, "client_learning_rate": 0.1}
+    simulation = simulation_of("fedavg", masked_model, masked_clients, **config)
+    theta, head = server_weights(simulation)
+    (participants,) = list(rounds_of(simulation))[:1]
+    models = []
+    for client in participants:
+        x, y = network.of_client(masked_clients.train, client)
+        held, y = masked_clients.classes[client], np.searchsorted(masked_clients.classes[client], y)
+        theta_i, rows = averaging.local_steps(theta, head[held], x, y, config)
+        head_i = head.copy()
+        head_i[held] = rows
+        models.append([*theta_i, head_i])
+    expected = averaging.mean(models, averaging.sizes_of(masked_clients, participants))
+    simulation.run_round()
+    found = simulation.server_state.weights
+    assert_close([*found.theta, found.head], expected)
+
+
 def test_ditto(tiny_model, tiny_clients):
     config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
     simulation = simulation_of("ditto", tiny_model, tiny_clients, **config)

@@ -29,6 +29,8 @@ KERAS_3 = not keras.__version__.startswith("2.")
 def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
     count = clients.num_classes.max() if num_classes is None else num_classes
     model = pfl.SplitModel(body, count, example_shape=clients.example_shape)
+    if clients.class_mask:
+        model = model.with_class_mask()
     algorithm = pfl.build_algorithm(name, model, **hyper_parameters)
     drawn = pfl.Participation(clients.num_clients, clients.num_clients)
     return pfl.Simulation(algorithm, clients, drawn, "in_process")

@@ -283,6 +283,29 @@ def test_a_shared_body_learns_on(simulation, tmp_path):
         np.testing.assert_allclose(found["head"][:rows], expected.head[:rows], atol=1e-5)
 
 
+def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_path):
+    clients = clients_of(images, label_space="global", num_classes=10, class_mask=True)
+    with simulation_of(small_cnn(), clients, "fedavg") as simulation:
+        simulation.run_round()
+        raw, labels = clients.train.of(0)
+        found = [simulation.client_model(0).predict(raw, verbose=0)]
+        (entry,) = pfl.export_clients(simulation, [0], tmp_path / "alone")
+        pfl.export_shared_body(simulation, [0], tmp_path / "shared")
+    signatures = tf.saved_model.load(str(tmp_path / "alone" / entry["file"])).signatures
+    found.append(signatures["serve"](examples=tf.constant(raw))["probabilities"])
+    serve = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures["serve"]
+    head = np.load(tmp_path / "shared" / "heads.npy")[0]
+    found.append(serve(examples=tf.constant(raw), head=head)["probabilities"])
+    for probabilities in map(np.asarray, found):
+        assert set(np.unique(probabilities.nonzero()[1])) == {5, 9}
+        np.testing.assert_allclose(probabilities, found[0], atol=1e-6)
+    given = {"examples": raw, "steps": 1, "learning_rate": 0.1}
+    given = {name: tf.constant(value) for name, value in given.items()}
+    signatures["personalize"](labels=tf.constant(labels), **given)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of classes that the client has"):
+        signatures["personalize"](labels=tf.constant(labels - 1), **given)
+
+
 def test_bodies_that_differ_are_not_shared(tmp_path):
     with simulation_of(small_cnn(), clients_of(images), "local") as simulation:
         simulation.run_round()

@@ -194,21 +194,21 @@ class ClientData:
         """In words, what labels number and among which of them a client predicts."""
         return f"{self.label_space} labels{' with a class mask' if self.class_mask else ''}"
 
-    def head_classes(self, client_ids: np.ndarray, num_rows: int) -> np.ndarray:
+    def head_classes(self, client_ids: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
         """Returns the global class of each row of the heads of some clients.
 
         Args:
-          client_ids: [c] int64.
+          client_ids: [c].
           num_rows: K, the rows of a head, at least as many as any client has labels.
 
         Returns:
           [c, K] int32; -1 for rows of classes that the client does not have.
         """
-        rows = np.arange(num_rows, dtype=np.int32)
+        ids, rows = np.asarray(client_ids, np.int64), np.arange(num_rows, dtype=np.int32)
         if self.label_space == "global" and not self.class_mask:
-            return np.where(rows < self.num_classes[client_ids, None], rows, -1)
+            return np.where(rows < self.num_classes[ids, None], rows, -1)
         classes, offsets = self._joined_classes
-        first, last = offsets[client_ids, None], offsets[np.add(client_ids, 1), None] - 1
+        first, last = offsets[ids, None], offsets[ids + 1, None] - 1
         own = classes[np.minimum(first + rows, last)]  # The last one fills the rows that are left.
         if not self.class_mask:
             return np.where(first + rows <= last, own, -1)

@@ -70,9 +70,9 @@ def client_facts(
 
 def unpacked(facts: ClientFacts) -> UnpackedFacts:
     """Returns one client's facts, as operations of a graph."""
-    numbers = facts.numbers
-    seed, classes = tf.cast(numbers[4:6], tf.int32), tf.cast(numbers[6:], tf.int32)
-    return UnpackedFacts(*tf.unstack(numbers[:4]), seed, classes, facts.weight)
+    first, count, first_test, count_test = tf.unstack(facts.numbers[:4])
+    seed, classes = (tf.cast(part, tf.int32) for part in (facts.numbers[4:6], facts.numbers[6:]))
+    return UnpackedFacts(first, count, first_test, count_test, seed, classes, facts.weight)
 
 
 class ClientOutputs(NamedTuple):

@@ -18,6 +18,7 @@ from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.models.personalization import network_rule
 from tf_pflego.serving.client_models import names_of_outputs, own_classes
 from tf_pflego.serving.served_client import ServedClient, traced_predict
+from tf_pflego.training.simulation import refuse_unknown_classes
 
 ALL = "all"
 AUTO = "auto"
@@ -193,3 +194,4 @@ def _refuse_unfit(simulation, clients):
             f"heads; got {clients.num_classes.max()}. Leave classes out, or train a run whose "
             "clients have as many."
         )
+    refuse_unknown_classes(simulation.algorithm, clients)
