@@ -12,7 +12,7 @@ from tf_pflego.core import settings, values
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
-from tf_pflego.data import clients, datasets
+from tf_pflego.data import clients, datasets, disagreement
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
 from tf_pflego.engines import NAMES as ENGINES
@@ -128,6 +128,30 @@ class RunConfig:
         "local",
         "whether labels number a client's own classes (local) or the dataset's (global)",
         choices=clients.LABEL_SPACES,
+    )
+    permuted_clients: float = setting(
+        0.0,
+        "share of the clients of which each names the classes by a permutation of its own",
+        at_least=0,
+        at_most=1,
+    )
+    shifted_clients: float = setting(
+        0.0,
+        "share of the clients whose images are all changed as --shift says",
+        at_least=0,
+        at_most=1,
+    )
+    shift: str = setting(
+        "rotate",
+        "how the images of shifted clients are changed: rotated by 180 degrees (rotate) or each "
+        "value x replaced by 255 - x (invert)",
+        choices=tuple(disagreement.SHIFTS),
+        read_with=("shifted_clients", None),
+    )
+    class_mask: bool = setting(
+        False,
+        "let a client predict only among the classes that it holds; its loss counts no others",
+        read_with=("label_space", ("global",)),
     )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
@@ -270,7 +294,13 @@ GROUPS = (
             "dirichlet_alpha",
             "min_examples",
             "label_space",
+            "class_mask",
         ),
+    ),
+    (
+        "clients that disagree",
+        "--permuted_clients=0.5 --label_space=global",
+        ("permuted_clients", "shifted_clients", "shift"),
     ),
     (
         "rounds",
