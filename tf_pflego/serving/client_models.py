@@ -5,6 +5,8 @@ Whatever a method learns, it serves body and head: theta and a head come out of 
 user's body with this theta, and a dense layer with this head.
 """
 
+from __future__ import annotations
+
 import operator
 from typing import Any
 
