@@ -23,7 +23,7 @@ def first_cells(table):
 
 @pytest.fixture(scope="module")
 def run(digits_dir, tmp_path_factory):
-    """A run of a method that serves two models, with new clients and all files."""
+    """A run of a method that serves two models, with clients of all kinds and all files."""
     output = tmp_path_factory.mktemp("program") / "run"
     config = pfl.RunConfig(
         algorithm="ditto",
@@ -36,6 +36,8 @@ def run(digits_dir, tmp_path_factory):
         eval_clients=5,
         new_clients=2,
         new_client_epochs=1,
+        permuted_clients=0.5,
+        shifted_clients=0.5,
         tensorboard=True,
     )
     records = []

@@ -12,7 +12,7 @@ from tf_pflego.core import settings, values
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
-from tf_pflego.data import clients, datasets
+from tf_pflego.data import clients, datasets, disagreement
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
 from tf_pflego.engines import NAMES as ENGINES
@@ -128,6 +128,25 @@ class RunConfig:
         "local",
         "whether labels number a client's own classes (local) or the dataset's (global)",
         choices=clients.LABEL_SPACES,
+    )
+    permuted_clients: float = setting(
+        0.0,
+        "share of the clients of which each names the classes by a permutation of its own",
+        at_least=0,
+        at_most=1,
+    )
+    shifted_clients: float = setting(
+        0.0,
+        "share of the clients whose images are all changed as --shift says",
+        at_least=0,
+        at_most=1,
+    )
+    shift: str = setting(
+        "rotate",
+        "how the images of shifted clients are changed: rotated by 180 degrees (rotate) or each "
+        "value x replaced by 255 - x (invert)",
+        choices=tuple(disagreement.SHIFTS),
+        read_with=("shifted_clients", None),
     )
     class_mask: bool = setting(
         False,
@@ -279,6 +298,11 @@ GROUPS = (
         ),
     ),
     (
+        "clients that disagree",
+        "--permuted_clients=0.5 --label_space=global",
+        ("permuted_clients", "shifted_clients", "shift"),
+    ),
+    (
         "rounds",
         "--num_rounds=500 --clients_per_round=10 --dropout_rate=0.1",
         (
@@ -399,12 +423,13 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     given = {name: flag_values[name].value for name in own if flag_values[name].value is not None}
     foreign = sorted(name for name in others if flag_values[name].value is not None)
     unused = [f"{config.algorithm} has no `{name}`; it is ignored" for name in foreign]
-    hyper_parameters = dataclasses.asdict(REGISTRY[config.algorithm][0](**given))
-    return config, hyper_parameters, [*unused, *_not_read(config, flag_values)]
+    of_algorithm = REGISTRY[config.algorithm][0](**given)
+    unused += _not_read(config, of_algorithm, flag_values)
+    return config, dataclasses.asdict(of_algorithm), unused
 
 
-def _not_read(config, flag_values):
-    """Yields what is to be said of flags of the run that were given and that it does not read.
+def _not_read(config, of_algorithm, flag_values):
+    """Yields what is to be said of flags that were given and that the run does not read.
 
     A flag that has no effect is said and ignored. Two flags of which each says what the other says
     contradict each other, and are refused.
@@ -413,22 +438,24 @@ def _not_read(config, flag_values):
     def is_given(name):
         return flag_values[name].present and flag_values[name].value is not False
 
-    fields = {field.name: field for field in dataclasses.fields(config)}
+    of_run = {field.name: field for field in dataclasses.fields(config)}
+    fields = of_run | {field.name: field for field in dataclasses.fields(of_algorithm)}
+
+    def held(name):
+        return config.chosen(name) if name in of_run else getattr(of_algorithm, name)
 
     def missing(name):
         """Returns the flag without which one has no effect, and its values, or None."""
         if fields[name].metadata["read_with"] is None:
             return None
         other, wanted = fields[name].metadata["read_with"]
-        held = config.chosen(other)
-        absent = held not in wanted if wanted else not held
+        absent = held(other) not in wanted if wanted else not held(other)
         return (other, wanted) if absent else missing(other)
 
     for name, field in fields.items():
-        value = getattr(config, name)
         if not is_given(name):
             continue
-        replaced = field.metadata["replaces"]
+        replaced, value = field.metadata["replaces"], flag_values[name].value
         if replaced and value and is_given(replaced):
             raise ValueError(
                 f"`{replaced}` must not be given with `{name}`, which says the same; got "

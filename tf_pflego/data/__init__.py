@@ -3,6 +3,7 @@
 from tf_pflego.data.clients import ClientData, ClientSplit, Origin, federate
 from tf_pflego.data.datasets import Dataset, Examples, load, merged
 from tf_pflego.data.dirichlet import dirichlet
+from tf_pflego.data.disagreement import permute_labels, shift_images
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
 from tf_pflego.data.prepared import DatasetError
@@ -22,5 +23,7 @@ __all__ = [
     "from_arrays",
     "load",
     "merged",
+    "permute_labels",
     "round_robin",
+    "shift_images",
 ]

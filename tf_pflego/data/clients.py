@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import texts, values
-from tf_pflego.data import checks, file_arrays
+from tf_pflego.data import checks, disagreement, file_arrays
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
 
@@ -88,14 +88,16 @@ class ClientData:
       all_examples: How many training examples all clients of the federation have, if these clients
         are only some of them, as on one machine of several; None if they are all.
       origin: Where another process can load the same data; None if it has to be sent them.
+      client_groups: [I] bool by name: groups of clients whose accuracy is also given by itself,
+        such as `permuted`. The default is what the partition says.
       class_mask: Whether a client predicts only among `classes`, in the global label space; in the
         local one it has no other labels.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
       ValueError: The arrays do not fit together, a client has no examples or no class, a label or
-        class is out of its range, a float is not finite, an integer does not fit int32, or a class
-        has no name of its own.
+        class is out of its range, a float is not finite, an integer does not fit int32, a class has
+        no name of its own, or a group does not say of every client whether it belongs to it.
     """
 
     train: ClientSplit
@@ -109,6 +111,7 @@ class ClientData:
     identities: np.ndarray = None  # type: ignore[assignment]  # Made if left out.
     all_examples: int | None = None
     origin: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
+    client_groups: Mapping[str, np.ndarray] = None  # type: ignore[assignment]  # Made if left out.
     class_mask: bool = False
 
     def __post_init__(self):
@@ -146,6 +149,7 @@ class ClientData:
             "classes": classes,
             "class_names": names,
             "identities": identities,
+            "client_groups": _checked_groups(self.client_groups, self.partition, len(num_classes)),
         }
         for field, value in stored.items():
             # Frozen is for users: what they gave is replaced once, by what is stored.
@@ -224,6 +228,10 @@ class ClientData:
         names = self.class_names
         return tuple(str(own) if names is None else names[own] for own in classes)
 
+    def groups_of(self, client_ids: np.ndarray | slice) -> dict[str, np.ndarray]:
+        """Returns `client_groups` of some clients, in their order."""
+        return {name: members[client_ids] for name, members in self.client_groups.items()}
+
     def part(self, start: int, stop: int) -> ClientData:
         """Returns the clients start .. stop - 1 as a federation of their own, numbered from 0.
 
@@ -249,6 +257,7 @@ class ClientData:
             classes=self.classes[start:stop],
             class_names=self.class_names,
             origin=origin,
+            client_groups=self.groups_of(slice(start, stop)),
             class_mask=self.class_mask,
         )
 
@@ -284,6 +293,7 @@ class ClientData:
             identities=self.identities[client_ids],
             all_examples=all_examples,
             origin=None if origin is None else Origin(origin.load, origin.clients[client_ids]),
+            client_groups=self.groups_of(client_ids),
             class_mask=self.class_mask,
         )
 
@@ -312,6 +322,15 @@ class ClientData:
             for own, other in ((self.train, others.train), (self.test, others.test))
         ]
         new = self.identities.max() + 1 + np.arange(others.num_clients)
+        groups = {
+            name: np.concatenate(
+                [
+                    data.client_groups.get(name, np.zeros(data.num_clients, bool))
+                    for data in (self, others)
+                ]
+            )
+            for name in {**self.client_groups, **others.client_groups}
+        }
         return ClientData(
             splits[0],
             splits[1],
@@ -321,6 +340,7 @@ class ClientData:
             classes=(*self.classes, *others.classes),
             class_names=self.class_names,
             identities=np.concatenate([self.identities, new]),
+            client_groups=groups,
             class_mask=self.class_mask,
         )
 
@@ -364,7 +384,8 @@ def federate(
     Raises:
       TypeError: As `ClientData`; and indices that are no integers.
       ValueError: As `ClientData`; and an index that the dataset does not have or that is dealt
-        twice, or an example of a class that its client does not hold.
+        twice, or an example of a class that its client does not hold, or a renaming that is no
+        permutation of the classes, or a shift of examples that are no images.
     """
     values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
     remedy = "Make one with `round_robin` or `dirichlet`."
@@ -387,13 +408,17 @@ def federate(
             _refuse_dealt_twice({split: indices})
     classes, class_offsets = partition_lib.joined(partition.classes, "classes")
     checks.refuse_bad_classes(classes, class_offsets, dataset.num_classes)
+    disagreement.check(partition, dataset.num_classes)
     splits = []
     for split, (rows, offsets) in dealt.items():
         labels = np.asarray(sources[split].labels)[rows]
         checks.refuse_labels_outside(split, labels, offsets, dataset.num_classes)
+        labels = disagreement.rename(labels, offsets, partition)
         if label_space == "local":
             labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
-        examples = file_arrays.take(np.asarray(sources[split].examples), rows)
+        examples = np.asarray(sources[split].examples)
+        change = disagreement.change_of_images(examples, offsets, partition.shifts)
+        examples = file_arrays.take(examples, rows, change)
         splits.append(ClientSplit(examples, labels, offsets))
     num_classes = np.diff(class_offsets)
     if label_space == "global":
@@ -475,6 +500,20 @@ def _checked_identities(identities, num_clients):
             "the clients."
         )
     return identities
+
+
+def _checked_groups(groups, partition, num_clients):
+    """Returns [I] bool by name."""
+    if groups is None:
+        groups = {} if partition is None else partition.client_groups
+    for name, members in groups.items():
+        if np.shape(members) != (num_clients,) or np.asarray(members).dtype != bool:
+            raise ValueError(
+                f"`client_groups` must be {num_clients} truth values for {name!r}, one per client; "
+                f"got {np.asarray(members).dtype} of shape {np.shape(members)}. Say of each client "
+                "whether it belongs to the group."
+            )
+    return {name: np.asarray(members) for name, members in groups.items()}
 
 
 def _stored(name, split, num_classes):

@@ -6,7 +6,7 @@ They are in the directory for temporary files, which the variable TMPDIR names.
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -79,13 +79,30 @@ def write(file: BinaryIO, array: np.ndarray) -> None:
         file.flush()
 
 
-def take(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns `array[rows]`, in a file if the array is in one."""
+def take(
+    array: np.ndarray,
+    rows: np.ndarray,
+    change: Callable[[np.ndarray, int], np.ndarray] | None = None,
+) -> np.ndarray:
+    """Returns `array[rows]`, in a file if the array is in one.
+
+    Args:
+      array: [n, ...].
+      rows: [m] integers.
+      change: If it is given, gets a block of what is returned and the position of its first row,
+        and returns the block as it is to be. It may write into the block.
+    """
     if not _is_in_file(array):
-        return array[rows]
+        return _changed(array[rows], 0, change)
     step = _rows_in_block(array)
-    starts = range(0, max(1, len(rows)), step)
-    return _written(np.asarray(array[rows[start : start + step]]) for start in starts)
+    return _written(
+        _changed(np.asarray(array[rows[start : start + step]]), start, change)
+        for start in range(0, max(1, len(rows)), step)
+    )
+
+
+def _changed(block, start, change):
+    return block if change is None else change(block, start)
 
 
 def concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:

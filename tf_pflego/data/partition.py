@@ -19,6 +19,8 @@ from tf_pflego.data import checks
 
 PERSONALIZATIONS = ("high", "medium", "no")
 NAMES = ("round_robin", "dirichlet", "groups")
+# What every partition has for each client.
+_LISTS = ("classes", "train_indices", "test_indices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,21 +29,29 @@ class Partition:
 
     Attributes:
       classes: For each client its global classes, ascending: the local label of a class is its
-        position among them.
+        position among them. A client that renames classes has the new names here.
       train_indices: For each client the indices of its training examples, ascending.
       test_indices: For each client the indices of its test examples, ascending.
+      renamings: For each client [C] what it calls each class of the dataset, a permutation of
+        0 .. C - 1, or None if it calls them as the dataset does; None if all do.
+      shifts: For each client how its images are changed, one of `disagreement.SHIFTS`, or "" if
+        they are not; None if nobody's are.
     """
 
     classes: tuple[np.ndarray, ...]
     train_indices: tuple[np.ndarray, ...]
     test_indices: tuple[np.ndarray, ...]
+    renamings: tuple[np.ndarray | None, ...] | None = None
+    shifts: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         train, test = (list(map(len, own)) for own in (self.train_indices, self.test_indices))
         return (
             f"Partition({texts.counted(self.num_clients, 'client')}, {sum(train)} training and "
             f"{sum(test)} test examples; per client {texts.span(train)} and {texts.span(test)}, "
-            f"of {texts.span([len(own) for own in self.classes])} classes)"
+            f"of {texts.span([len(own) for own in self.classes])} classes"
+            + "".join(f"; {sum(group)} {name}" for name, group in self.client_groups.items())
+            + ")"
         )
 
     @property
@@ -49,8 +59,21 @@ class Partition:
         """I."""
         return len(self.classes)
 
+    @property
+    def client_groups(self) -> dict[str, np.ndarray]:
+        """[I] bool by name: which clients are `permuted`, `shifted`; no entry if none can be."""
+        groups = {}
+        if self.renamings is not None:
+            groups["permuted"] = np.array([own is not None for own in self.renamings])
+        if self.shifts is not None:
+            groups["shifted"] = np.array([own != "" for own in self.shifts])
+        return groups
+
     def save(self, file: Any, class_counts: np.ndarray | None = None) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
+
+        `shifts` is an array [I] of text. What is None is left out; a client without a renaming has
+        an empty one.
 
         Args:
           file: A path, or a binary file that is open for writing.
@@ -58,9 +81,14 @@ class Partition:
             those who read the file without the dataset and its labels.
         """
         arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
-        for field in dataclasses.fields(self):
-            name = field.name
-            arrays[name], arrays[f"{name}_offsets"] = joined(getattr(self, name), name)
+        lists = {name: getattr(self, name) for name in _LISTS}
+        if self.renamings is not None:
+            none = np.zeros(0, np.int64)
+            lists["renamings"] = [none if own is None else own for own in self.renamings]
+        for name, parts in lists.items():
+            arrays[name], arrays[f"{name}_offsets"] = joined(parts, name)
+        if self.shifts is not None:
+            arrays["shifts"] = np.array(self.shifts, str)
         np.savez_compressed(file, **arrays)
 
     @classmethod
@@ -74,16 +102,21 @@ class Partition:
         path = values.path("path", path)
         try:
             with np.load(path) as arrays:
-                parts = [
-                    parted(arrays[field.name], arrays[f"{field.name}_offsets"])
-                    for field in dataclasses.fields(cls)
-                ]
+                held: dict[str, Any] = {
+                    name: parted(arrays[name], arrays[f"{name}_offsets"])
+                    for name in (*_LISTS, "renamings")
+                    if name in _LISTS or name in arrays
+                }
+                if "shifts" in arrays:
+                    held["shifts"] = tuple(arrays["shifts"].tolist())
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
                 f"{path} must be a whole file that `Partition.save` wrote; it cannot be read as "
                 f"one ({error}). Save the partition again, to another file."
             ) from error
-        return cls(*parts)
+        if "renamings" in held:
+            held["renamings"] = tuple(own if len(own) else None for own in held["renamings"])
+        return cls(**held)
 
 
 def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -188,7 +221,8 @@ def round_robin(
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
         parts.append(by_owner(owner, num_clients))
         _refuse_empty(name, parts[-1], len(labels), "Lower `num_clients`.")
-    return Partition(tuple(np.flatnonzero(row) for row in holds), *parts)
+    train, test = parts
+    return Partition(tuple(np.flatnonzero(row) for row in holds), train, test)
 
 
 def by_group(

@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tf_pflego.data.clients import ClientData
 from tf_pflego.training.evaluation import Evaluation
 
@@ -16,6 +18,8 @@ Columns = Mapping[str, Sequence[Any]]
 
 def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
     """Returns the columns of clients.csv, one row per client that was tested.
+
+    For each group of clients there is a column that is 1 for those who belong to it and else 0.
 
     Args:
       evaluations: What `Simulation.evaluate_all` returns, of all clients or of a sample; without a
@@ -32,6 +36,8 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
         "num_classes": [len(own) for own in classes],
         "classes": [" ".join(map(str, own)) for own in classes],
     }
+    for name, members in data.groups_of(np.asarray(tested)).items():
+        columns[name] = members.astype(int)
     for position, (name, evaluation) in enumerate(evaluations.items()):
         prefix = f"{name}/" if position else ""
         accuracy = evaluation.test_hits / evaluation.test_examples

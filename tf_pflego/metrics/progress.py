@@ -105,6 +105,10 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
                     f"{summary[f'{name}/{STANDARD_ERROR}{end}']:.4f}" for end in ("", "/last10")
                 )
                 rows.append(("      standard error", last, of_ten))
+            rows.extend(
+                (f"      {group.replace('_', ' ')} clients", *values)
+                for group, *values in _groups(summary, name)
+            )
         if who == "test_accuracy":
             rows.append((f"    worst tenth, {number} of {tested}", f"{worst:.4f}", ""))
     name = "new_clients/test_accuracy/client_mean"
@@ -122,6 +126,14 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     )
     rule = "-" * max(map(len, [*lines, *worst]))
     return "\n".join([title, rule, *lines, rule, *worst, rule])
+
+
+def _groups(summary, name):
+    """Yields (group, last value, mean of the last ten) of the means of a metric over groups."""
+    for key in summary:
+        group, *rest = key.removeprefix(f"{name}/").split("/")
+        if key.startswith(f"{name}/") and rest == ["last10"] and group != STANDARD_ERROR:
+            yield group, f"{summary[f'{name}/{group}']:.4f}", f"{summary[key]:.4f}"
 
 
 def _aligned(rows, sides):

@@ -235,6 +235,9 @@ def _holdings(path, configuration):
             parts[name] = values, offsets
             for array in (values, offsets):
                 checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+        for name in ("renamings", "shifts"):  # Of clients that disagree: the data are others then.
+            if name in held:
+                checksum = zlib.crc32(np.ascontiguousarray(held[name]), checksum)
         values, offsets = parts["classes"]
         counts = held.get("class_counts")
         if counts is not None and len(counts) != len(values):

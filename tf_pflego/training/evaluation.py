@@ -16,6 +16,7 @@ Source of the standard errors: Cochran, Sampling Techniques, 3rd edition, 1977: 
 finite population correction, section 2.11 for the ratio.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,15 +34,17 @@ class Evaluation(NamedTuple):
     test_examples: np.ndarray  # [n] int64
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
     num_clients: int | None = None  # I, if there is a sample
+    groups: Mapping[str, np.ndarray] | None = None  # [n] bool by name, who belongs to each
 
     def metrics(self) -> dict[str, float]:
-        """Returns the loss of equation 1, the two means of the test accuracy and, of a sample,
-        their standard errors.
+        """Returns the loss of equation 1, the two means of the test accuracy, the mean over the
+        clients of each group and over the others and, of a sample, standard errors of the two.
         """
         loss = {}
         if self.train_loss is not None:
             loss["train_loss"] = float(np.average(self.train_loss, weights=self.train_examples))
-        found = loss | accuracies("test_accuracy", self.test_hits, self.test_examples)
+        counts = self.test_hits, self.test_examples
+        found = loss | accuracies("test_accuracy", *counts, self.groups or {})
         if self.num_clients is not None:
             found |= _standard_errors(self.test_hits, self.test_examples, self.num_clients)
         return found
@@ -82,12 +85,28 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     return metrics
 
 
-def accuracies(name: str, hits: np.ndarray, examples: np.ndarray) -> dict[str, float]:
-    """Returns the accuracy as a mean over clients and as a mean over examples."""
-    return {
-        f"{name}/client_mean": float(np.mean(hits / examples)),
+def accuracies(
+    name: str, hits: np.ndarray, examples: np.ndarray, groups: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Returns the accuracy of n clients as a mean over clients and as a mean over examples.
+
+    Args:
+      name: What the accuracy is called.
+      hits: [n] of each client.
+      examples: [n] of each client.
+      groups: [n] bool by name. Of each group there are also the mean over its clients and, as
+        `not_` and its name, over the others; of nobody there is none.
+    """
+    shares = hits / examples
+    found = {
+        f"{name}/client_mean": float(np.mean(shares)),
         f"{name}/example_mean": float(hits.sum() / examples.sum()),
     }
+    for group, members in groups.items():
+        for whose, own in ((group, shares[members]), (f"not_{group}", shares[~members])):
+            if len(own):
+                found[f"{name}/client_mean/{whose}"] = float(np.mean(own))
+    return found
 
 
 def _standard_errors(hits, examples, num_clients):

@@ -134,7 +134,12 @@ class Rounds:
             record["bytes_up"] += up
             if evaluate:
                 sizes = self._data.test.sizes[ids]
-                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes)
+                metrics = accuracies(
+                    "participant_test_accuracy",
+                    outcome.test_hits,
+                    sizes,
+                    self._data.groups_of(ids),
+                )
         return server_state, record, metrics, set()
 
     def _round(self, number, position):

@@ -329,6 +329,7 @@ class Simulation:
                 test,
                 sample,
                 None if sample is None else self.data.num_clients,
+                self.data.groups_of(ids),
             )
             for name, found in statistics.items()
         }
