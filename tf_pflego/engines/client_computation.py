@@ -70,8 +70,9 @@ def client_facts(
 
 def unpacked(facts: ClientFacts) -> UnpackedFacts:
     """Returns one client's facts, as operations of a graph."""
-    first, count, first_test, count_test = tf.unstack(facts.numbers[:4])
-    seed, classes = (tf.cast(part, tf.int32) for part in (facts.numbers[4:6], facts.numbers[6:]))
+    places, *rest = tf.split(facts.numbers, [4, 2, facts.numbers.shape[0] - 6])
+    first, count, first_test, count_test = tf.unstack(places)
+    seed, classes = (tf.cast(part, tf.int32) for part in rest)
     return UnpackedFacts(first, count, first_test, count_test, seed, classes, facts.weight)
 
 
