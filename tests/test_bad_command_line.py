@@ -35,6 +35,7 @@ WHOLE = {
     "personal_steps": (1, "pfedme"),
     "models_received": (1, "fedfomo"),
     "fine_tuning_steps": (0, "fedbabu"),
+    "schedule_rounds": (0, "pflego"),
     "head_epochs": (0, "fedrep"),
     "body_steps": (0, "fedrep"),
 }
@@ -104,6 +105,13 @@ ROWS = [
     (["--label_space=mine"], "--label_space must be one of local, global", "Correct"),
     (["--head_solver=sgd"], "--head_solver must be one of gd, ", "Correct --head_solver"),
     (["--server_optimizer=lamb"], "--server_optimizer must be one of adam, ", "Correct"),
+    (["--server_optimizer=none"], "momentum, yogi, adagrad; got 'none'", "Correct"),
+    (["--server_schedule=linear"], "must be one of constant, late_linear, cosine", "Correct"),
+    (
+        ["--server_schedule=cosine", "--schedule_rounds=5", "--num_rounds=6"],
+        "--schedule_rounds must be 0 or at least the 6 rounds of the run",
+        "Raise --schedule_rounds",
+    ),
     (["--download=maybe"], "--download must be true or false; got 'maybe'", "Correct --download"),
     (["--noresume=1"], "--noresume must have no value; got '1'", "Leave out the value"),
     # Flags that there are not.
@@ -240,6 +248,9 @@ IGNORED = [
     (["--shift=invert"], "--shift has no effect without --shifted_clients; it is ignored"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
+    (["--schedule_rounds=300"], "no effect without --server_schedule=late_linear or cosine"),
+    (["--algorithm=fedavg", "--server_learning_rate=1"], "without --server_optimizer=adam or sgd "
+     "or momentum or yogi or adagrad"),
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
     (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
     (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),

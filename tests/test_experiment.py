@@ -1,10 +1,11 @@
-"""How a configuration deals a dataset out."""
+"""How a configuration becomes a run: its clients, its network and the rounds of its schedule."""
 
 import numpy as np
 import pytest
 
 from tf_pflego import experiment
 from tf_pflego.config import RunConfig
+from tf_pflego.metrics import RunDirectoryError
 
 
 def config_of(digits_dir, **changed):
@@ -38,3 +39,28 @@ def test_the_network_is_chosen_by_name(digits_dir):
     config = config_of(digits_dir, network="cnn_fedavg", clients_per_round=2, engine="in_process")
     with experiment.build_simulation(config) as simulation:
         assert simulation.server_state.theta[0].shape == (5, 5, 1, 32)
+
+
+def test_a_schedule_has_the_rounds_of_the_run(tiny_clients, tiny_model, tmp_path):
+    """A run goes on to the same weights, also to more rounds if the schedule has them."""
+
+    def run(name, num_rounds, **schedule):
+        config = RunConfig(
+            clients_per_round=2,
+            engine="in_process",
+            num_rounds=num_rounds,
+            output_dir=tmp_path / name,
+            resume=True,
+        )
+        asked = {"local_steps": 2, "server_schedule": "late_linear", **schedule}
+        experiment.run(config, clients=tiny_clients, model=tiny_model, **asked)
+        with np.load(tmp_path / name / "server.npz") as arrays:
+            return {key: array.tobytes() for key, array in arrays.items()}
+
+    whole = run("whole", 4)
+    assert run("longer", 2, schedule_rounds=4) != whole
+    assert run("longer", 4, schedule_rounds=4) == whole
+    with pytest.raises(ValueError, match="must be 0 or at least the 5 rounds of the run"):
+        run("longer", 5, schedule_rounds=4)
+    with pytest.raises(RunDirectoryError, match="`num_rounds` must be 4, over which the learning"):
+        run("whole", 6)

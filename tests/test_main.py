@@ -231,11 +231,13 @@ def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir):
         *SMALL,
         "--algorithm=fedavg",
         "--num_rounds=1",
-        "--server_optimizer=sgd",
+        "--risk_weight=1",
+        "--server_schedule=cosine",
         digits_dir=digits_dir,
     )
     assert result.returncode == 0
-    assert "fedavg has no --server_optimizer; it is ignored" in result.stderr
+    assert "fedavg has no --risk_weight; it is ignored" in result.stderr
+    assert "--server_schedule has no effect without --server_optimizer=adam or" in result.stderr
     assert "served worst" in result.stdout  # Also without an output directory.
 
 

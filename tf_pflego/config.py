@@ -417,12 +417,13 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     given = {name: flag_values[name].value for name in own if flag_values[name].value is not None}
     foreign = sorted(name for name in others if flag_values[name].value is not None)
     unused = [f"{config.algorithm} has no `{name}`; it is ignored" for name in foreign]
-    hyper_parameters = dataclasses.asdict(REGISTRY[config.algorithm][0](**given))
-    return config, hyper_parameters, [*unused, *_not_read(config, flag_values)]
+    of_algorithm = REGISTRY[config.algorithm][0](**given)
+    unused += _not_read(config, of_algorithm, flag_values)
+    return config, dataclasses.asdict(of_algorithm), unused
 
 
-def _not_read(config, flag_values):
-    """Yields what is to be said of flags of the run that were given and that it does not read.
+def _not_read(config, of_algorithm, flag_values):
+    """Yields what is to be said of flags that were given and that the run does not read.
 
     A flag that has no effect is said and ignored. Two flags of which each says what the other says
     contradict each other, and are refused.
@@ -431,22 +432,24 @@ def _not_read(config, flag_values):
     def is_given(name):
         return flag_values[name].present and flag_values[name].value is not False
 
-    fields = {field.name: field for field in dataclasses.fields(config)}
+    of_run = {field.name: field for field in dataclasses.fields(config)}
+    fields = of_run | {field.name: field for field in dataclasses.fields(of_algorithm)}
+
+    def held(name):
+        return config.chosen(name) if name in of_run else getattr(of_algorithm, name)
 
     def missing(name):
         """Returns the flag without which one has no effect, and its values, or None."""
         if fields[name].metadata["read_with"] is None:
             return None
         other, wanted = fields[name].metadata["read_with"]
-        held = config.chosen(other)
-        absent = held not in wanted if wanted else not held
+        absent = held(other) not in wanted if wanted else not held(other)
         return (other, wanted) if absent else missing(other)
 
     for name, field in fields.items():
-        value = getattr(config, name)
         if not is_given(name):
             continue
-        replaced = field.metadata["replaces"]
+        replaced, value = field.metadata["replaces"], flag_values[name].value
         if replaced and value and is_given(replaced):
             raise ValueError(
                 f"`{replaced}` must not be given with `{name}`, which says the same; got "

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_pflego
 from tf_pflego import algorithms, config, console, data, engines, models, new_clients
 from tf_pflego.core import values
+from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.engines import ray_options
 from tf_pflego.metrics import (
     Progress,
@@ -116,7 +117,7 @@ def build_simulation(
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
     _check_model(run_config, model)
-    algorithms.check(run_config.algorithm, hyper_parameters)
+    hyper_parameters = _with_schedule_rounds(run_config, hyper_parameters)
     clients = load_clients(run_config) if clients is None else clients
     if run_config.new_clients >= clients.num_clients:
         raise ValueError(
@@ -142,6 +143,20 @@ def build_simulation(
         run_config.max_restarts,
         run_config.eval_clients,
     )
+
+
+def _with_schedule_rounds(run_config, hyper_parameters):
+    """Returns the hyper-parameters; a schedule without rounds of its own has those of the run."""
+    checked = algorithms.check(run_config.algorithm, hyper_parameters)
+    if getattr(checked, "server_schedule", CONSTANT) == CONSTANT:
+        return hyper_parameters
+    if 0 < checked.schedule_rounds < run_config.num_rounds:
+        raise ValueError(
+            f"`schedule_rounds` must be 0 or at least the {run_config.num_rounds} rounds of the "
+            f"run, since the learning rate is 0 after them; got {checked.schedule_rounds}. Raise "
+            "`schedule_rounds`, or leave it out."
+        )
+    return hyper_parameters | {"schedule_rounds": checked.schedule_rounds or run_config.num_rounds}
 
 
 def _check_config(run_config):
@@ -217,6 +232,7 @@ def run(
     between_steps()
     _check_config(run_config)
     _check_model(run_config, model)
+    _with_schedule_rounds(run_config, hyper_parameters)
     checked = dataclasses.asdict(algorithms.check(run_config.algorithm, hyper_parameters))
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
@@ -247,11 +263,13 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
 
     Raises:
       ValueError: More clients take part in a round, or are evaluated, than there are, or a Ray
-        cluster would have more shards than clients, or the output directory cannot be used.
+        cluster would have more shards than clients, or a schedule has fewer rounds than the run, or
+        the output directory cannot be used.
       ImportError: The engine is not installed.
       WorkerError: There is no Ray cluster at the address.
     """
     engines.refuse_absent(run_config.engine)
+    _with_schedule_rounds(run_config, hyper_parameters)
     # If the data's groups are the clients, their number is not known yet.
     count = run_config.chosen("num_clients") - run_config.new_clients
     if count > 0 and run_config.chosen("partition") != "groups":

@@ -226,7 +226,7 @@ def takes(field: dataclasses.Field) -> str:
     """Returns in words which values a hyper-parameter takes."""
     about = field.metadata
     if about["choices"] is not None:
-        return ", ".join(f"`{choice}`" for choice in about["choices"])
+        return ", ".join(f"`{choice}`" for choice in about["taken"])
     if isinstance(field.default, bool):
         return "`true`, `false`"
     if isinstance(field.default, str):

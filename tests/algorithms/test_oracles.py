@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.oracles import averaging, network, pflego
 from tf_pflego import algorithms
@@ -70,6 +71,30 @@ def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
         theta, heads = pflego.one_round(
             theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
         )
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+        assert_close(own_heads(simulation).values(), heads.values())
+
+
+# Of the server's rate in rounds 1, 2 and 3 of 3.
+SHARES = {"late_linear": (1, 1, 1 / 2), "cosine": (1, 3 / 4, 1 / 4)}
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [("pflego", "late_linear"), ("pflego", "cosine"), ("fedrecon", "cosine")],
+)
+def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule):
+    """It holds for theta and for the last step of a head, and not for the steps before."""
+    config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
+    asked = {"server_optimizer": "sgd", "server_schedule": schedule, "schedule_rounds": ROUNDS}
+    simulation = simulation_of(name, tiny_model, tiny_clients, **config, **asked)
+    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
+    one_round = {"pflego": pflego.one_round, "fedrecon": pflego.fedrecon_round}[name]
+    config |= {"head_step_scale": "algorithm1", "clients_per_round": 2}
+    for share, participants in zip(SHARES[schedule], rounds_of(simulation), strict=True):
+        of_round = config | {"server_learning_rate": 0.2 * share}
+        theta, heads = one_round(theta, heads, tiny_clients, participants, of_round)
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
         assert_close(own_heads(simulation).values(), heads.values())
@@ -152,6 +177,45 @@ def test_methods_that_average_the_model(tiny_model, tiny_clients, name, config):
         simulation.run_round()
         assert_close(simulation.server_state.weights.theta, theta)
         assert_close([simulation.server_state.weights.head], [head])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "pgfed"])
+def test_the_server_takes_a_step_of_adam_towards_the_mean(tiny_model, tiny_clients, name):
+    """FedAdam, with tau = 1e-3 and a cosine over three rounds."""
+    local = {"client_learning_rate": 0.1, "momentum": 0.0, "batch_size": 0}
+    local |= {"local_epochs": 6} if name == "pgfed" else {"local_steps": 6}
+    plain = simulation_of(name, tiny_model, tiny_clients, **local)
+    adam = {"server_optimizer": "adam", "server_learning_rate": 0.02}
+    adam |= {"server_schedule": "cosine", "schedule_rounds": ROUNDS}
+    simulation = simulation_of(name, tiny_model, tiny_clients, **local, **adam)
+    weights = float64(tf.nest.flatten(simulation.server_state.weights))
+    m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    for t, share in enumerate(SHARES["cosine"], start=1):
+        # The mean is that of the plain method from the same weights.
+        states = simulation.client_states(range(3))
+        plain.server_state = simulation.server_state._replace(optimizer=())
+        plain.set_client_states(range(3), states)
+        plain.run_round()
+        mean = float64(tf.nest.flatten(plain.server_state.weights))
+        simulation.run_round()
+        for k, (w, new) in enumerate(zip(weights, mean, strict=True)):
+            m[k] = 0.9 * m[k] + 0.1 * (w - new)
+            v[k] = 0.999 * v[k] + 0.001 * (w - new) ** 2
+            # Epsilon is beside the root without its correction, as in Keras.
+            rate = 0.02 * share * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            weights[k] = w - rate * m[k] / (np.sqrt(v[k]) + 1e-3)
+        assert_close(tf.nest.flatten(simulation.server_state.weights), weights)
+
+
+def test_the_servers_sgd_of_rate_1_takes_the_mean(tiny_model, tiny_clients):
+    local = {"local_steps": 6, "client_learning_rate": 0.1}
+    sgd = {"server_optimizer": "sgd", "server_learning_rate": 1.0}
+    found = []
+    for asked in ({}, sgd):
+        simulation = simulation_of("fedavg", tiny_model, tiny_clients, **local, **asked)
+        simulation.run(ROUNDS)
+        found.append(tf.nest.flatten(simulation.server_state))
+    assert_close(*found)
 
 
 def test_ditto(tiny_model, tiny_clients):

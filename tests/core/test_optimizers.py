@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_pflego.core import optimizers
+from tf_pflego.algorithms.pflego import PflegoConfig
+from tf_pflego.core import optimizers, server_optimizer
+from tf_pflego.core.algorithm import Round
 
 TOLERANCE = 1e-6  # float32 rounding over some steps on weights of order 1.
 STEPS = 20
@@ -51,6 +53,19 @@ def test_steps_are_those_of_keras(ours, theirs, problem):
         np.testing.assert_allclose(a, b, atol=TOLERANCE)
 
 
+def test_epsilon_is_that_which_is_asked_for(problem):
+    start, gradients = problem
+    for name, epsilon in (("adam", 0.1), ("adagrad", 0.2), ("yogi", 0.3)):
+        found = run(optimizers.build(name, 0.05, epsilon), start, gradients[:1])[0]
+        for key in start:
+            g = gradients[0][key].numpy().astype(np.float64)
+            # In its first step, the root of the second moment is |g| times the root of 1 - beta_2,
+            # and so is the rate.
+            root = 1 if name == "adagrad" else np.sqrt(1 - 0.999)
+            moved = 0.05 * root * g / (root * np.abs(g) + epsilon)
+            np.testing.assert_allclose(found[key], start[key] - moved, atol=1e-5)
+
+
 def test_yogi_and_adagrad_are_those_of_their_papers(problem):
     """The papers' equations are followed in float64."""
     start, gradients = problem
@@ -78,3 +93,58 @@ def test_adam_counts_its_steps(problem):
 def test_unknown_name_is_refused():
     with pytest.raises(ValueError, match="one of adam, sgd, momentum, yogi, adagrad; got 'lamb'"):
         optimizers.build("lamb", 0.1)
+
+
+# What the three schedules give for T = 6 and 5, by the formulas, with two rounds after the last.
+SHARES = {
+    ("constant", 6): [1, 1, 1, 1, 1, 1, 1, 1],
+    ("late_linear", 6): [1, 1, 1, 3 / 4, 2 / 4, 1 / 4, 0, 0],
+    ("late_linear", 5): [1, 1, 1, 2 / 3, 1 / 3, 0, 0],
+    ("late_linear", 1): [1, 0],
+    ("cosine", 6): [*(0.5 + 0.5 * np.cos(np.pi * np.arange(6) / 6)), 0, 0],
+    ("cosine", 1): [1, 0],
+}
+
+
+@pytest.mark.parametrize(("schedule", "rounds"), SHARES)
+def test_shares_of_a_schedule(schedule, rounds):
+    expected = SHARES[schedule, rounds]
+    numbers = tf.range(1, len(expected) + 1)
+    found = [server_optimizer.share(schedule, number, rounds) for number in numbers]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_long_schedule_keeps_its_digits_to_the_end():
+    """In float32, 1 + cos(pi (t - 1) / T) would be 0 in the last round."""
+    last = server_optimizer.share("cosine", tf.constant(10**5), 10**5)
+    assert float(last) == pytest.approx((1 - np.cos(np.pi / 10**5)) / 2, rel=1e-5)
+
+
+def test_a_schedule_multiplies_the_step_and_leaves_the_moments(problem):
+    start, gradients = problem
+    config = PflegoConfig(
+        server_learning_rate=0.05, server_schedule="late_linear", schedule_rounds=STEPS
+    )
+    optimizer = server_optimizer.build(config)
+    weights, state = start, optimizer.init(start)
+    expected = {key: w.astype(np.float64) for key, w in start.items()}
+    first = dict.fromkeys(start, 0.0)
+    second = dict.fromkeys(start, 0.0)
+    for t, gradient in enumerate(gradients, start=1):
+        round_ = Round(tf.constant(t), *[None] * 4)
+        weights, state = optimizer.apply(gradient, state, weights, round_)
+        rate = 0.05 * min(1, (STEPS + 1 - t) / (STEPS / 2 + 1))
+        for key in start:
+            g = gradient[key].numpy().astype(np.float64)
+            first[key] = 0.9 * first[key] + 0.1 * g
+            second[key] = 0.999 * second[key] + 0.001 * g**2
+            m, v = first[key] / (1 - 0.9**t), second[key] / (1 - 0.999**t)
+            expected[key] = expected[key] - rate * m / np.sqrt(v)
+    for key in start:
+        np.testing.assert_allclose(weights[key], expected[key], atol=1e-4)
+        np.testing.assert_allclose(state.second_moment[key], second[key], atol=1e-6)
+
+
+def test_a_schedule_needs_its_number_of_rounds():
+    with pytest.raises(ValueError, match=r"`schedule_rounds` must be at least 1 for .*cosine"):
+        server_optimizer.build(PflegoConfig(server_schedule="cosine"))

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
@@ -38,7 +38,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ApflConfig(MiniBatches):
+class ApflConfig(MeanAtServer, MiniBatches):
     """Hyper-parameters of APFL."""
 
     momentum: float = settings.momentum(0.0)
@@ -60,7 +60,7 @@ class ClientState(NamedTuple):
 
 def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     """Returns APFL for `model`."""
-    model = model.with_shared_classifier()
+    model, of_server = model.with_shared_classifier(), averaging(config)
     optimizer = config.optimizer()
 
     def gradient_at(weights, batch):
@@ -91,8 +91,8 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     return Algorithm(
         name="apfl",
         model=model,
-        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_server=lambda federation: of_server.init_server(model.initial_weights()),
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={"personalized": Served(mixture, model.predict)},
     )

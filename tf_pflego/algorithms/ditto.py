@@ -31,7 +31,7 @@ of them as theta.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import StepsOrMiniBatches
@@ -39,7 +39,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class DittoConfig(StepsOrMiniBatches):
+class DittoConfig(MeanAtServer, StepsOrMiniBatches):
     """Hyper-parameters of Ditto."""
 
     proximal_weight: float = settings.proximal_weight()
@@ -53,7 +53,7 @@ class ClientState(NamedTuple):
 
 def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
     """Returns Ditto for `model`."""
-    model = model.with_shared_classifier()
+    model, of_server = model.with_shared_classifier(), averaging(config)
 
     def client_update(server_weights, state, client, round_):
         def personal_loss(weights, batch):
@@ -70,9 +70,9 @@ def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
     return Algorithm(
         name="ditto",
         model=model,
-        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_server=lambda federation: of_server.init_server(model.initial_weights()),
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={
             "personalized": Served(lambda server, client: client.weights, model.predict),
             "generic": Served(lambda server, client: server.weights, model.predict),

@@ -28,14 +28,14 @@ distribution, with zero bias.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import average_model
+from tf_pflego.algorithms.averaging import MeanAtServer, average_model
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgConfig(StepsOrMiniBatches):
+class FedAvgConfig(MeanAtServer, StepsOrMiniBatches):
     """Hyper-parameters of FedAvg."""
 
 
@@ -46,4 +46,4 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     def local_update(weights, client):
         return config.minimize(model.loss, weights, client)
 
-    return average_model("fedavg", model, local_update)
+    return average_model("fedavg", model, config, local_update)

@@ -34,7 +34,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import (
     Algorithm,
@@ -50,7 +50,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedBabuConfig(StepsOrMiniBatches):
+class FedBabuConfig(MeanAtServer, StepsOrMiniBatches):
     """Hyper-parameters of FedBABU."""
 
     momentum: float = settings.momentum()
@@ -64,7 +64,7 @@ class FedBabuConfig(StepsOrMiniBatches):
 
 def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
     """Returns FedBABU for `model`."""
-    model = model.with_shared_classifier()
+    model, of_server = model.with_shared_classifier(), averaging(config)
     fixed_head = head_lib.orthogonal(model.seed, model.num_classes, model.num_features)
 
     def with_head(theta):
@@ -89,8 +89,8 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
     return Algorithm(
         name="fedbabu",
         model=model,
-        init_server=lambda federation: SharedState(model.initial_weights().theta),
+        init_server=lambda federation: of_server.init_server(model.initial_weights().theta),
         init_client=no_client_state,
-        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={"generic": served},
     )

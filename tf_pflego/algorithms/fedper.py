@@ -27,14 +27,14 @@ alpha_i theta_i by their sum of alpha_i, which gives the N_i-weighted mean.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import average_body
+from tf_pflego.algorithms.averaging import MeanAtServer, average_body
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedPerConfig(StepsOrMiniBatches):
+class FedPerConfig(MeanAtServer, StepsOrMiniBatches):
     """Hyper-parameters of FedPer."""
 
 
@@ -44,4 +44,4 @@ def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
     def local_update(weights, client):
         return config.minimize(model.loss, weights, client)
 
-    return average_body("fedper", model, local_update)
+    return average_body("fedper", model, config, local_update)

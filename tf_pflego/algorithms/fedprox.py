@@ -26,7 +26,7 @@ inexactness.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import average_model
+from tf_pflego.algorithms.averaging import MeanAtServer, average_model
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.local_training import StepsOrMiniBatches
@@ -34,7 +34,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProxConfig(StepsOrMiniBatches):
+class FedProxConfig(MeanAtServer, StepsOrMiniBatches):
     """Hyper-parameters of FedProx."""
 
     proximal_weight: float = settings.proximal_weight()
@@ -51,4 +51,4 @@ def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
 
         return config.minimize(loss, server_weights, client)
 
-    return average_model("fedprox", model, local_update)
+    return average_model("fedprox", model, config, local_update)

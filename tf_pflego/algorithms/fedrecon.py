@@ -20,7 +20,7 @@ in each round, and before the client is tested or served its head is reconstruct
   W_i      head                          [K, M + 1], the last column is the bias
   tau      local_steps
   beta     client_learning_rate
-  rho      server_learning_rate
+  rho      server_learning_rate          times what server_schedule gives for the round
   alpha_i  client.client_weight          []
   I/r      round_.participation_scale    []
 
@@ -31,7 +31,7 @@ comparison, and all examples of a client are used both for the head and for thet
 import dataclasses
 
 from tf_pflego.algorithms.pflego import ClientState, ServerState
-from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core import nests, server_optimizer, settings
 from tf_pflego.core.algorithm import (
     Algorithm,
     ClientResult,
@@ -53,6 +53,8 @@ class FedReconConfig(settings.HyperParameters):
     client_learning_rate: float = settings.client_learning_rate()
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()
+    server_schedule: str = settings.server_schedule()
+    schedule_rounds: int = settings.schedule_rounds()
     head_start: str = settings.setting(
         "kept",
         "where a participant's head starts: where its last round left it (kept) or from a new "
@@ -63,7 +65,7 @@ class FedReconConfig(settings.HyperParameters):
 
 def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
     """Returns FedRecon for `model`."""
-    optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
+    optimizer = server_optimizer.build(config)
     keeps_head = config.head_start == "kept"
 
     def init_server(federation):
@@ -94,7 +96,7 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
 
     def server_update(server, uploads, round_):
         gradient = nests.scale(round_.participation_scale, uploads.summed)
-        return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta))
+        return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta, round_))
 
     def kept_model(server, client):
         return Weights(server.theta, client.head)

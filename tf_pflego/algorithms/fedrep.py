@@ -32,7 +32,7 @@ with.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import average_body
+from tf_pflego.algorithms.averaging import MeanAtServer, average_body
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
 from tf_pflego.core.local_training import FULL_BATCH, StepsOrMiniBatches
@@ -42,7 +42,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRepConfig(StepsOrMiniBatches):
+class FedRepConfig(MeanAtServer, StepsOrMiniBatches):
     """Hyper-parameters of FedRep."""
 
     body_steps: int = settings.setting(
@@ -79,4 +79,4 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
 
         return Weights(config.minimize(loss, weights.theta, client, body_passes), head)
 
-    return average_body("fedrep", model, local_update, head_rule(model))
+    return average_body("fedrep", model, config, local_update, head_rule(model))

@@ -28,7 +28,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import HeadState, SharedState, broadcast, take_mean, weighted
+from tf_pflego.algorithms.averaging import HeadState, MeanAtServer, averaging, broadcast, weighted
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches
@@ -37,7 +37,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRodConfig(MiniBatches):
+class FedRodConfig(MeanAtServer, MiniBatches):
     """Hyper-parameters of FedRoD."""
 
     momentum: float = settings.momentum(0.0)
@@ -45,7 +45,7 @@ class FedRodConfig(MiniBatches):
 
 def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     """Returns FedRoD for `model`."""
-    model = model.with_shared_classifier()
+    model, of_server = model.with_shared_classifier(), averaging(config)
     optimizer = config.optimizer()
 
     def log_shares(client):
@@ -84,9 +84,9 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     return Algorithm(
         name="fedrod",
         model=model,
-        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_server=lambda federation: of_server.init_server(model.initial_weights()),
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={
             "personalized": Served(both_heads, model.predict),
             "generic": Served(lambda server, client: server.weights, model.predict),

@@ -26,14 +26,14 @@ theta_0, as PGFed's authors do.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class LgFedAvgConfig(MiniBatches):
+class LgFedAvgConfig(MeanAtServer, MiniBatches):
     """Hyper-parameters of LG-FedAvg."""
 
 
@@ -45,7 +45,7 @@ class ClientState(NamedTuple):
 
 def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
     """Returns LG-FedAvg for `model`."""
-    model = model.with_shared_classifier()
+    model, of_server = model.with_shared_classifier(), averaging(config)
     optimizer = config.optimizer()
 
     def client_update(head, state, client, round_):
@@ -71,8 +71,8 @@ def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
     return Algorithm(
         name="lg_fedavg",
         model=model,
-        init_server=lambda federation: SharedState(model.initial_weights().head),
+        init_server=lambda federation: of_server.init_server(model.initial_weights().head),
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={"personalized": Served(own_body_and_shared_head, model.predict)},
     )

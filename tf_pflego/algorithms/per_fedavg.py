@@ -29,7 +29,7 @@ example serves as both. Each product of the Hessian is taken on the second half.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import SharedState, broadcast, take_mean, weighted
+from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import (
     Algorithm,
@@ -45,7 +45,7 @@ _DIFFERENCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgConfig(MiniBatches):
+class PerFedAvgConfig(MeanAtServer, MiniBatches):
     """Hyper-parameters of Per-FedAvg."""
 
     momentum: float = settings.momentum(0.0)
@@ -59,7 +59,7 @@ class PerFedAvgConfig(MiniBatches):
 
 def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
     """Returns Per-FedAvg for `model`."""
-    model = model.with_shared_classifier()
+    model, of_server = model.with_shared_classifier(), averaging(config)
     a, optimizer = config.inner_learning_rate, config.optimizer()
 
     def gradient_at(weights, batch):
@@ -92,8 +92,8 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
     return Algorithm(
         name="per_fedavg",
         model=model,
-        init_server=lambda federation: SharedState(model.initial_weights()),
+        init_server=lambda federation: of_server.init_server(model.initial_weights()),
         init_client=no_client_state,
-        exchanges=(Exchange(broadcast, client_update, take_mean),),
+        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={"personalized": shared},
     )

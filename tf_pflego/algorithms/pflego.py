@@ -25,7 +25,7 @@ The server keeps theta and the optimiser's state; client i keeps W_i.
   l_i      loss, as a function of W_i
   tau      local_steps
   beta     client_learning_rate
-  rho      server_learning_rate
+  rho      server_learning_rate          times what server_schedule gives for the round
   alpha_i  client.client_weight          []
   I/r      round_.participation_scale    []
 
@@ -34,7 +34,9 @@ forward a second time for the same result. Equation 3 scales the head's last ste
 Proposition 1 needs rho (I/r) alpha_i; `head_step_scale` chooses between them ("algorithm1" and
 "exact"). The steps on W_i may be taken by another solver (`head_solver`), and beta may follow the
 curvature of each client's loss (`client_learning_rate` auto). In any case step 3 does not raise the
-client's loss; see `models.head_solvers`.
+client's loss; see `models.head_solvers`. rho may fall over the rounds (`server_schedule`), for the
+head's last step as for that of theta, since both are one step in Proposition 1. The limit of an
+automatic beta does not fall.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core import nests, server_optimizer, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.personalization import head_rule
@@ -60,6 +62,8 @@ class PflegoConfig(settings.HyperParameters):
     head_solver: str = settings.head_solver(SOLVERS)
     server_learning_rate: float = settings.server_learning_rate()
     server_optimizer: str = settings.server_optimizer()
+    server_schedule: str = settings.server_schedule()
+    schedule_rounds: int = settings.schedule_rounds()
     head_step_scale: str = settings.setting(
         "algorithm1",
         "scale of the head's last step: rho I/r (algorithm1) or rho (I/r) alpha_i (exact)",
@@ -90,7 +94,7 @@ class ClientState(NamedTuple):
 
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     """Returns PFLEGO for `model`."""
-    optimizer = optimizers.build(config.server_optimizer, config.server_learning_rate)
+    optimizer = server_optimizer.build(config)
 
     def init_server(federation):
         theta = model.initial_weights().theta
@@ -105,9 +109,10 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     def client_update(theta, state, client, round_):
         features, pull_back = model.features_and_pull_back(theta, client.examples)
         loss = model.head_objective(features, client)
-        last_rate = config.server_learning_rate * round_.participation_scale
-        head = train_head(loss, state.head, largest_rate=last_rate)
+        largest_rate = config.server_learning_rate * round_.participation_scale
+        head = train_head(loss, state.head, largest_rate)
         g_head, g_features = loss.gradients(head, client.client_weight)
+        last_rate = optimizer.rate(round_) * round_.participation_scale
         if config.head_step_scale == "exact":
             last_rate *= client.client_weight
         head -= last_rate * g_head
@@ -122,7 +127,7 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
 
     def server_update(server, uploads, round_):
         gradient = nests.scale(round_.participation_scale, uploads.summed)
-        return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta))
+        return ServerState(*optimizer.apply(gradient, server.optimizer, server.theta, round_))
 
     def personal_model(server, client):
         return Weights(server.theta, client.head)

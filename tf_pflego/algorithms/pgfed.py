@@ -35,11 +35,11 @@ starts anew in each round. `pgfedmo` and `pgfed_ce` are variants.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import mean, weighted
+from tf_pflego.algorithms.averaging import MeanAtServer, averaging, mean, weighted
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.last_cohort import LastCohort, by_client, columns, nobody
@@ -48,7 +48,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PGFedConfig(MiniBatches):
+class PGFedConfig(MeanAtServer, MiniBatches):
     """Hyper-parameters of PGFed."""
 
     risk_weight: float = settings.risk_weight()
@@ -61,6 +61,7 @@ class ServerState(NamedTuple):
     weights: Weights  # theta
     risk_weights: tf.Tensor  # [I, I], A
     last: LastCohort  # mu f_j to first order, a `FirstOrder`, of the last round's participants
+    optimizer: Any = ()  # the state of the server's optimiser, if there is one
 
 
 class ClientState(NamedTuple):
@@ -78,11 +79,13 @@ def offsets_of_all(server: ServerState, offsets: tf.Tensor) -> tuple[tf.Tensor, 
 def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
     """Returns PGFed for `model`."""
     model, optimizer = model.with_shared_classifier(), config.optimizer()
+    of_server = averaging(config)
 
     def init_server(federation):
         weights, count = model.initial_weights(), federation.num_clients
         risk_weights = tf.fill([count, count], 1 / federation.mean_clients_per_round)
-        return ServerState(weights, risk_weights, nobody(FirstOrder(weights, tf.zeros([]))))
+        last = nobody(FirstOrder(weights, tf.zeros([])))
+        return ServerState(weights, risk_weights, last, of_server.start(weights))
 
     def broadcast(server, round_):
         gradients, offsets = server.last.kept
@@ -112,7 +115,9 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
     def server_update(server, uploads, round_):
         ids, (risks, rows) = uploads.client_ids, uploads.individual
         a = tf.tensor_scatter_nd_update(server.risk_weights, ids[:, None], rows)
-        return ServerState(mean(uploads.summed), a, LastCohort(ids, risks))
+        found = mean(uploads.summed)
+        weights, state = of_server.move(server.weights, server.optimizer, found, round_)
+        return ServerState(weights, a, LastCohort(ids, risks), state)
 
     return Algorithm(
         name="pgfed",

@@ -41,14 +41,24 @@ class MomentState(NamedTuple):
     second_moment: Structure
 
 
-def build(name: str, learning_rate: Rate) -> Optimizer:
-    """Returns the optimiser `name`, one of `NAMES`, with a base rate of `learning_rate`."""
+def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optimizer:
+    """Returns an optimiser.
+
+    Args:
+      name: One of `NAMES`.
+      learning_rate: Its (base) rate.
+      epsilon: What Adam, Yogi and Adagrad add to the root that they divide by; None for the
+        default of each. The others have none.
+    """
     name = values.one_of("server_optimizer", name, NAMES)
+    if name == "sgd":
+        return sgd(learning_rate)
     if name == "momentum":
         return sgd(learning_rate, MOMENTUM)
-    made: dict[str, Callable[[float], Optimizer]]
-    made = {"adam": adam, "sgd": sgd, "yogi": yogi, "adagrad": adagrad}
-    return made[name](learning_rate)
+    adaptive: dict[str, Callable[..., Optimizer]]
+    adaptive = {"adam": adam, "yogi": yogi, "adagrad": adagrad}
+    constants = {} if epsilon is None else {"epsilon": epsilon}
+    return adaptive[name](learning_rate, **constants)
 
 
 def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:

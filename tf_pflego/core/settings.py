@@ -4,6 +4,11 @@ import dataclasses
 from typing import Any
 
 from tf_pflego.core import optimizers, values
+from tf_pflego.core.server_optimizer import CONSTANT, SCHEDULES
+
+# In place of an optimiser: the server takes the mean of the participants' weights.
+NO_OPTIMIZER = "none"
+_WITH_OPTIMIZER = ("server_optimizer", optimizers.NAMES)
 
 
 def setting(
@@ -30,9 +35,9 @@ def setting(
       above: The number that it must be above.
       at_most: The largest number that it takes; None for the limits of `core.values`.
       below: The number that it must be below.
-      choices: All values that it takes.
+      choices: All values that at least one algorithm takes.
       words: The words that at least one algorithm takes in place of a number.
-      taken: The words that this algorithm takes; None for all of `words`.
+      taken: Which of the choices, or of the words, this algorithm takes; None for all.
       is_path: Whether it is a path.
       read_with: (name of another setting, values) if it is read only while the other has one of
         these values; with None for the values, while the other is not empty.
@@ -41,7 +46,7 @@ def setting(
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     kind = {"choices": choices, "words": words, "is_path": is_path}
     reading = {"read_with": read_with, "replaces": replaces}
-    own = {"taken": words if taken is None else taken}
+    own = {"taken": (choices or words) if taken is None else taken}
     metadata = {"help": help_text, **limits, **kind, **reading, **own}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -56,7 +61,7 @@ def range_of(field: dataclasses.Field) -> str:
     """Returns in words which values a setting takes; nothing if its kind says it all."""
     about = field.metadata
     if about["choices"] is not None:
-        return f"one of {', '.join(about['choices'])}"
+        return f"one of {', '.join(about['taken'])}"
     words = {
         "at_least": "at least",
         "above": "above",
@@ -154,14 +159,35 @@ def momentum(default=0.9):
     return setting(default, help_text, at_least=0, at_most=1)
 
 
-def server_learning_rate():
+def server_learning_rate(default=0.001):
     """The setting of rho, the learning rate of the server's optimiser."""
-    return setting(0.001, "rho, (base) learning rate of the server's optimiser", above=0)
+    help_text = "rho, (base) learning rate of the server's optimiser"
+    return setting(default, help_text, above=0, read_with=_WITH_OPTIMIZER)
 
 
-def server_optimizer():
-    """How the server applies a gradient of theta."""
-    return setting("adam", "optimiser of theta at the server", choices=optimizers.NAMES)
+def server_optimizer(default="adam", taken=optimizers.NAMES):
+    """How the server applies a gradient, or what stands for one."""
+    help_text = (
+        "optimiser of the shared weights at the server; none, where participants send weights, to "
+        "take their mean as it is"
+    )
+    return setting(default, help_text, choices=(*optimizers.NAMES, NO_OPTIMIZER), taken=taken)
+
+
+def server_schedule():
+    """How rho changes over the rounds."""
+    help_text = (
+        "how rho changes over T rounds: not at all (constant), in equal steps down to 0 in their "
+        "second half (late_linear), or down to 0 as half a cosine (cosine)"
+    )
+    return setting(CONSTANT, help_text, choices=SCHEDULES, read_with=_WITH_OPTIMIZER)
+
+
+def schedule_rounds():
+    """T of the schedule."""
+    help_text = "T of the schedule of rho; 0 for the rounds of the run, which may not be more"
+    falling = tuple(name for name in SCHEDULES if name != CONSTANT)
+    return setting(0, help_text, at_least=0, read_with=("server_schedule", falling))
 
 
 def head_solver(choices):
@@ -207,7 +233,7 @@ def check_value(name: str, value: Any, field: dataclasses.Field) -> Any:
     """
     about = field.metadata
     if about["choices"] is not None:
-        return values.one_of(name, value, about["choices"])
+        return values.one_of(name, value, about["taken"])
     if about["is_path"]:
         return values.path(name, value)
     if isinstance(field.default, bool):

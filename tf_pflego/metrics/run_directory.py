@@ -27,6 +27,7 @@ from tf_pflego import console
 from tf_pflego.core import durable, nests
 from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.metrics.clients import client_columns
 from tf_pflego.metrics.tensorboard import EventFiles
@@ -47,6 +48,11 @@ _ADDED_FLAGS = {
     "permuted_clients": 0.0,
     "shifted_clients": 0.0,
     "shift": "rotate",
+    # Of methods that average weights; the rate is not read without an optimiser.
+    "server_optimizer": "none",
+    "server_learning_rate": 0.01,
+    "server_schedule": CONSTANT,
+    "schedule_rounds": 0,
 }
 
 
@@ -317,6 +323,14 @@ class RunDirectory:
             for name in sorted(own.keys() | earlier.keys())
             if name not in ("num_rounds", *PLACES) and own.get(name) != earlier.get(name)
         ]
+        rounds = earlier.get("num_rounds")
+        falls = own["server_schedule"] != CONSTANT and not own["schedule_rounds"]
+        if not differing and falls and own["num_rounds"] != rounds:
+            raise RunDirectoryError(
+                f"`num_rounds` must be {rounds}, over which the learning rate of the run in "
+                f"{self._work} falls; got {own['num_rounds']}. Correct it, or start a run whose "
+                "`schedule_rounds` are more than its first `num_rounds`."
+            )
         if differing:
             raise RunDirectoryError(
                 f"`resume` needs the flags of the run in {self._work}; {'; '.join(differing)}. "

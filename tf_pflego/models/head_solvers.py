@@ -69,7 +69,8 @@ def automatic_rate(
       head: [K, M + 1], the head that `solve` will start from.
       solver: Any solver but Adam, whose rate does not mean what that of gradient descent does.
         Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor.
-      largest: The largest rate; PFLEGO passes rho I/r, the rate of its last step on the head.
+      largest: The largest rate; PFLEGO passes rho I/r, the rate of its last step on the
+        head in round 1.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
