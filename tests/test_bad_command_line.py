@@ -240,6 +240,7 @@ WITH_DATA = [
 # Flags that are given and not read; another flag then ends the program.
 IGNORED = [
     (["--dirichlet_alpha=0.5"], "--dirichlet_alpha has no effect without --partition=dirichlet"),
+    (["--class_mask"], "--class_mask has no effect without --label_space=global"),
     (["--min_examples=50"], "--min_examples has no effect without --partition=dirichlet"),
     (["--partition=dirichlet", "--personalization=no"], "--personalization has no effect without "
      "--partition=round_robin"),

@@ -187,8 +187,8 @@ def average_body(
         upload = weighted(weights.theta, client)
         return ClientResult(weights, HeadState(weights.head), summed=upload)
 
-    def init_client(server, seed, num_classes):
-        return HeadState(model.uniform_head(seed, num_classes))
+    def init_client(server, seed, classes):
+        return HeadState(model.uniform_head(seed, classes))
 
     def personal_model(server, client):
         return Weights(server.weights, client.head)

@@ -30,8 +30,8 @@ class HeadObjective:
       features: [n, M] float32.
       labels: [n] int32.
       rows: K, the number of rows of a head.
-      num_classes: [] int32, K_i; the rows from K_i on are absent classes, which have no probability
-        and stay as they are. None if all are present.
+      classes: [K] int32, the class of each row; rows whose class is negative are absent: they have
+        no probability and stay as they are. None if all are present.
 
     Attributes:
       inputs: X, [n, M'] float32; M' is M + 1 rounded up to whole cache lines.
@@ -45,7 +45,7 @@ class HeadObjective:
         features: tf.Tensor,
         labels: tf.Tensor,
         rows: int,
-        num_classes: tf.Tensor | None = None,
+        classes: tf.Tensor | None = None,
     ):
         self._width = features.shape[1] + 1
         surplus = tf.one_hot(tf.zeros_like(labels), 1 + -self._width % _FLOATS_PER_CACHE_LINE)
@@ -54,8 +54,8 @@ class HeadObjective:
         self.example_weight = 1.0 / tf.cast(tf.shape(labels)[0], tf.float32)
         self.rows = rows
         self._present = None
-        if num_classes is not None:
-            self._present = (tf.range(rows) < num_classes)[:, None]
+        if classes is not None:
+            self._present = (classes >= 0)[:, None]
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
