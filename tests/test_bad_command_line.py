@@ -246,7 +246,7 @@ IGNORED = [
      "--partition=round_robin"),
     (["--partition=dirichlet",
      "--classes_per_client=3"], "has no effect without --partition=round_robin"),
-    (["--shift=invert"], "--shift has no effect without --shifted_clients; it is ignored"),
+    (["--shift=invert"], "--shift has no effect without --shifted_clients"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--schedule_rounds=300"], "no effect without --server_schedule=late_linear or cosine"),
