@@ -61,6 +61,7 @@ def test_a_run_keeps_its_last_clients_for_the_end(digits_dir, tmp_path):
         new_client_learning_rate=0.1,
         num_rounds=2,
         label_space="global",
+        validation_fraction=0.2,
         output_dir=str(tmp_path / "run"),
     )
     experiment.run(config, local_epochs=1, batch_size=32)
@@ -72,9 +73,10 @@ def test_a_run_keeps_its_last_clients_for_the_end(digits_dir, tmp_path):
     assert len(list(csv.DictReader(files["clients.csv"].open()))) == 4
     summary = json.loads(files["summary.json"].read_text())
     for word, epoch in (("before", "0"), ("after", "2")):
-        mean = np.mean([float(row["test_accuracy"]) for row in rows if row["epoch"] == epoch])
-        found = summary[f"new_clients/test_accuracy/client_mean/{word}"]
-        assert found == pytest.approx(mean, abs=1e-5)
+        for accuracy in ("test_accuracy", "validation_accuracy"):
+            mean = np.mean([float(row[accuracy]) for row in rows if row["epoch"] == epoch])
+            found = summary[f"new_clients/{accuracy}/client_mean/{word}"]
+            assert found == pytest.approx(mean, abs=1e-5)
     with np.load(files["partition.npz"]) as partition:
         assert len(partition["classes_offsets"]) == 7
         sizes = np.diff(partition["train_indices_offsets"])

@@ -156,6 +156,13 @@ class RunConfig:
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
     eval_clients: int = settings.eval_clients()
+    validation_fraction: float = setting(
+        0.0,
+        "share in [0, 1) of each client's training examples that is not trained on: evaluated "
+        "rounds give the accuracy on it too, by which to choose hyper-parameters",
+        at_least=0,
+        below=1,
+    )
     seed: int = setting(
         0,
         "seed of the run, from which all random draws follow",
@@ -317,7 +324,7 @@ GROUPS = (
     (
         "evaluation",
         "--eval_every=5 --eval_clients=1000",
-        ("eval_every", "train_loss_every", "eval_clients"),
+        ("eval_every", "train_loss_every", "eval_clients", "validation_fraction"),
     ),
     (
         "clients that take no part",

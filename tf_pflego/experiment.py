@@ -40,6 +40,10 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
         dataset = data.merged(dataset)
     partition = _PARTITIONS[kind](run_config, dataset, run_config.chosen("num_clients"))
     seed = run_config.seed
+    if run_config.validation_fraction:
+        partition = partition.with_validation(
+            dataset.train.labels, run_config.validation_fraction, seed
+        )
     share = run_config.permuted_clients
     partition = data.permute_labels(partition, share, dataset.num_classes, seed)
     share = run_config.shifted_clients
@@ -47,6 +51,22 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     load = functools.partial(load_clients, run_config)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     return data.federate(dataset, partition, run_config.label_space, load, class_mask)
+
+
+def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
+    """Returns all clients of a run, which are loaded if none are given.
+
+    Args:
+      run_config: The run.
+      clients: Those given, or None. If they have no validation examples and the run wants some,
+        these are drawn.
+    """
+    if clients is None:
+        return load_clients(run_config)
+    _check_clients(clients)
+    if run_config.validation_fraction and clients.validation is None:
+        return clients.with_validation(run_config.validation_fraction, run_config.seed)
+    return clients
 
 
 def _round_robin(run_config, dataset, num_clients):
@@ -104,7 +124,8 @@ def build_simulation(
 
     Args:
       run_config: The configuration of the run.
-      clients: All its clients, if they are loaded already.
+      clients: All its clients, if they are loaded already. If they have no validation examples,
+        and `validation_fraction` asks for some, these are drawn from them.
       model: The model that they train; None for the network of `run_config`.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
@@ -115,11 +136,10 @@ def build_simulation(
       ImportError: The engine needs a package that cannot be imported.
     """
     _check_config(run_config)
-    if clients is not None:
-        values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
+    _check_clients(clients)
     _check_model(run_config, model)
     hyper_parameters = _with_schedule_rounds(run_config, hyper_parameters)
-    clients = load_clients(run_config) if clients is None else clients
+    clients = all_clients(run_config, clients)
     if run_config.new_clients >= clients.num_clients:
         raise ValueError(
             f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
@@ -172,6 +192,11 @@ def _check_config(run_config):
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
 
 
+def _check_clients(clients):
+    if clients is not None:
+        values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
+
+
 def _check_model(run_config, model):
     if model is None:
         return
@@ -202,9 +227,12 @@ def _train_new_clients(run_config, simulation, clients):
         run_config.new_client_learning_rate,
         engine=simulation.place_beside(new.num_clients),
     )
-    before, after = (one.metrics()["test_accuracy/client_mean"] for one in (found[0], found[-1]))
-    name = "new_clients/test_accuracy/client_mean"
-    return found, {f"{name}/before": before, f"{name}/after": after}
+    return found, {
+        f"new_clients/{name}/{when}": value
+        for when, one in (("before", found[0]), ("after", found[-1]))
+        for name, value in one.metrics().items()
+        if name.endswith("accuracy/client_mean")
+    }
 
 
 def run(
@@ -223,6 +251,7 @@ def run(
       on_round: Called with the metrics of each round, when they are written.
       clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
         The output directory has the name of their dataset, and their partition if they have one.
+        Validation examples are drawn from them as in `build_simulation`.
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
@@ -327,7 +356,7 @@ def _run_in_steps(
 ):
     if clients is None:
         console.doing(f"loading {run_config.dataset} and dealing it out to clients")
-        clients = load_clients(run_config)
+    clients = all_clients(run_config, clients)
     between_steps()
     worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
     console.doing(f"building the model{worker}")

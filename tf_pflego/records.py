@@ -15,6 +15,9 @@ BOOKKEEPING = (
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 
+# What the names of accuracies have, besides the model, the clients and the mean that they are of.
+ACCURACIES = ("test_accuracy/", "validation_accuracy/")
+
 # The end of the name of the standard error of a metric, which is estimated from a sample.
 STANDARD_ERROR = "standard_error"
 

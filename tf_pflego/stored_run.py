@@ -115,7 +115,7 @@ class StoredRun:
     def clients(self) -> data.ClientData:
         """The clients' data, loaded again by the configuration; also of those that took no part."""
         if self._given_clients is not None:
-            return self._given_clients
+            return experiment.all_clients(self._run_config, self._given_clients)
         if not self._has_dataset:
             raise RunDirectoryError(
                 f"`clients` must be given for the run in {self.path}, which is on arrays of your "

@@ -36,7 +36,10 @@ def test_what_is_too_large_for_a_message_goes_through_files(tiny_model, tiny_cli
 
 
 def test_stored_images_are_read_as_in_process(tiny_model):
-    """The worker reads uint8 images from files that it maps, at offsets that are not aligned."""
+    """The worker reads uint8 images from files that it maps, at offsets that are not aligned.
+
+    So it does of validation examples.
+    """
     data = make_clients((3, 8, 6), (2, 4, 3), (2, 3, 2))
     as_bytes = [
         type(split)(
@@ -44,7 +47,7 @@ def test_stored_images_are_read_as_in_process(tiny_model):
         )
         for split in (data.train, data.test)
     ]
-    data = type(data)(*as_bytes, data.num_classes)
+    data = type(data)(*as_bytes, data.num_classes).with_validation(0.3)
     assert_agreement(algorithms.build("pflego", tiny_model, local_steps=3), data, "tff")
 
 

@@ -259,16 +259,20 @@ def test_what_a_cluster_cannot_take_is_refused_before_tensorflow_is_started(
 
 
 def test_nodes_load_the_data_themselves(cluster, tiny_model, digits_dir):
-    """Nothing of the examples passes through the cluster."""
-    config = pfl.RunConfig(data_dir=digits_dir, num_clients=10, clients_per_round=4)
+    """Nothing of the examples passes through the cluster, also not those held out."""
+    config = pfl.RunConfig(
+        data_dir=digits_dir, num_clients=10, clients_per_round=4, validation_fraction=0.2
+    )
     clients = experiment.load_clients(config)
     assert len(ray.cloudpickle.dumps(clients.shard(np.arange(5)).origin)) < 10_000
     ends = []
     for engine in (cluster, "in_process"):
         algorithm = pfl.build_algorithm("pflego", pfl.SplitModel(pfl.mlp((8, 8, 1), seed=0), 2))
         with pfl.Simulation(algorithm, clients, pfl.Participation(10, 4), engine) as simulation:
-            simulation.run(3)
-            ends.append(tf.nest.flatten(simulation.server_state))
+            summary = simulation.run(3)
+            accuracies = [value for name, value in summary.items() if "validation" in name]
+            assert len(accuracies) == 12
+            ends.append([*tf.nest.flatten(simulation.server_state), accuracies])
     for a, b in zip(*ends, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
 

@@ -1,5 +1,8 @@
+import dataclasses
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.oracles import network
 from tf_pflego import algorithms
@@ -69,6 +72,52 @@ def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_cli
     assert record["participant_test_accuracy/example_mean"] == pytest.approx(
         np.dot(shares, [2, 4, 3]) / 9
     )
+
+
+@pytest.mark.parametrize("name", ["pflego", "ditto"])
+def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tiny_clients):
+    """What is held out is not trained on, and each served model is tested on it."""
+    held = tiny_clients.with_validation(0.4, seed=2)
+    algorithm = algorithms.build(name, tiny_model, local_steps=3)
+    everybody = Participation(3, 3)
+    with Simulation(algorithm, held, everybody, "in_process") as simulation:
+        record = simulation.run_round(evaluate=True)
+        for position, model in enumerate(algorithm.served):
+            shares, hits = [], 0
+            for client in range(3):
+                theta, head = simulation.served_weights(client, model)
+                theta = [np.asarray(w, np.float64) for w in theta]
+                head = np.asarray(head, np.float64)
+                if name == "pflego":  # Ditto's clients predict among the classes of all.
+                    head = head[: held.num_classes[client]]
+                x, y = network.of_client(held.validation, client)
+                right = network.forward(theta, head, x)[2].argmax(axis=1) == y
+                shares.append(right.mean())
+                hits += right.sum()
+            prefix = f"{model}/" if position else ""
+            found = [record[f"{prefix}validation_accuracy/{m}_mean"] for m in ("client", "example")]
+            np.testing.assert_allclose(found, [np.mean(shares), hits / held.validation.offsets[-1]])
+        states = simulation.client_states(range(3))
+    without = dataclasses.replace(held, validation=None)
+    with Simulation(algorithm, without, everybody, "in_process") as simulation:
+        plain = simulation.run_round(evaluate=True)
+        others = tf.nest.flatten(simulation.client_states(range(3)))
+        for a, b in zip(tf.nest.flatten(states), others, strict=True):
+            np.testing.assert_array_equal(a, b)
+    for metric, value in plain.items():
+        assert metric == "seconds" or record[metric] == value, metric
+    assert {metric for metric in record if "validation" not in metric} == plain.keys()
+
+
+def test_participants_are_validated_with_the_weights_they_hold(tiny_model, tiny_clients):
+    """Test examples in the place of the validation examples give the test accuracy."""
+    data = dataclasses.replace(tiny_clients, validation=tiny_clients.test)
+    algorithm = algorithms.build("fedavg", tiny_model, local_steps=8, client_learning_rate=0.5)
+    with Simulation(algorithm, data, Participation(3, 2), "in_process") as simulation:
+        record = simulation.run_round(evaluate=True)
+    for mean in ("client_mean", "example_mean"):
+        found = record[f"participant_validation_accuracy/{mean}"]
+        assert found == record[f"participant_test_accuracy/{mean}"]
 
 
 def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():

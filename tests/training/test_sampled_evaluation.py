@@ -1,4 +1,7 @@
-"""A sample of the clients is tested, and the standard errors say how far it may be off."""
+"""A sample of the clients is tested, and the standard errors say how far it may be off.
+
+The runs also hold out validation examples, whose accuracies are then those of the sample too.
+"""
 
 import itertools
 import re
@@ -20,6 +23,7 @@ from tf_pflego.training.evaluation import sample_of_clients
 
 MEAN = "test_accuracy/client_mean"
 ERROR = f"{MEAN}/standard_error"
+HELD_ERROR = ERROR.replace("test", "validation")
 
 
 def simulation_of(model, engine="in_process", eval_clients=3, seed=0):
@@ -144,6 +148,7 @@ def config_of(path, digits_dir, **others):
             "clients_per_round": 4,
             "num_rounds": 4,
             "eval_clients": 5,
+            "validation_fraction": 0.25,
             "output_dir": str(path),
         }
         | others
@@ -162,12 +167,23 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, capsys):
         np.testing.assert_allclose(
             [float(share) for share in columns["test_accuracy"]], shares[sample], rtol=1e-5
         )
+        shares_of_held = every.validation_hits / every.validation_examples
+        np.testing.assert_allclose(
+            [float(share) for share in columns["validation_accuracy"]],
+            shares_of_held[sample],
+            rtol=1e-5,
+        )
+        held = run.partition.validation_indices
+        assert list(map(int, columns["validation_examples"])) == [len(held[k]) for k in sample]
         table = result_table(run.summary, "title", columns)
     shown = re.findall(r"^  client (\d+) .* ([\d.]+)$", table, re.MULTILINE)
     assert {int(client): float(share) for client, share in shown} == {
         client: round(shares[client], 4) for client in sample.tolist()
     }
-    assert re.search(rf"standard error +{run.summary[ERROR]:.4f}  ", table)
+    of_test, of_held = table.split("validation accuracy\n")
+    assert re.search(rf"standard error +{run.summary[ERROR]:.4f}  ", of_test)
+    error = run.summary[HELD_ERROR]
+    assert re.search(rf"standard error +{error:.4f}  ", of_held)
     assert "sampled clients as served now" in table and "worst tenth, 1 of 5" in table
     assert max(map(len, table.splitlines())) <= 60
     assert capsys.readouterr().out == ""
@@ -180,12 +196,15 @@ def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_
         config = config_of(path, digits_dir, num_rounds=5, resume=True, eval_clients=eval_clients)
         with pytest.raises(ValueError, match=f"`eval_clients`: expected 5, got {eval_clients}"):
             pfl.run(config, local_steps=3)
+    config = config_of(path, digits_dir, resume=True, validation_fraction=0.2)
+    with pytest.raises(ValueError, match=r"`validation_fraction`: expected 0.25, got 0.2"):
+        pfl.run(config, local_steps=3)
     config = config_of(path, digits_dir, num_rounds=5, resume=True)
     summary = pfl.run(config, local_steps=3)
     whole = pfl.run(config_of("", digits_dir, num_rounds=5), local_steps=3)
-    assert {key: summary[key] for key in (MEAN, ERROR)} == {
-        key: whole[key] for key in (MEAN, ERROR)
-    }
+    accuracies = [key for key in whole if "accuracy" in key]
+    assert {MEAN, ERROR, HELD_ERROR} < set(accuracies)
+    assert {key: summary[key] for key in accuracies} == {key: whole[key] for key in accuracies}
 
 
 def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
@@ -194,3 +213,5 @@ def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
     assert "the same sample of 5 clients is tested" in page
     assert re.search(r"<td[^>]*>[\d.]+\s%\s±\s[\d.]+\s%", page)
     assert "standard_error" not in page
+    assert "validation accuracy of all clients, mean over clients" in page
+    assert "validation accuracy, percent" in page

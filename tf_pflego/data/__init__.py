@@ -7,6 +7,7 @@ from tf_pflego.data.disagreement import permute_labels, shift_images
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
 from tf_pflego.data.prepared import DatasetError
+from tf_pflego.data.validation import held_out
 
 __all__ = [
     "ClientData",
@@ -21,6 +22,7 @@ __all__ = [
     "dirichlet",
     "federate",
     "from_arrays",
+    "held_out",
     "load",
     "merged",
     "permute_labels",

@@ -14,15 +14,16 @@ from tf_pflego.core import texts, values
 from tf_pflego.data import checks, disagreement, file_arrays
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
+from tf_pflego.data.validation import held_out
 
 LABEL_SPACES = ("local", "global")
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientSplit:
-    """The training or the test examples of all clients, those of client 0 first.
+    """The training, test or validation examples of all clients, those of client 0 first.
 
-    `ClientData` checks its two splits and brings them into the dtypes named here.
+    `ClientData` checks its splits and brings them into the dtypes named here.
 
     Attributes:
       examples: [N, ...] uint8, float32 or int32. uint8 stands for images, which a model sees as
@@ -92,6 +93,8 @@ class ClientData:
         such as `permuted`. The default is what the partition says.
       class_mask: Whether a client predicts only among `classes`, in the global label space; in the
         local one it has no other labels.
+      validation: Examples that are neither trained on nor part of the test, of the same dtype and
+        shape; None if there are none. See `with_validation`.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
@@ -113,23 +116,25 @@ class ClientData:
     origin: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
     client_groups: Mapping[str, np.ndarray] = None  # type: ignore[assignment]  # Made if left out.
     class_mask: bool = False
+    validation: ClientSplit | None = None
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
         check_class_mask(self.class_mask, self.label_space)
-        for name in ("train", "test"):
+        for name, split in self.splits.items():
             remedy = "Make one, or use `from_arrays`."
-            values.instance(name, getattr(self, name), ClientSplit, remedy)
+            values.instance(name, split, ClientSplit, remedy)
         num_classes = _checked_num_classes(self.num_classes)
-        splits = {"train": self.train, "test": self.test}
-        splits = {name: _stored(name, split, num_classes) for name, split in splits.items()}
-        train, test = (split.examples for split in splits.values())
-        if train.dtype != test.dtype or train.shape[1:] != test.shape[1:]:
-            raise ValueError(
-                "train and test examples must have one dtype and one shape; got "
-                f"{train.dtype} {train.shape[1:]} for train and {test.dtype} {test.shape[1:]} for "
-                "test. Prepare both in the same way."
-            )
+        splits = {name: _stored(name, split, num_classes) for name, split in self.splits.items()}
+        train = splits["train"].examples
+        for name, split in splits.items():
+            other = split.examples
+            if train.dtype != other.dtype or train.shape[1:] != other.shape[1:]:
+                raise ValueError(
+                    f"train and {name} examples must have one dtype and one shape; got "
+                    f"{train.dtype} {train.shape[1:]} for train and {other.dtype} "
+                    f"{other.shape[1:]} for {name}. Prepare both in the same way."
+                )
         classes = self.classes
         if classes is None and self.partition is not None:
             classes = self.partition.classes
@@ -156,12 +161,19 @@ class ClientData:
             object.__setattr__(self, field, value)
 
     def __repr__(self) -> str:
+        held = "" if self.validation is None else f", {len(self.validation.labels)} validation"
         return (
             f"ClientData({texts.counted(self.num_clients, 'client')} of {self.dataset}, "
-            f"{len(self.train.labels)} training and {len(self.test.labels)} test examples, "
+            f"{len(self.train.labels)} training{held} and {len(self.test.labels)} test examples, "
             f"{texts.array(self.example_shape, self.train.examples.dtype)}, "
             f"{texts.span(self.num_classes)} classes per client, {self.kind_of_labels})"
         )
+
+    @property
+    def splits(self) -> dict[str, ClientSplit]:
+        """The splits that there are, by the names of their attributes."""
+        splits = {"train": self.train, "test": self.test}
+        return splits if self.validation is None else splits | {"validation": self.validation}
 
     @property
     def num_clients(self) -> int:
@@ -240,20 +252,21 @@ class ClientData:
         """
         start = values.whole("start", start, 0, self.num_clients - 1)
         stop = values.whole("stop", stop, start + 1, self.num_clients)
-        splits = []
-        for split in (self.train, self.test):
+        splits = {}
+        for name, split in self.splits.items():
             rows = slice(split.offsets[start], split.offsets[stop])
             offsets = split.offsets[start : stop + 1] - split.offsets[start]
-            splits.append(ClientSplit(split.examples[rows], split.labels[rows], offsets))
+            splits[name] = ClientSplit(split.examples[rows], split.labels[rows], offsets)
         origin = self.origin
         if origin is not None:  # Only the first clients have the identities that they had there.
             origin = None if start else Origin(origin.load, origin.clients[start:stop])
         return ClientData(
-            splits[0],
-            splits[1],
+            splits["train"],
+            splits["test"],
             self.num_classes[start:stop],
             self.label_space,
             dataset=self.dataset,
+            validation=splits.get("validation"),
             classes=self.classes[start:stop],
             class_names=self.class_names,
             origin=origin,
@@ -275,19 +288,18 @@ class ClientData:
         return self._only(client_ids, all_examples or int(self.train.offsets[-1]))
 
     def _only(self, client_ids, all_examples=None):
-        splits = []
-        for split in (self.train, self.test):
+        splits = {}
+        for name, split in self.splits.items():
             rows = np.concatenate([np.zeros(0, np.int64), *map(split.rows_of, client_ids)])
-            offsets = partition_lib.starts(split.sizes[client_ids])
-            examples = file_arrays.take(split.examples, rows)
-            splits.append(ClientSplit(examples, split.labels[rows], offsets))
+            splits[name] = _taken(split, rows, split.sizes[client_ids])
         origin = self.origin
         return ClientData(
-            splits[0],
-            splits[1],
+            splits["train"],
+            splits["test"],
             self.num_classes[client_ids],
             self.label_space,
             dataset=self.dataset,
+            validation=splits.get("validation"),
             classes=tuple(self.classes[client] for client in client_ids),
             class_names=self.class_names,
             identities=self.identities[client_ids],
@@ -301,7 +313,8 @@ class ClientData:
         """Returns these clients and, after them, others with identities not used here.
 
         Raises:
-          ValueError: The others' examples or labels are of another kind.
+          ValueError: The others' examples or labels are of another kind, or either has no
+            validation examples while the other has.
         """
         expected, got = (
             (data.train.examples.dtype.name, data.example_shape, data.kind_of_labels)
@@ -313,14 +326,21 @@ class ClientData:
                 f"and {expected[2]}; got {got[0]} of shape {got[1]} and {got[2]}. "
                 "Prepare their data as that of the others."
             )
-        splits = [
-            ClientSplit(
+        if self.splits.keys() != others.splits.keys():
+            wanted = "no" if self.validation is None else "some"
+            raise ValueError(
+                f"the clients that join must have {wanted} validation examples, as the others do; "
+                f"got {'some' if wanted == 'no' else 'none'}. Call `with_validation` on the data "
+                "of both or of neither."
+            )
+        splits = {
+            name: ClientSplit(
                 file_arrays.concatenated([own.examples, other.examples]),
                 np.concatenate([own.labels, other.labels]),
                 np.concatenate([own.offsets, own.offsets[-1] + other.offsets[1:]]),
             )
-            for own, other in ((self.train, others.train), (self.test, others.test))
-        ]
+            for (name, own), other in zip(self.splits.items(), others.splits.values(), strict=True)
+        }
         new = self.identities.max() + 1 + np.arange(others.num_clients)
         groups = {
             name: np.concatenate(
@@ -332,17 +352,51 @@ class ClientData:
             for name in {**self.client_groups, **others.client_groups}
         }
         return ClientData(
-            splits[0],
-            splits[1],
+            splits["train"],
+            splits["test"],
             np.concatenate([self.num_classes, others.num_classes]),
             self.label_space,
             dataset=self.dataset,
+            validation=splits.get("validation"),
             classes=(*self.classes, *others.classes),
             class_names=self.class_names,
             identities=np.concatenate([self.identities, new]),
             client_groups=groups,
             class_mask=self.class_mask,
         )
+
+    def with_validation(self, fraction: float, seed: int = 0) -> ClientData:
+        """Returns these clients with a part of their training examples held out for validation.
+
+        Which ones is drawn as `data.held_out` says. The test examples stay as they are. Call it on
+        the whole federation: the draw and the weights alpha_i are of all its clients.
+
+        Args:
+          fraction: The share of each client's training examples, in (0, 1).
+          seed: The seed of the run.
+
+        Raises:
+          ValueError: `fraction` or `seed` is out of its range, a client has a single training
+            example, or there are validation examples already.
+        """
+        if self.validation is not None:
+            raise ValueError(
+                "the clients must not have validation examples yet; they have "
+                f"{len(self.validation.labels)}. Leave out one of the two draws."
+            )
+        held = held_out(self.train.labels, self.train.offsets, fraction, seed)
+        owners = np.repeat(np.arange(self.num_clients), self.train.sizes)
+        splits = {}
+        for name, chosen in (("train", ~held), ("validation", held)):
+            sizes = np.bincount(owners[chosen], minlength=self.num_clients)
+            splits[name] = _taken(self.train, np.flatnonzero(chosen), sizes)
+        partition, origin = self.partition, self.origin
+        if partition is not None:
+            partition = partition.with_rows_held_out(held)
+        if origin is not None:
+            load = functools.partial(_load_with_validation, origin, fraction, seed)
+            origin = Origin(load, np.arange(self.num_clients))
+        return dataclasses.replace(self, **splits, partition=partition, origin=origin)
 
     @functools.cached_property
     def client_weights(self) -> np.ndarray:
@@ -401,15 +455,21 @@ def federate(
         "train": _checked_indices("train", partition, partition.train_indices, sizes["train"]),
         "test": _checked_indices("test", partition, partition.test_indices, sizes["test"]),
     }
+    if partition.validation_indices is not None:
+        sources["validation"] = dataset.train
+        dealt["validation"] = _checked_indices(
+            "validation", partition, partition.validation_indices, sizes["train"]
+        )
     if dataset.test is None:
         _refuse_dealt_twice(dealt)
     else:
-        for split, indices in dealt.items():
-            _refuse_dealt_twice({split: indices})
+        of_train = {split: own for split, own in dealt.items() if split != "test"}
+        for of_source in (of_train, {"test": dealt["test"]}):
+            _refuse_dealt_twice(of_source)
     classes, class_offsets = partition_lib.joined(partition.classes, "classes")
     checks.refuse_bad_classes(classes, class_offsets, dataset.num_classes)
     disagreement.check(partition, dataset.num_classes)
-    splits = []
+    splits = {}
     for split, (rows, offsets) in dealt.items():
         labels = np.asarray(sources[split].labels)[rows]
         checks.refuse_labels_outside(split, labels, offsets, dataset.num_classes)
@@ -419,21 +479,33 @@ def federate(
         examples = np.asarray(sources[split].examples)
         change = disagreement.change_of_images(examples, offsets, partition.shifts)
         examples = file_arrays.take(examples, rows, change)
-        splits.append(ClientSplit(examples, labels, offsets))
+        splits[split] = ClientSplit(examples, labels, offsets)
     num_classes = np.diff(class_offsets)
     if label_space == "global":
         num_classes = np.full(partition.num_clients, dataset.num_classes)
     return ClientData(
-        splits[0],
-        splits[1],
+        splits["train"],
+        splits["test"],
         num_classes,
         label_space,
         partition,
         dataset.name,
+        validation=splits.get("validation"),
         class_names=dataset.class_names,
         origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
         class_mask=class_mask,
     )
+
+
+def _taken(split, rows, sizes):
+    """Returns some rows of a split, in client order, of which client i has sizes[i]."""
+    examples = file_arrays.take(split.examples, rows)
+    return ClientSplit(examples, split.labels[rows], partition_lib.starts(sizes))
+
+
+def _load_with_validation(origin, fraction, seed):
+    """Returns what `with_validation` returned of data with this origin."""
+    return origin.load()._only(origin.clients).with_validation(fraction, seed)
 
 
 def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:

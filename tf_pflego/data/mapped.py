@@ -113,29 +113,35 @@ class MappedData:
     Attributes:
       clients: The same.
       train: The training examples.
-      test: The test examples.
+      splits: The mapped splits, by their names.
     """
 
     def __init__(self, clients: ClientData):
         self.clients = clients
-        self.train, self.test = MappedSplit(clients.train), MappedSplit(clients.test)
+        self.splits = {name: MappedSplit(split) for name, split in clients.splits.items()}
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The open files of all splits, for a child process."""
+        return [number for split in self.splits.values() for number in split.descriptors]
 
     def open(self) -> OpenData:
-        """Returns both splits' rows; see `MappedSplit.open`."""
-        return OpenData(self.train.open(), self.test.open())
+        """Returns the rows of all splits; see `MappedSplit.open`."""
+        return OpenData(**{name: split.open() for name, split in self.splits.items()})
 
     def specs(self) -> OpenData:
         """Returns the nest of `tf.TensorSpec` of what `open` returns."""
-        return OpenData(self.train.specs(), self.test.specs())
+        return OpenData(**{name: split.specs() for name, split in self.splits.items()})
 
     def close(self) -> None:
         """Closes the files; what has mapped them keeps its memory until it ends."""
-        self.train.close()
-        self.test.close()
+        for split in self.splits.values():
+            split.close()
 
 
 class OpenData(NamedTuple):
-    """The rows of both splits."""
+    """The rows of all splits."""
 
     train: Rows
     test: Rows
+    validation: Rows | tuple[()] = ()  # An empty nest if there are none.

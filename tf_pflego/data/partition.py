@@ -16,6 +16,7 @@ import numpy as np
 
 from tf_pflego.core import seeds, texts, values
 from tf_pflego.data import checks
+from tf_pflego.data.validation import held_out
 
 PERSONALIZATIONS = ("high", "medium", "no")
 NAMES = ("round_robin", "dirichlet", "groups")
@@ -36,6 +37,8 @@ class Partition:
         0 .. C - 1, or None if it calls them as the dataset does; None if all do.
       shifts: For each client how its images are changed, one of `disagreement.SHIFTS`, or "" if
         they are not; None if nobody's are.
+      validation_indices: For each client the indices, among the training arrays, of its examples
+        that are not trained on but held out, ascending; None if none are.
     """
 
     classes: tuple[np.ndarray, ...]
@@ -43,12 +46,17 @@ class Partition:
     test_indices: tuple[np.ndarray, ...]
     renamings: tuple[np.ndarray | None, ...] | None = None
     shifts: tuple[str, ...] | None = None
+    validation_indices: tuple[np.ndarray, ...] | None = None
 
     def __repr__(self) -> str:
-        train, test = (list(map(len, own)) for own in (self.train_indices, self.test_indices))
+        parts = {"training": self.train_indices, "test": self.test_indices}
+        if self.validation_indices is not None:
+            parts["validation"] = self.validation_indices
+        sizes = {name: list(map(len, own)) for name, own in parts.items()}
+        totals = " and ".join(f"{sum(own)} {name}" for name, own in sizes.items())
         return (
-            f"Partition({texts.counted(self.num_clients, 'client')}, {sum(train)} training and "
-            f"{sum(test)} test examples; per client {texts.span(train)} and {texts.span(test)}, "
+            f"Partition({texts.counted(self.num_clients, 'client')}, {totals} examples; per client "
+            f"{' and '.join(map(texts.span, sizes.values()))}, "
             f"of {texts.span([len(own) for own in self.classes])} classes"
             + "".join(f"; {sum(group)} {name}" for name, group in self.client_groups.items())
             + ")"
@@ -69,6 +77,42 @@ class Partition:
             groups["shifted"] = np.array([own != "" for own in self.shifts])
         return groups
 
+    def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
+        """Returns the partition with a part of each client's training examples held out.
+
+        Which ones is drawn as `data.held_out` says.
+
+        Args:
+          labels: [N] the classes of the training arrays that the indices point into.
+          fraction: The share of each client's training examples, in (0, 1).
+          seed: The seed of the run.
+
+        Raises:
+          ValueError: `fraction` or `seed` is out of its range, a client has a single training
+            example, or validation examples are held out already.
+        """
+        rows, offsets = joined(self.train_indices, "train indices")
+        return self.with_rows_held_out(held_out(np.asarray(labels)[rows], offsets, fraction, seed))
+
+    def with_rows_held_out(self, held: np.ndarray) -> "Partition":
+        """Returns the partition with these training examples held out for validation.
+
+        Args:
+          held: [n] bool, for the training indices of all clients, end to end.
+        """
+        if self.validation_indices is not None:
+            raise ValueError(
+                "the partition must not have validation examples yet; it has "
+                f"{sum(map(len, self.validation_indices))}. Leave out one of the two draws."
+            )
+        parts = parted(held, joined(self.train_indices, "train indices")[1])
+        pairs = list(zip(self.train_indices, parts, strict=True))
+        return dataclasses.replace(
+            self,
+            train_indices=tuple(own[~of_client] for own, of_client in pairs),
+            validation_indices=tuple(own[of_client] for own, of_client in pairs),
+        )
+
     def save(self, file: Any, class_counts: np.ndarray | None = None) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
 
@@ -82,6 +126,8 @@ class Partition:
         """
         arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
         lists = {name: getattr(self, name) for name in _LISTS}
+        if self.validation_indices is not None:
+            lists["validation_indices"] = self.validation_indices
         if self.renamings is not None:
             none = np.zeros(0, np.int64)
             lists["renamings"] = [none if own is None else own for own in self.renamings]
@@ -104,7 +150,7 @@ class Partition:
             with np.load(path) as arrays:
                 held: dict[str, Any] = {
                     name: parted(arrays[name], arrays[f"{name}_offsets"])
-                    for name in (*_LISTS, "renamings")
+                    for name in (*_LISTS, "validation_indices", "renamings")
                     if name in _LISTS or name in arrays
                 }
                 if "shifts" in arrays:

@@ -30,6 +30,8 @@ class ClientFacts(NamedTuple):
     numbers: np.ndarray  # [6 + K] int64: first row and number of the training examples, the same
     #                      for the test examples, the two numbers of the seed, and the classes
     weight: np.ndarray  # [] float32, alpha_i
+    validation: np.ndarray | tuple[()] = ()  # [2] int64, first row and number of the validation
+    #                                          examples; an empty nest if there are none
 
 
 class UnpackedFacts(NamedTuple):
@@ -42,6 +44,7 @@ class UnpackedFacts(NamedTuple):
     seed: tf.Tensor  # [2] int32
     classes: tf.Tensor  # [K] int32; see `Client`
     weight: tf.Tensor  # [] float32, alpha_i
+    validation: tf.Tensor | tuple[()]  # [2] int64; see `ClientFacts`
 
 
 def client_facts(
@@ -65,7 +68,11 @@ def client_facts(
         data.head_classes(ids, num_rows),
     ]
     numbers = np.column_stack(columns).astype(np.int64, copy=False)
-    return ClientFacts(numbers, data.client_weights[ids])
+    facts = ClientFacts(numbers, data.client_weights[ids])
+    held = data.validation
+    if held is None:
+        return facts
+    return facts._replace(validation=np.column_stack([held.offsets[ids], held.sizes[ids]]))
 
 
 def unpacked(facts: ClientFacts) -> UnpackedFacts:
@@ -73,7 +80,7 @@ def unpacked(facts: ClientFacts) -> UnpackedFacts:
     places, *rest = tf.split(facts.numbers, [4, 2, facts.numbers.shape[0] - 6])
     first, count, first_test, count_test = tf.unstack(places)
     seed, classes = (tf.cast(part, tf.int32) for part in rest)
-    return UnpackedFacts(first, count, first_test, count_test, seed, classes, facts.weight)
+    return UnpackedFacts(first, count, first_test, count_test, seed, classes, *facts[1:])
 
 
 class ClientOutputs(NamedTuple):
@@ -83,6 +90,12 @@ class ClientOutputs(NamedTuple):
     individual: Structure  # uploaded, and kept apart from the uploads of other clients
     finite: tf.Tensor  # [] bool, whether all numbers of its new state and of its uploads are
     test_hits: tf.Tensor  # [] int32, correct answers after local training; -1 if not tested
+    validation_hits: tf.Tensor | tuple[()] = ()  # The same; an empty nest without such examples.
+
+    def hits(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns those on test and validation examples as arrays; None if there are none."""
+        held = self.validation_hits
+        return np.asarray(self.test_hits), None if isinstance(held, tuple) else np.asarray(held)
 
 
 class ClientComputation:
@@ -96,7 +109,8 @@ class ClientComputation:
       message: The message to all, for its shapes.
       messages: The messages to single clients, each leaf [c, ...], for their shapes.
       round_: The round, for its shapes.
-      evaluate: Whether to test the client's weights on its test examples after its training.
+      evaluate: Whether to test the client's weights on its test and validation examples after its
+        training.
 
     Attributes:
       reads: For each leaf of a state, whether the computation reads it; the other leaves need not
@@ -122,6 +136,8 @@ class ClientComputation:
         self._state_spec = state_spec
         length = 6 + algorithm.model.num_classes
         facts = ClientFacts(tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.float32))
+        if data.clients.validation is not None:
+            facts = facts._replace(validation=tf.TensorSpec([2], tf.int64))
 
         leaves = tf.nest.flatten(state_spec)
         message_to_one = tf.nest.map_structure(
@@ -168,13 +184,18 @@ class ClientComputation:
         client = read_client(data.train, facts)._replace(message=message_to_one)
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client, round_)
-        hits = tf.constant(-1)
+        hits, validation_hits = tf.constant(-1), ()
         if self._evaluate:
             weights = fine_tuned(self._served, result.weights, client)
             examples, labels = data.test.read(facts.first_test, facts.count_test)
             hits = count_hits(self._served.predict(weights, examples, facts.classes), labels)
+            if data.validation:
+                examples, labels = data.validation.read(*tf.unstack(facts.validation))
+                logits = self._served.predict(weights, examples, facts.classes)
+                validation_hits = count_hits(logits, labels)
         finite = all_finite((result.summed, result.individual, result.state))
-        return result.summed, ClientOutputs(result.state, result.individual, finite, hits)
+        outputs = ClientOutputs(result.state, result.individual, finite, hits, validation_hits)
+        return result.summed, outputs
 
 
 def all_finite(structure: Structure) -> tf.Tensor:

@@ -30,13 +30,15 @@ class Outcome(NamedTuple):
     individual: Structure  # each leaf [c, ...]
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
     test_hits: np.ndarray | None  # [c] int32, correct answers after local training, if tested
+    validation_hits: np.ndarray | None = None  # The same, if there are validation examples.
 
 
 class Statistics(NamedTuple):
-    """The test results of some clients with one of the models that they can be served with."""
+    """The results of some clients with one of the models that they can be served with."""
 
     loss_sums: np.ndarray | None  # [c] float64, over their training examples, if requested
     test_hits: np.ndarray  # [c] int64, correct answers on their test examples
+    validation_hits: np.ndarray | None = None  # The same, if there are validation examples.
 
 
 class WorkerError(ChildProcessError):
@@ -91,8 +93,8 @@ class Engine(Protocol):
           cohort: The participants.
           server_state: The server's state, from which a client's first state may start.
           round_: The round.
-          evaluate: Whether to test each participant's weights on its test examples after its local
-            training.
+          evaluate: Whether to test each participant's weights on its test and validation examples
+            after its local training.
 
         Raises:
           WorkerError: The engine's worker process failed again and again. No state has changed.

@@ -40,8 +40,8 @@ class InProcessEngine(LocalClients):
         facts, states = self.facts_of(cohort), self.states_of(cohort, computation)
         summed, outputs = run(message, cohort.messages, states, facts, round_)
         self.states.stage(cohort.ids, tf.nest.map_structure(np.asarray, outputs.state))
-        hits = outputs.test_hits.numpy() if evaluate else None
-        return Outcome(summed, outputs.individual, outputs.finite.numpy(), hits)
+        hits = outputs.hits() if evaluate else (None, None)
+        return Outcome(summed, outputs.individual, outputs.finite.numpy(), *hits)
 
     def _side_by_side(self, computation: ClientComputation):
         """Returns a function of a whole cohort, whose arguments have a leading axis of clients."""

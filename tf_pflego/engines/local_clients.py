@@ -108,7 +108,7 @@ class LocalClients:
             parts.append(self._evaluations[losses](server_state, states, facts))
         loss_sums, hits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return {
-            name: Statistics(loss_sums[:, k].astype(np.float64) if losses else None, hits[:, k])
+            name: Statistics(loss_sums[:, k].astype(np.float64) if losses else None, *hits[:, k].T)
             for k, name in enumerate(self.algorithm.served)
         }
 
@@ -129,19 +129,22 @@ class LocalClients:
                         client = read_client(data.train, facts)
                     return client
 
-                examples, labels = data.test.read(facts.first_test, facts.count_test)
+                tests = [data.test.read(facts.first_test, facts.count_test)]
+                if data.validation:
+                    tests.append(data.validation.read(*tf.unstack(facts.validation)))
                 loss_sums, hits = [], []
                 for served in self.algorithm.served.values():
                     weights = served.weights(server_state, state)
                     if served.fine_tune is not None:
                         weights = fine_tuned(served, weights, training())
-                    hits.append(
-                        count_hits(served.predict(weights, examples, facts.classes), labels)
-                    )
+                    for examples, labels in tests:
+                        logits = served.predict(weights, examples, facts.classes)
+                        hits.append(count_hits(logits, labels))
                     if losses:
                         logits = served.predict(weights, training().examples, facts.classes)
                         loss_sums.append(_loss_sum(logits, training().labels))
-                return tf.stack(loss_sums) if losses else tf.zeros([0]), tf.stack(hits)
+                hits = tf.reshape(tf.stack(hits), [-1, len(tests)])
+                return tf.stack(loss_sums) if losses else tf.zeros([0]), hits
 
             return tf.map_fn(
                 one,

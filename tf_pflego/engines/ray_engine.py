@@ -140,9 +140,11 @@ class RayEngine:
             of_shards = [(rows, result[name]) for rows, result in parts]
             hits = [(rows, one.test_hits) for rows, one in of_shards]
             sums = [(rows, one.loss_sums) for rows, one in of_shards]
+            held = [(rows, one.validation_hits) for rows, one in of_shards]
             found[name] = Statistics(
                 _placed(sums, len(ids), _LOSS_SUM) if losses else None,
                 _placed(hits, len(ids), _HITS),
+                None if held[0][1] is None else _placed(held, len(ids), _HITS),
             )
         return found
 
@@ -338,6 +340,8 @@ def _joined(outcomes, positions_of_shards, count):
         lambda *leaves: together(leaves), *(outcome.individual for outcome in outcomes)
     )
     finite = together([outcome.finite for outcome in outcomes])
-    tested = outcomes[0].test_hits is not None
-    hits = together([outcome.test_hits for outcome in outcomes]) if tested else None
-    return Outcome(summed, individual, finite, hits)
+    hits = []
+    for field in ("test_hits", "validation_hits"):
+        found = [getattr(outcome, field) for outcome in outcomes]
+        hits.append(None if found[0] is None else together(found))
+    return Outcome(summed, individual, finite, *hits)

@@ -188,7 +188,7 @@ class Host:
 def checksum_of(clients: ClientData) -> int:
     """Returns a number by which the data of some clients are told from others."""
     found = 0
-    for split in (clients.train, clients.test):
+    for split in clients.splits.values():
         found = zlib.crc32(np.ascontiguousarray(split.sizes), found)
         found = zlib.crc32(np.ascontiguousarray(split.labels), found)
     return found

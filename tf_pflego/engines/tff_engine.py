@@ -105,8 +105,8 @@ class TffEngine(LocalClients):
         facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
         summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
         self.states.stage(cohort.ids, outputs.state)
-        hits = outputs.test_hits if evaluate else None
-        return Outcome(summed, outputs.individual, outputs.finite, hits)
+        hits = outputs.hits() if evaluate else (None, None)
+        return Outcome(summed, outputs.individual, outputs.finite, *hits)
 
     def _run(self, federated, *inputs):
         """Returns `federated.run(*inputs)`, on another worker if this one fails."""
@@ -132,8 +132,7 @@ class TffEngine(LocalClients):
                 )
 
     def _start_worker(self):
-        inherited = [*self.data.train.descriptors, *self.data.test.descriptors]
-        self.worker = Worker([*inherited, self._inbox.fileno()], self._threads)
+        self.worker = Worker([*self.data.descriptors, self._inbox.fileno()], self._threads)
         self._context = ExecutionContext(self.worker)
 
     def _end_worker(self):

@@ -33,6 +33,7 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
         "client": tested,
         "train_examples": first.train_examples,
         "test_examples": first.test_examples,
+        **_validation_examples(first),
         "num_classes": [len(own) for own in classes],
         "classes": [" ".join(map(str, own)) for own in classes],
     }
@@ -40,11 +41,44 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
         columns[name] = members.astype(int)
     for position, (name, evaluation) in enumerate(evaluations.items()):
         prefix = f"{name}/" if position else ""
-        accuracy = evaluation.test_hits / evaluation.test_examples
         if evaluation.train_loss is not None:
             columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
-        columns[f"{prefix}test_accuracy"] = [f"{share:.6g}" for share in accuracy]
+        columns |= _accuracies(evaluation, prefix)
     return columns
+
+
+def new_client_columns(evaluation: Evaluation, epoch: int, first_client: int) -> Columns:
+    """Returns the columns of new_clients.csv, one row per new client.
+
+    Args:
+      evaluation: Of clients that never took part, after so many epochs of their own training.
+      epoch: How many.
+      first_client: The id of the first; the others' follow.
+    """
+    count = len(evaluation.test_hits)
+    return {
+        "epoch": [epoch] * count,
+        "client": range(first_client, first_client + count),
+        "train_examples": evaluation.train_examples,
+        "test_examples": evaluation.test_examples,
+        **_validation_examples(evaluation),
+        **_accuracies(evaluation),
+    }
+
+
+def _validation_examples(evaluation):
+    found = evaluation.validation_examples
+    return {} if found is None else {"validation_examples": found}
+
+
+def _accuracies(evaluation, prefix=""):
+    columns = {"test_accuracy": evaluation.test_hits / evaluation.test_examples}
+    if evaluation.validation_hits is not None:
+        shares = evaluation.validation_hits / evaluation.validation_examples
+        columns["validation_accuracy"] = shares
+    return {
+        f"{prefix}{name}": [f"{share:.6g}" for share in shares] for name, shares in columns.items()
+    }
 
 
 def read_client_columns(path: pathlib.Path) -> Columns:

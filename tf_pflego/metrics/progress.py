@@ -12,6 +12,7 @@ from tf_pflego.records import STANDARD_ERROR
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
 _LEAST_COLUMNS_WITH_BAR = 72
+_VALIDATION = "validation_accuracy/client_mean"
 _ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 
 
@@ -38,7 +39,10 @@ class Progress:
             text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
             if _ERROR in record:
                 text += f" ± {record[_ERROR]:.4f}"
-        if "train_loss" in record:
+            if _VALIDATION in record:
+                text += f", validation {record[_VALIDATION]:.4f}"
+        # With a validation accuracy, the loss too would leave a bar no room.
+        if "train_loss" in record and _VALIDATION not in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
         columns = console.STDERR.columns()
         if columns is not None:
@@ -85,13 +89,34 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
       title: The line above it.
       clients: The columns of clients.csv.
     """
-    rows = [("test accuracy", "last round", "mean of last 10")]
     worst, number, rows_of_worst = worst_rows(clients)
     tested = len(clients["client"])
     whom = "sampled clients" if _ERROR in summary else "all clients"
-    for who, label in (
-        ("test_accuracy", f"{whom} as served now"),
-        ("participant_test_accuracy", "participants after training"),
+    of_worst = (f"    worst tenth, {number} of {tested}", f"{worst:.4f}", "")
+    rows = [("test accuracy", "last round", "mean of last 10")]
+    rows += _accuracy_rows(summary, "test_accuracy", whom, [of_worst])
+    if _VALIDATION in summary:
+        rows.append(("validation accuracy", "", ""))
+        rows += _accuracy_rows(summary, "validation_accuracy", whom)
+    loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
+    rows.append((f"training loss, {whom}", "-" if loss is None else f"{loss:.4f}", ""))
+    rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
+    for way in ("down", "up"):
+        rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
+    lines = _aligned(rows, "<>>")
+    worst = _aligned(
+        [("served worst", "classes", "train", "test", "accuracy"), *rows_of_worst], "<<>>>"
+    )
+    rule = "-" * max(map(len, [*lines, *worst]))
+    return "\n".join([title, rule, *lines, rule, *worst, rule])
+
+
+def _accuracy_rows(summary, accuracy, whom, of_all=()):
+    """Returns the rows of test_accuracy or validation_accuracy; `of_all` ends those of `whom`."""
+    rows = []
+    for who, label, more in (
+        (accuracy, f"{whom} as served now", of_all),
+        (f"participant_{accuracy}", "participants after training", ()),
     ):
         if f"{who}/client_mean" not in summary:
             continue
@@ -109,23 +134,12 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
                 (f"      {group.replace('_', ' ')} clients", *values)
                 for group, *values in _groups(summary, name)
             )
-        if who == "test_accuracy":
-            rows.append((f"    worst tenth, {number} of {tested}", f"{worst:.4f}", ""))
-    name = "new_clients/test_accuracy/client_mean"
+        rows += more
+    name = f"new_clients/{accuracy}/client_mean"
     if f"{name}/after" in summary:
         rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
         rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
-    loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
-    rows.append((f"training loss, {whom}", "-" if loss is None else f"{loss:.4f}", ""))
-    rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
-    for way in ("down", "up"):
-        rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
-    lines = _aligned(rows, "<>>")
-    worst = _aligned(
-        [("served worst", "classes", "train", "test", "accuracy"), *rows_of_worst], "<<>>>"
-    )
-    rule = "-" * max(map(len, [*lines, *worst]))
-    return "\n".join([title, rule, *lines, rule, *worst, rule])
+    return rows
 
 
 def _groups(summary, name):

@@ -29,7 +29,7 @@ from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
-from tf_pflego.metrics.clients import client_columns
+from tf_pflego.metrics.clients import client_columns, new_client_columns
 from tf_pflego.metrics.tensorboard import EventFiles
 from tf_pflego.places import PLACES
 from tf_pflego.training import CheckpointError, Checkpoints, DamagedError, Evaluation, Simulation
@@ -46,6 +46,7 @@ _ADDED_FLAGS = {
     "num_shards": 2,
     "eval_clients": 0,
     "class_mask": False,
+    "validation_fraction": 0.0,
     "permuted_clients": 0.0,
     "shifted_clients": 0.0,
     "shift": "rotate",
@@ -241,13 +242,12 @@ class RunDirectory:
             arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
             files.npz(self._work / "server.npz", arrays)
         if new_clients:
-            columns = ("epoch", "client", "train_examples", "test_examples", "test_accuracy")
-            rows = [
-                (epoch, data.num_clients + k, train, test, f"{hits / test:.6g}")
+            parts = [
+                new_client_columns(found, epoch, data.num_clients)
                 for epoch, found in enumerate(new_clients)
-                for k, (train, hits, test) in enumerate(zip(*found[1:4], strict=True))
             ]
-            self._write_csv("new_clients.csv", columns, rows)
+            rows = [row for part in parts for row in zip(*part.values(), strict=True)]
+            self._write_csv("new_clients.csv", parts[0], rows)
         self._write_json(_SUMMARY, _finite_or_none(summary))
         self._replace()
 

@@ -1,7 +1,7 @@
 """A head that follows a reference as far as a gate lets it, plus a correction of its own.
 
-With a reference R [K, M + 1], which is fixed here, a gate g in [0, 1] and a correction U [K, M + 1],
-the head is W = g R + U. `CorrectedHead.descend` moves U and g over fixed features, to lower
+With a reference R [K, M + 1], which is fixed here, a gate g in [0, 1] and a correction U [K, M +
+1], the head is W = g R + U. `CorrectedHead.descend` moves U and g over fixed features, to lower
 
     F(U, g) = l(g R + U) + (lambda / 2) |U|^2
 
@@ -14,12 +14,11 @@ where the same errors E serve both. It is a gradient step on l, followed by the 
 penalty and of the interval.
 
 How long a step may be: the Hessian of the cross-entropy in the logits is at most 1/2. The curvature
-of F in U alone is therefore at most A / 2 + lambda, where A is the mean of |x|^2 over the rows of X,
-and that in g alone is at most B / 2, where B is the mean of |z - mean of z|^2 over the examples,
+of F in U alone is therefore at most A / 2 + lambda, where A is the mean of |x|^2 over the rows of
+X, and that in g alone is at most B / 2, where B is the mean of |z - mean of z|^2 over the examples,
 since what all logits of an example have in common changes nothing. For both together, the curvature
-is at most twice as large in each, so that a step with the rates 1 / (A + lambda) for U and 1 / B for
-g does not raise F.
-"""
+is at most twice as large in each, so that a step with the rates 1 / (A + lambda) for U and 1 / B
+for g does not raise F."""
 
 from __future__ import annotations
 
@@ -72,9 +71,9 @@ class CorrectedHead:
 
         Args:
           largest: The rate is not larger than this.
-          cap: What else it is not larger than: 2 / (A + 2 lambda), one over the curvature in U alone
-            (correction); 2 / (A + B + 2 lambda), at which no step raises F (joint); or nothing more
-            (none).
+          cap: What else it is not larger than: 2 / (A + 2 lambda), one over the curvature in U
+            alone (correction); 2 / (A + B + 2 lambda), at which no step raises F (joint); or
+            nothing else (none).
         """
         if cap == "none":
             return tf.constant(largest)

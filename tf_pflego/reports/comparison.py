@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_pflego.places import PLACES
-from tf_pflego.records import BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR
+from tf_pflego.records import ACCURACIES, BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR
 from tf_pflego.reports.stored import StoredRun
 
 Rounds = Mapping[str, np.ndarray]
@@ -44,6 +44,22 @@ _METRICS = {
         "every client, drawn or not, with what it would be served now; clients with more test "
         "examples count more",
     ),
+    **{
+        f"{who}validation_accuracy/{mean}_mean": (
+            f"validation accuracy of {whom}, mean over {mean}s",
+            f"{meaning}, on validation examples, which are not trained on",
+        )
+        for who, whom, meaning in (
+            (
+                "participant_",
+                "the round's participants",
+                "the round's participants with the weights that they hold right after local "
+                "training",
+            ),
+            ("", "all clients", "every client, drawn or not, with what it would be served now"),
+        )
+        for mean in ("client", "example")
+    },
     "train_loss": (
         "training loss of all clients",
         "the mean cross-entropy of every client with what it would be served now, weighted by its "
@@ -55,6 +71,10 @@ _FIRST = (
     "test_accuracy/example_mean",
     "participant_test_accuracy/client_mean",
     "participant_test_accuracy/example_mean",
+    "validation_accuracy/client_mean",
+    "validation_accuracy/example_mean",
+    "participant_validation_accuracy/client_mean",
+    "participant_validation_accuracy/example_mean",
     "train_loss",
 )
 # A round counts with at most this many times the median of its run. Longer ones are those that
@@ -214,7 +234,7 @@ def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
 
 def is_accuracy(metric: str) -> bool:
     """Returns whether a metric is a share of hits, which is shown in percent."""
-    return "test_accuracy" in metric
+    return any(accuracy in metric for accuracy in ACCURACIES)
 
 
 def _parts_of(metric):

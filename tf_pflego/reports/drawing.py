@@ -27,7 +27,7 @@ def lines_of(series: Sequence[Series], metric: str, axis: str) -> list[Line]:
 def unit_of(metric: str) -> str:
     """Returns what stands at the y axis."""
     if comparison.is_accuracy(metric):
-        return "test accuracy, percent"
+        return f"{'validation' if 'validation_' in metric else 'test'} accuracy, percent"
     return "training loss" if metric.endswith("train_loss") else comparison.shortened(metric)
 
 

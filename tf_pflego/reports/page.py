@@ -29,6 +29,7 @@ _TARGET_SHARE = 0.95
 _LONGEST_WORD = 24
 _NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?(\N{NO-BREAK SPACE}%)?")
 _HERE = pathlib.Path(__file__).parent
+_VALIDATION = "validation_accuracy/client_mean"
 
 
 def write(runs: Sequence[StoredRun], reference: int, output: pathlib.Path) -> pathlib.Path:
@@ -179,9 +180,13 @@ class _Page:
 
     def _overview(self):
         metric = self._accuracies[0] if self._accuracies else None
+        validated = _VALIDATION in self._accuracies
         head = ["run"]
         if metric:  # First, since a narrow screen shows the first columns alone.
-            head += ["accuracy, last ten rounds", "worst tenth of the clients"]
+            head.append("accuracy, last ten rounds")
+            if validated:
+                head.append("validation accuracy")
+            head.append("worst tenth of the clients")
         head += ["training loss", "rounds", "seconds in a round, median", "MB moved"]
         head += ["state", "directory"]
         rows = []
@@ -191,6 +196,8 @@ class _Page:
             row = [self._names[id(run)]]
             if metric:
                 row.append(self._with_error(rounds, metric))
+                if validated:
+                    row.append(self._with_error(rounds, _VALIDATION))
                 tenth = np.nan
                 if run.clients is not None:
                     tenth = comparison.worst_decile(run.clients["test_accuracy"])
@@ -204,10 +211,15 @@ class _Page:
                 str(run.path),
             ]
             rows.append(row)
+        of_validation = (
+            f", and the validation accuracy the {comparison.title_of(_VALIDATION)}, likewise"
+            if validated
+            else ""
+        )
         said = (
-            f"The accuracy is the {comparison.title_of(metric)}, mean of the last ten rounds; the "
-            "worst tenth is the mean over the tenth of the clients with the lowest accuracy at the "
-            "end. "
+            f"The accuracy is the {comparison.title_of(metric)}, mean of the last ten rounds"
+            f"{of_validation}; the worst tenth is the mean over the tenth of the clients with the "
+            "lowest accuracy at the end. "
             if metric
             else ""
         )

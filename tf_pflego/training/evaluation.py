@@ -35,18 +35,25 @@ class Evaluation(NamedTuple):
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
     num_clients: int | None = None  # I, if there is a sample
     groups: Mapping[str, np.ndarray] | None = None  # [n] bool by name, who belongs to each
+    validation_hits: np.ndarray | None = None  # [n] int64, if there are validation examples
+    validation_examples: np.ndarray | None = None  # [n] int64
 
     def metrics(self) -> dict[str, float]:
-        """Returns the loss of equation 1, the two means of the test accuracy, the mean over the
-        clients of each group and over the others and, of a sample, standard errors of the two.
+        """Returns the loss of equation 1, the two means of the test accuracy and, if there are
+        validation examples, of the validation accuracy: with each, the mean over the clients of
+        each group and over the others and, of a sample, standard errors of the two.
         """
         loss = {}
         if self.train_loss is not None:
             loss["train_loss"] = float(np.average(self.train_loss, weights=self.train_examples))
-        counts = self.test_hits, self.test_examples
-        found = loss | accuracies("test_accuracy", *counts, self.groups or {})
-        if self.num_clients is not None:
-            found |= _standard_errors(self.test_hits, self.test_examples, self.num_clients)
+        counts = {"test_accuracy": (self.test_hits, self.test_examples)}
+        if self.validation_hits is not None and self.validation_examples is not None:
+            counts["validation_accuracy"] = (self.validation_hits, self.validation_examples)
+        found = dict(loss)
+        for name, (hits, examples) in counts.items():
+            found |= accuracies(name, hits, examples, self.groups or {})
+            if self.num_clients is not None:
+                found |= _standard_errors(name, hits, examples, self.num_clients)
         return found
 
 
@@ -109,8 +116,8 @@ def accuracies(
     return found
 
 
-def _standard_errors(hits, examples, num_clients):
-    """Returns those of the two means of the test accuracy of a sample."""
+def _standard_errors(name, hits, examples, num_clients):
+    """Returns those of the two means of an accuracy of a sample."""
     count = len(hits)
     correction = np.sqrt((1 - count / num_clients) / count)
     shares = hits / examples
@@ -120,6 +127,6 @@ def _standard_errors(hits, examples, num_clients):
         "example": np.std(residuals, ddof=1) / np.mean(examples),
     }
     return {
-        f"test_accuracy/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
+        f"{name}/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
         for mean, spread in spreads.items()
     }

@@ -77,7 +77,7 @@ def _crc32(clients):
         found = zlib.crc32(np.ascontiguousarray(clients.identities), found)
     if clients.class_mask:
         found = zlib.crc32(np.concatenate(clients.classes), zlib.crc32(b"class_mask", found))
-    for split in (clients.train, clients.test):
+    for split in clients.splits.values():
         for array in (split.offsets, split.labels, split.examples):
             found = zlib.crc32(np.ascontiguousarray(array), found)
     return found

@@ -134,12 +134,11 @@ class Rounds:
             record["bytes_up"] += up
             if evaluate:
                 sizes = self._data.test.sizes[ids]
-                metrics = accuracies(
-                    "participant_test_accuracy",
-                    outcome.test_hits,
-                    sizes,
-                    self._data.groups_of(ids),
-                )
+                groups = self._data.groups_of(ids)
+                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes, groups)
+                if self._data.validation is not None:
+                    sizes, hits = self._data.validation.sizes[ids], outcome.validation_hits
+                    metrics |= accuracies("participant_validation_accuracy", hits, sizes, groups)
         return server_state, record, metrics, set()
 
     def _round(self, number, position):

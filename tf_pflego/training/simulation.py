@@ -263,7 +263,8 @@ class Simulation:
           were drawn and dropped out), `not_finite` (how many were left out), `seconds` (of
           training), `bytes_down` and `bytes_up`. If any were left out, `not_finite_clients` are
           their ids. An evaluated round also has `test_accuracy/*`, `train_loss` if `train_loss` is
-          set and, if anyone reported, `participant_test_accuracy/*`.
+          set and, if anyone reported, `participant_test_accuracy/*`. If the data have validation
+          examples, `validation_accuracy/*` and `participant_validation_accuracy/*` are beside them.
 
         Raises:
           NotFiniteError: What all participants have computed is not finite, or the server's state
@@ -321,6 +322,7 @@ class Simulation:
         )
         statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
         train, test = self.data.train.sizes[ids], self.data.test.sizes[ids]
+        validation = self.data.validation
         return {
             name: Evaluation(
                 found.loss_sums / train if train_loss else None,
@@ -330,6 +332,8 @@ class Simulation:
                 sample,
                 None if sample is None else self.data.num_clients,
                 self.data.groups_of(ids),
+                found.validation_hits,
+                None if validation is None else validation.sizes[ids],
             )
             for name, found in statistics.items()
         }

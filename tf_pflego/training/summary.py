@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.records import BOOKKEEPING, CLIENTS_LEFT_OUT, LAST_ROUNDS, STANDARD_ERROR
+from tf_pflego.records import ACCURACIES, BOOKKEEPING, CLIENTS_LEFT_OUT, LAST_ROUNDS, STANDARD_ERROR
 
 _NO_METRICS = {*BOOKKEEPING, CLIENTS_LEFT_OUT}
 
@@ -33,7 +33,7 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
     for name in names:
         values = [record[name] for record in last if name in record]
         summary[name] = values[-1]
-        if "test_accuracy/" in name:
+        if any(accuracy in name for accuracy in ACCURACIES):
             summary[f"{name}/last10"] = float(np.mean(values))
             if name.endswith(STANDARD_ERROR):
                 continue
