@@ -11,16 +11,17 @@ the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, by 
 V, U, g) = sum_i alpha_i [l_i(g_i S_i V + U_i, theta) + (lambda/2) |U_i|^2].
 
 A round:
-    1. The server sends theta and V to the participants.
-    2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once.
-    3. It takes tau - 1 steps on U_i and g_i alone, with rate beta_i = min(beta, 2 / (A_i + 2
-     lambda)), where A_i is the mean of |(phi, 1)|^2: a gradient step on l_i, then U_i shrinks by 1
-     + beta_i lambda, and g_i is kept in [0, 1]. F does not rise; see `models.corrected_head`.
-    4. At (U_i, g_i), which are final, it computes the gradients of l_i in theta, V and U_i from one
-     backward pass, and takes one more step on U_i.
-    5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
+  1. The server sends theta and V to the participants.
+  2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once.
+  3. It takes tau - 1 steps on U_i and g_i alone, with the rate
+     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2: a gradient
+     step on l_i, after which U_i shrinks by 1 + beta_i lambda and g_i is kept in [0, 1]. This does
+     not raise the client's part of F; see `models.corrected_head`.
+  4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
+     more step on U_i alone.
+  5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
      network once forward and once backward, as in PFLEGO.
-    6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho.
+  6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho.
 
 The U_i and g_i of step 4 depend on client i alone, not on who else takes part. So the expectation
 of what the server applies is the gradient of F in theta and V at these U and g: Proposition 1 of
