@@ -75,9 +75,31 @@ def tiny_clients():
 
 
 @pytest.fixture(scope="session")
+def masked_clients(tiny_clients):
+    """The same, who see the first of their classes as 1, the next as 3 and the third as 0 of 4.
+
+    Nobody has class 2.
+    """
+    seen = np.array([1, 3, 0])
+    splits = [
+        ClientSplit(split.examples, seen[split.labels], split.offsets)
+        for split in (tiny_clients.train, tiny_clients.test)
+    ]
+    classes = tuple(np.sort(seen[:count]) for count in NUM_CLASSES)
+    return ClientData(*splits, [4, 4, 4], "global", classes=classes, class_mask=True)
+
+
+@pytest.fixture(scope="session")
 def tiny_model():
     """4 inputs, one dense layer of 5 ReLU features, heads of up to 3 classes."""
     return models.SplitModel(models.mlp((INPUTS,), seed=3, units=FEATURES), num_classes=3, seed=3)
+
+
+@pytest.fixture(scope="session")
+def masked_model():
+    """The same body, heads of 4 classes, of which a client predicts only those that it holds."""
+    body = models.mlp((INPUTS,), seed=3, units=FEATURES)
+    return models.SplitModel(body, num_classes=4, seed=3).with_class_mask()
 
 
 @pytest.fixture(scope="session")

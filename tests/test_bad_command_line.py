@@ -240,12 +240,13 @@ WITH_DATA = [
 # Flags that are given and not read; another flag then ends the program.
 IGNORED = [
     (["--dirichlet_alpha=0.5"], "--dirichlet_alpha has no effect without --partition=dirichlet"),
+    (["--class_mask"], "--class_mask has no effect without --label_space=global"),
     (["--min_examples=50"], "--min_examples has no effect without --partition=dirichlet"),
     (["--partition=dirichlet", "--personalization=no"], "--personalization has no effect without "
      "--partition=round_robin"),
     (["--partition=dirichlet",
      "--classes_per_client=3"], "has no effect without --partition=round_robin"),
-    (["--shift=invert"], "--shift has no effect without --shifted_clients; it is ignored"),
+    (["--shift=invert"], "--shift has no effect without --shifted_clients"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--schedule_rounds=300"], "no effect without --server_schedule=late_linear or cosine"),

@@ -148,6 +148,11 @@ class RunConfig:
         choices=tuple(disagreement.SHIFTS),
         read_with=("shifted_clients", None),
     )
+    class_mask: bool = setting(
+        False,
+        "let a client predict only among the classes that it holds; its loss counts no others",
+        read_with=("label_space", ("global",)),
+    )
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
     eval_clients: int = settings.eval_clients()
@@ -296,6 +301,7 @@ GROUPS = (
             "dirichlet_alpha",
             "min_examples",
             "label_space",
+            "class_mask",
         ),
     ),
     (

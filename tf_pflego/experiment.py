@@ -49,7 +49,8 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     share = run_config.shifted_clients
     partition = data.shift_images(partition, share, run_config.shift, seed)
     load = functools.partial(load_clients, run_config)
-    return data.federate(dataset, partition, run_config.label_space, load)
+    class_mask = run_config.class_mask and run_config.label_space == "global"
+    return data.federate(dataset, partition, run_config.label_space, load, class_mask)
 
 
 def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
@@ -144,11 +145,19 @@ def build_simulation(
             f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
             f"{run_config.new_clients}. Lower `new_clients`."
         )
+    num_global_classes = clients.num_global_classes  # Those of new clients count too.
     clients = _who_take_part(run_config, clients)
     participation = run_config.participation_of(clients.num_clients)
     if model is None:
         body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
-        model = models.SplitModel(body, clients.num_classes.max(), run_config.seed)
+        model = models.SplitModel(
+            body,
+            clients.num_classes.max(),
+            run_config.seed,
+            num_global_classes=num_global_classes,
+        )
+    if clients.class_mask:
+        model = model.with_class_mask()
     largest = clients.train.sizes.max()
     model = model.within(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round

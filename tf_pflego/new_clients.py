@@ -16,6 +16,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models.split import SplitModel
 from tf_pflego.training import Evaluation, NotFiniteError, Simulation
+from tf_pflego.training.simulation import refuse_unknown_classes
 
 
 def fine_tune(
@@ -55,15 +56,15 @@ def fine_tune(
     learning_rate = values.number("learning_rate", learning_rate, above=0)
     batch_size = values.whole("batch_size", batch_size, 0)
     algorithm = simulation.algorithm
+    refuse_unknown_classes(algorithm, clients)
     served = next(iter(algorithm.served.values()))
     ids = range(clients.num_clients)
     client_seeds = seeds.client_seeds(simulation.seed, "new_client", ids)
 
     def start_of(client):
-        seed, num_classes = client_seeds[client], clients.num_classes[client]
-        state = algorithm.init_client(
-            simulation.server_state, tf.constant(seed), tf.constant(num_classes)
-        )
+        seed = tf.constant(client_seeds[client])
+        (classes,) = clients.head_classes([client], algorithm.model.num_classes)
+        state = algorithm.init_client(simulation.server_state, seed, tf.constant(classes))
         return served.weights(simulation.server_state, state)
 
     first = start_of(0)

@@ -355,7 +355,7 @@ def part_of_round(model, work):
         name=work,
         model=model,
         init_server=lambda federation: model.initial_weights().theta,
-        init_client=lambda theta, seed, num_classes: model.uniform_head(seed, num_classes),
+        init_client=lambda theta, seed, classes: model.uniform_head(seed, classes),
         exchanges=(
             Exchange(
                 broadcast=lambda theta, round_: theta,

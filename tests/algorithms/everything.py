@@ -31,6 +31,7 @@ class ClientState(NamedTuple):
     weights: Weights  # a personal full model
     uploaded: Weights  # written and never read by the client
     visits: tf.Tensor  # [] int32
+    classes: tf.Tensor  # [K] int32, kept as it is
 
 
 def build_everything(model):
@@ -42,12 +43,12 @@ def build_everything(model):
         affinity = tf.ones([federation.num_clients] * 2) / federation.max_clients_per_round
         return ServerState(weights, nests.zeros_like(weights), affinity, nobody(weights))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         def start(w):
             return w + tf.random.stateless_normal(w.shape, seed, 0.0, 0.1)
 
         weights = tf.nest.map_structure(start, server.weights)
-        return ClientState(weights, nests.zeros_like(weights), num_classes)
+        return ClientState(weights, nests.zeros_like(weights), tf.constant(0), classes)
 
     def give_gradient(weights, state, client, round_):
         g = gradient(lambda w: model.loss(w, client), weights)
@@ -75,7 +76,7 @@ def build_everything(model):
 
         own = minimize(loss, start, client, optimizer, epochs=2, batch_size=BATCH)
         upload = nests.subtract(own, weights)
-        state = ClientState(own, upload, state.visits + 1)
+        state = ClientState(own, upload, state.visits + 1, state.classes)
         return ClientResult(own, state, summed=client.client_weight, individual=upload)
 
     def mix(server, uploads, round_):

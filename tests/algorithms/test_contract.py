@@ -15,6 +15,7 @@ from tests.conftest import make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
+from tf_pflego.models import SplitModel
 from tf_pflego.training import Simulation
 
 NAMES = sorted(algorithms.REGISTRY)
@@ -119,6 +120,46 @@ def test_a_clients_model_predicts_what_the_run_does(case):
             assert loss == pytest.approx(evaluation.train_loss[client], rel=2e-6)
             absent = [f"absent_{k}" for k in range(own, all_classes)]
             assert [*model.class_names] == [*map(str, range(own)), *absent]
+
+
+@pytest.mark.same_on_both_lines
+@pytest.mark.parametrize("name", [*NAMES, *TOYS])
+def test_with_a_class_mask_a_client_never_predicts_a_class_that_it_lacks(
+    name, masked_model, masked_clients
+):
+    """And the row of the class that nobody has does not move, since no loss counts it."""
+    algorithm = build(name, masked_model)
+    simulation = simulation_of(algorithm, masked_clients, participation=Participation(3, 3))
+
+    def rows_of_nobody():
+        return [simulation.served_weights(client).head[2] for client in range(3)]
+
+    before = rows_of_nobody()
+    simulation.run_round()
+    if name not in TOYS:  # It moves all rows by noise.
+        # pFedMe's weight decay moves it by less.
+        np.testing.assert_allclose(rows_of_nobody(), before, atol=1e-4)
+    lacking = tf.constant([[9.0], [0.0], [9.0], [0.0]])  # Their logits would be the largest.
+    for served_name, evaluation in simulation.evaluate_all().items():
+        assert np.isfinite(evaluation.train_loss).all()
+        weights = simulation.served_weights(0, served_name)
+        weights = weights._replace(head=weights.head + 1e3 * lacking)
+        (classes,) = masked_clients.head_classes([0], 4)
+        predict = algorithm.served[served_name].predict
+        logits = predict(weights, tf.constant(masked_clients.test.examples), classes)
+        assert set(np.argmax(logits, axis=1)) <= {1, 3}
+
+
+def test_a_model_that_does_not_fit_the_clients_classes_is_refused(tiny_model, masked_clients):
+    model = SplitModel(tiny_model.keras_body(tiny_model.initial_theta), num_classes=4)
+    with pytest.raises(ValueError, match=r"must have a class mask .* `model.with_class_mask\(\)`"):
+        simulation_of(build("fedavg", model), masked_clients)
+    clients = dataclasses.replace(make_clients(), classes=([0, 7], [0, 1, 2], [3, 4]))
+    pflego = build("pflego", tiny_model)
+    simulation_of(pflego, clients).close()
+    sharing = dataclasses.replace(pflego, uses_global_classes=True)
+    with pytest.raises(ValueError, match=r"must know the 8 global classes .* for pflego; got 3"):
+        simulation_of(sharing, clients)
 
 
 # What a user's program does that has nothing but TensorFlow.

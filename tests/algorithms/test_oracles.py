@@ -118,9 +118,10 @@ def test_fedrecon(tiny_model, tiny_clients):
 def drawn_heads(model, clients, seed, purpose, *keys):
     """The K_i rows of the new head that each client would draw."""
     drawn = {}
-    for client, classes in enumerate(clients.num_classes):
+    for client, count in enumerate(clients.num_classes):
         (own,) = seeds.client_seeds(seed, purpose, [client], *keys)
-        drawn[client] = float64([model.uniform_head(own, classes)])[0][:classes]
+        (classes,) = clients.head_classes([client], model.num_classes)
+        drawn[client] = float64([model.uniform_head(own, classes)])[0][:count]
     return drawn
 
 
@@ -216,6 +217,26 @@ def test_the_servers_sgd_of_rate_1_takes_the_mean(tiny_model, tiny_clients):
         simulation.run(ROUNDS)
         found.append(tf.nest.flatten(simulation.server_state))
     assert_close(*found)
+
+
+def test_fedavg_with_a_class_mask(masked_model, masked_clients):
+    """The oracle trains the rows of the classes that a client holds, and leaves out the others."""
+    config = {"local_steps": 6, "client_learning_rate": 0.1}
+    simulation = simulation_of("fedavg", masked_model, masked_clients, **config)
+    theta, head = server_weights(simulation)
+    (participants,) = list(rounds_of(simulation))[:1]
+    models = []
+    for client in participants:
+        x, y = network.of_client(masked_clients.train, client)
+        held, y = masked_clients.classes[client], np.searchsorted(masked_clients.classes[client], y)
+        theta_i, rows = averaging.local_steps(theta, head[held], x, y, config)
+        head_i = head.copy()
+        head_i[held] = rows
+        models.append([*theta_i, head_i])
+    expected = averaging.mean(models, averaging.sizes_of(masked_clients, participants))
+    simulation.run_round()
+    found = simulation.server_state.weights
+    assert_close([*found.theta, found.head], expected)
 
 
 def test_ditto(tiny_model, tiny_clients):

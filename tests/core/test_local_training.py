@@ -24,7 +24,7 @@ def client_of(seed=3, size=SIZE):
         examples,
         numbers,
         tf.constant(size),
-        tf.constant(2),
+        tf.constant([0, 1]),
         tf.constant(1.0),
         tf.constant([seed, 1]),
     )

@@ -53,6 +53,26 @@ def test_classes_are_those_that_each_client_holds(label_space):
     assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
 
 
+def test_rows_of_heads_are_the_clients_own_classes_or_those_of_the_dataset():
+    own, every = federate(DATASET, PARTITION), federate(DATASET, PARTITION, "global")
+    masked = federate(DATASET, PARTITION, "global", class_mask=True)
+    for data, rows in (
+        (own, [[1, 3, -1, -1], [0, 2, -1, -1]]),
+        (every, [[0, 1, 2, 3], [0, 1, 2, 3]]),
+        (masked, [[-1, 1, -1, 3], [0, -1, 2, -1]]),
+    ):
+        found = data.head_classes([0, 1, 1], 5)
+        assert (found.shape, found.dtype) == ((3, 5), np.int32)
+        np.testing.assert_array_equal(found[:2, :4], rows)
+        np.testing.assert_array_equal(found[2], found[1])
+        assert (found[:, 4] == -1).all()
+        assert data.num_global_classes == 4
+    for part in (masked.part(1, 2), masked.without([0]), masked.shard([1])):
+        np.testing.assert_array_equal(part.head_classes([0], 4), [[0, -1, 2, -1]])
+    with pytest.raises(ValueError, match=r"global labels with a class mask; got .* global labels"):
+        masked.joined_by(every)
+
+
 def test_classes_start_from_0_where_nobody_names_them():
     assert [list(classes) for classes in make_clients().classes] == [[0, 1], [0, 1, 2], [0, 1]]
 
@@ -325,6 +345,12 @@ def with_value(value, dtype, row=3):
             TypeError,
             "client 1's classes must be integers; got float64",
             id="float classes",
+        ),
+        pytest.param(
+            {"class_mask": True},
+            ValueError,
+            "`class_mask` must be left out in the local label space, .*; got True. Set",
+            id="class mask without global labels",
         ),
         pytest.param(
             {"num_classes": [3, 3], "label_space": "global", "classes": ([0, 1], [0, 1])},

@@ -71,8 +71,11 @@ def states_of(count, units=200):
     model = pfl.SplitModel(pfl.mlp((28, 28, 1), seed=0, units=units), num_classes=2)
     ditto = algorithms.build("ditto", model)
     server_state = ditto.init_server(Participation(count, 20).federation)
-    num_classes = np.full(count, 2)
-    return ClientStates(ditto, server_state, num_classes, 0, np.arange(count)), server_state
+
+    def head_classes(ids, num_rows):
+        return np.tile(np.arange(num_rows, dtype=np.int32), (len(ids), 1))
+
+    return ClientStates(ditto, server_state, head_classes, 0, np.arange(count)), server_state
 
 
 def test_states_that_no_memory_would_hold_are_in_files_and_take_none():

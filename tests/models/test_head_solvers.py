@@ -15,9 +15,9 @@ def problem(classes, examples=40, num_features=6, seed=0):
     return features, rng.integers(0, classes, examples), rng.random((classes, num_features + 1))
 
 
-def objective_of(features, labels, rows, num_classes=None):
+def objective_of(features, labels, rows, classes=None):
     data = tf.constant(features, tf.float32), tf.constant(labels, tf.int32)
-    return HeadObjective(*data, rows, num_classes)
+    return HeadObjective(*data, rows, classes)
 
 
 def inputs_of(features):
@@ -151,7 +151,7 @@ def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
 def test_absent_classes_do_not_move(solver):
     features, labels, own = problem(2)
     head = np.concatenate([own, np.full([2, own.shape[1]], 7.0)])
-    objective = objective_of(features, labels, 4, num_classes=tf.constant(2))
+    objective = objective_of(features, labels, 4, classes=tf.constant([0, 1, -1, -1]))
     moved = traced(objective, 20, solver, "auto" if solver != "adam" else 0.1)(
         tf.constant(head, tf.float32)
     )

@@ -19,7 +19,7 @@ def start_fixture(tiny_model):
 
 def client_of(data, client):
     examples, labels = data.train.of(client)
-    count, classes = tf.constant(len(labels)), tf.constant(data.num_classes[client])
+    count, classes = tf.constant(len(labels)), tf.constant(data.head_classes([client], 3)[0])
     return Client(
         tf.constant(examples), tf.constant(labels), count, classes, tf.constant(0.3), tf.zeros(2)
     )

@@ -113,7 +113,7 @@ def test_blocks_give_the_same_loss_and_gradient(tiny_model, examples, in_block):
         tf.constant(rng.normal(size=(examples, 4)), tf.float32),
         tf.constant(rng.integers(0, 2, examples), tf.int32),
         tf.constant(examples),
-        tf.constant(2),
+        tf.constant([0, 1, -1]),
         None,
         None,
     )
@@ -133,7 +133,7 @@ def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):
         tf.constant(rng.normal(size=(6, 4)), tf.float32),
         tf.zeros([6], tf.int32),
         tf.constant(6),
-        tf.constant(3),
+        tf.range(3),
         None,
         None,
     )
@@ -169,7 +169,7 @@ def test_loss_and_gradient_match_the_oracle(tiny_model):
         tf.constant(x, tf.float32),
         tf.constant(y, tf.int32),
         tf.constant(6),
-        tf.constant(3),
+        tf.range(3),
         None,
         None,
     )
@@ -185,11 +185,14 @@ def test_a_class_that_a_client_lacks_is_not_predicted_unless_the_classifier_is_s
     weights = tiny_model.initial_weights()
     weights = weights._replace(head=weights.head + tf.constant([[0.0], [0.0], [9.0]]))
     x = tf.constant(np.random.default_rng(0).normal(size=(6, 4)), tf.float32)
-    own = tiny_model.predict(weights, x, tf.constant(2))
-    shared = tiny_model.with_shared_classifier().predict(weights, x, tf.constant(2))
+    classes, sharing = tf.constant([4, 7, -1]), tiny_model.with_shared_classifier()
+    own = tiny_model.predict(weights, x, classes)
+    shared = sharing.predict(weights, x, classes)
+    masked = sharing.with_class_mask().predict(weights, x, classes)
     assert np.argmax(own, axis=1).max() == 1
     assert np.argmax(shared, axis=1).max() == 2
     np.testing.assert_array_equal(own[:, :2], shared[:, :2])
+    np.testing.assert_array_equal(own, masked)
 
 
 def test_integer_examples_pass_through():

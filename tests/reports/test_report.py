@@ -12,7 +12,7 @@ from PIL import Image
 
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
-from tf_pflego import reports
+from tf_pflego import data, reports
 from tf_pflego.reports import comparison, stored
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -284,3 +284,23 @@ def test_a_page_that_is_there_is_replaced_as_a_whole(runs, tmp_path):
     reports.write(runs["fedavg"], output)
     assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_metrics_of_a_group_of_clients_say_so():
+    name = "generic/test_accuracy/client_mean/not_permuted"
+    assert comparison.title_of(name) == (
+        "test accuracy of all clients, mean over clients, with the model “generic”, "
+        "not permuted clients alone"
+    )
+    assert comparison.meaning_of(name).endswith(
+        "; only clients that are not permuted, as clients.csv says"
+    )
+
+
+def test_clients_whose_images_are_changed_are_not_the_same_clients(tmp_path):
+    runs = [large_run(tmp_path / name, 4) for name in ("plain", "again", "shifted")]
+    path = runs[-1] / "partition.npz"
+    partition = data.shift_images(pfl.Partition.load(path), 0.5, "rotate", seed=0)
+    partition.save(path, np.full(8, 2))
+    first, second, third = (stored.read(run).holdings.identity for run in runs)
+    assert first == second != third

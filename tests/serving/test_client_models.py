@@ -29,6 +29,8 @@ KERAS_3 = not keras.__version__.startswith("2.")
 def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
     count = clients.num_classes.max() if num_classes is None else num_classes
     model = pfl.SplitModel(body, count, example_shape=clients.example_shape)
+    if clients.class_mask:
+        model = model.with_class_mask()
     algorithm = pfl.build_algorithm(name, model, **hyper_parameters)
     drawn = pfl.Participation(clients.num_clients, clients.num_clients)
     return pfl.Simulation(algorithm, clients, drawn, "in_process")
@@ -53,7 +55,8 @@ def logits_of(simulation, client, raw):
     """Returns what the algorithm's own functions make of examples as a model sees them."""
     served = next(iter(simulation.algorithm.served.values()))
     weights = simulation.served_weights(client)
-    return served.predict(weights, tf.constant(raw), simulation.data.num_classes[client]).numpy()
+    (classes,) = simulation.data.head_classes([client], simulation.algorithm.model.num_classes)
+    return served.predict(weights, tf.constant(raw), classes).numpy()
 
 
 def test_it_takes_images_from_0_to_255_and_cuts_what_the_client_has_not():

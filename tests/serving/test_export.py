@@ -70,7 +70,7 @@ def learnt(client, examples, labels, steps=STEPS, rate=RATE):
         copied_as_model_inputs(tf.constant(examples)),
         tf.constant(labels),
         tf.constant(len(labels)),
-        tf.constant(len(client.class_names)),
+        tf.constant(client.classes),
         tf.constant(1.0),
         tf.zeros([2], tf.int32),
     )
@@ -80,9 +80,8 @@ def learnt(client, examples, labels, steps=STEPS, rate=RATE):
 
 def probabilities(client, weights):
     count = len(client.class_names)
-    logits = client.model.predict(
-        weights, copied_as_model_inputs(tf.constant(client.test_examples)), tf.constant(count)
-    )
+    examples = copied_as_model_inputs(tf.constant(client.test_examples))
+    logits = client.model.predict(weights, examples, tf.constant(client.classes))
     return tf.nn.softmax(logits[:, :count]).numpy()
 
 
@@ -282,6 +281,29 @@ def test_a_shared_body_learns_on(simulation, tmp_path):
         )
         expected = learnt(client, examples, labels)
         np.testing.assert_allclose(found["head"][:rows], expected.head[:rows], atol=1e-5)
+
+
+def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_path):
+    clients = clients_of(images, label_space="global", num_classes=10, class_mask=True)
+    with simulation_of(small_cnn(), clients, "fedavg") as simulation:
+        simulation.run_round()
+        raw, labels = clients.train.of(0)
+        found = [simulation.client_model(0).predict(raw, verbose=0)]
+        (entry,) = pfl.export_clients(simulation, [0], tmp_path / "alone")
+        pfl.export_shared_body(simulation, [0], tmp_path / "shared")
+    signatures = tf.saved_model.load(str(tmp_path / "alone" / entry["file"])).signatures
+    found.append(signatures["serve"](examples=tf.constant(raw))["probabilities"])
+    serve = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures["serve"]
+    head = np.load(tmp_path / "shared" / "heads.npy")[0]
+    found.append(serve(examples=tf.constant(raw), head=head)["probabilities"])
+    for probabilities in map(np.asarray, found):
+        assert set(np.unique(probabilities.nonzero()[1])) == {5, 9}
+        np.testing.assert_allclose(probabilities, found[0], atol=1e-6)
+    given = {"examples": raw, "steps": 1, "learning_rate": 0.1}
+    given = {name: tf.constant(value) for name, value in given.items()}
+    signatures["personalize"](labels=tf.constant(labels), **given)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of classes that the client has"):
+        signatures["personalize"](labels=tf.constant(labels - 1), **given)
 
 
 def test_bodies_that_differ_are_not_shared(tmp_path):

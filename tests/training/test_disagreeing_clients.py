@@ -92,6 +92,7 @@ def test_a_round_says_how_each_group_fares(clients, eval_clients):
     table = result_table(summary, "title", columns)
     values = f"{summary[key]:.4f} +{summary[f'{key}/last10']:.4f}"
     assert len(re.findall(rf"^      not permuted clients +{values}$", table, re.MULTILINE)) == 1
+    assert "standard error clients" not in table
     assert max(map(len, table.splitlines())) <= 60
 
 

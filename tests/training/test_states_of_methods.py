@@ -50,7 +50,7 @@ def test_a_state_unlike_the_first_is_refused(side, changed, message, tiny_model,
         name="unlike",
         model=model,
         init_server=lambda federation: {"weights": model.initial_weights()},
-        init_client=lambda server, seed, num_classes: server,
+        init_client=lambda server, seed, classes: server,
         exchanges=(Exchange(lambda server, round_: server, client_update, server_update),),
         served={"generic": Served(lambda server, client: server["weights"], model.predict)},
     )

@@ -21,6 +21,10 @@ from tf_pflego.algorithms.local import LocalConfig, build_local
 from tf_pflego.algorithms.per_fedavg import PerFedAvgConfig, build_per_fedavg
 from tf_pflego.algorithms.pfedme import PFedMeConfig, build_pfedme
 from tf_pflego.algorithms.pflego import PflegoConfig, build_pflego
+from tf_pflego.algorithms.pflego_shared_head import (
+    PflegoSharedHeadConfig,
+    build_pflego_shared_head,
+)
 from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
 from tf_pflego.algorithms.pgfed_ce import PGFedCeConfig, build_pgfed_ce
 from tf_pflego.algorithms.pgfedmo import PGFedMoConfig, build_pgfedmo
@@ -30,6 +34,7 @@ from tf_pflego.models.split import SplitModel
 
 REGISTRY: dict[str, tuple[type, Callable[..., Algorithm]]] = {
     "pflego": (PflegoConfig, build_pflego),
+    "pflego_shared_head": (PflegoSharedHeadConfig, build_pflego_shared_head),
     "fedrecon": (FedReconConfig, build_fedrecon),
     "fedper": (FedPerConfig, build_fedper),
     "fedrep": (FedRepConfig, build_fedrep),

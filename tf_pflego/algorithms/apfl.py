@@ -82,7 +82,7 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
         mixed = nests.mix(share, v, w)
         return ClientResult(mixed, ClientState(v, share), summed=weighted(w, client))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(server.weights, tf.constant(float(config.mixing)))
 
     def mixture(server, client):

@@ -9,10 +9,10 @@ Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. momentu
 adam, yogi and adagrad give FedAdam, FedYogi and FedAdagrad; sgd with a rate of 1 gives the mean.
 
 Adam and Yogi correct the bias of their moments, with beta_1 = 0.9 and beta_2 = 0.999, and second
-moments start from 0. The authors' program does so, by its documentation (google-research/federated
-on GitHub, optimization/README.md and docs/hyperparameters.md), while Algorithm 2 has no correction
-and second moments that start from tau^2 or more. tau, which is the optimisers' epsilon, is 1e-3, as
-the authors recommend there.
+moments start from 0. So the authors ran them (google-research/federated on GitHub: README.md and
+docs/hyperparameters.md in optimization, utils/optimizers/yogi.py), while Algorithm 2 has no
+correction and second moments that start from tau^2 or more. tau, the optimisers' epsilon, is 1e-3,
+as the authors recommend there.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def average_body(
         upload = weighted(weights.theta, client)
         return ClientResult(weights, HeadState(weights.head), summed=upload)
 
-    def init_client(server, seed, num_classes):
-        return HeadState(model.uniform_head(seed, num_classes))
+    def init_client(server, seed, classes):
+        return HeadState(model.uniform_head(seed, classes))
 
     def personal_model(server, client):
         return Weights(server.weights, client.head)

@@ -64,7 +64,7 @@ def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
         personal = config.minimize(personal_loss, state.weights, client, stream=1)
         return ClientResult(personal, ClientState(personal), summed=weighted(shared, client))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(model.initial_weights())
 
     return Algorithm(

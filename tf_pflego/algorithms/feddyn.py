@@ -66,7 +66,7 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
         weights = model.initial_weights()
         return ServerState(weights, nests.zeros_like(weights))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(nests.zeros_like(server.weights))
 
     def client_update(start, state, client, round_):

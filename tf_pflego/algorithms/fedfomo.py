@@ -109,7 +109,7 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
         name="fedfomo",
         model=model,
         init_server=init_server,
-        init_client=lambda server, seed, num_classes: ClientState(model.initial_weights(), seed),
+        init_client=lambda server, seed, classes: ClientState(model.initial_weights(), seed),
         exchanges=(exchange,),
         served={"personalized": Served(lambda server, client: client.weights, model.predict)},
     )

@@ -72,14 +72,14 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
         theta = model.initial_weights().theta
         return ServerState(theta, optimizer.init(theta))
 
-    def init_client(server, seed, num_classes):
-        return ClientState(model.uniform_head(seed, num_classes))
+    def init_client(server, seed, classes):
+        return ClientState(model.uniform_head(seed, classes))
 
     def broadcast(server, round_):
         return server.theta
 
     def start_of(state, client):
-        return state.head if keeps_head else model.uniform_head(client.seed, client.num_classes)
+        return state.head if keeps_head else model.uniform_head(client.seed, client.classes)
 
     def reconstruct(loss, head):
         return gradient_descent(loss, head, config.local_steps, config.client_learning_rate)

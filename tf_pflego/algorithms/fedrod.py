@@ -75,7 +75,7 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
         both = Weights(shared.theta, shared.head + personal)
         return ClientResult(both, HeadState(personal), summed=weighted(shared, client))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return HeadState(tf.zeros_like(server.weights.head))
 
     def both_heads(server, client):

@@ -62,7 +62,7 @@ def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
         upload = weighted(head, client)
         return ClientResult(Weights(theta, head), ClientState(theta), summed=upload)
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(model.initial_weights().theta)
 
     def own_body_and_shared_head(server, client):

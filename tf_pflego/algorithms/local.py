@@ -41,7 +41,7 @@ def build_local(model: SplitModel, config: LocalConfig) -> Algorithm:
         weights = config.minimize(model.loss, state.weights, client)
         return ClientResult(weights, ClientState(weights))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(model.initial_weights())
 
     return Algorithm(

@@ -93,7 +93,7 @@ def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
         mean = plain_mean(uploads)
         return SharedState(nests.mix(config.server_mixing, mean, server.weights))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(server.weights)
 
     return Algorithm(

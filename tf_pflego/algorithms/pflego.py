@@ -100,8 +100,8 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         theta = model.initial_weights().theta
         return ServerState(theta, optimizer.init(theta))
 
-    def init_client(server, seed, num_classes):
-        return ClientState(model.uniform_head(seed, num_classes))
+    def init_client(server, seed, classes):
+        return ClientState(model.uniform_head(seed, classes))
 
     def broadcast(server, round_):
         return server.theta

@@ -123,7 +123,7 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
         name="pgfed",
         model=model,
         init_server=init_server,
-        init_client=lambda server, seed, num_classes: ClientState(server.weights),
+        init_client=lambda server, seed, classes: ClientState(server.weights),
         exchanges=(Exchange(broadcast, client_update, server_update, client_messages),),
         served={"personalized": Served(lambda server, client: client.weights, model.predict)},
     )

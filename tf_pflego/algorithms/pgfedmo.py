@@ -51,7 +51,7 @@ def build_pgfedmo(model: SplitModel, config: PGFedMoConfig) -> Algorithm:
         result = of_pgfed.client_update(message, state, client, round_)
         return result._replace(state=ClientState(result.state.weights, mixed))
 
-    def init_client(server, seed, num_classes):
+    def init_client(server, seed, classes):
         return ClientState(server.weights, nests.zeros_like(server.weights))
 
     exchanges = (dataclasses.replace(of_pgfed, client_update=client_update),)

@@ -68,7 +68,7 @@ class Client(NamedTuple):
     examples: tf.Tensor  # [n, ...] float32 or int32
     labels: tf.Tensor  # [n] int32
     num_examples: tf.Tensor  # [] int32, n; N_i if these are all its examples
-    num_classes: tf.Tensor  # [] int32, K_i
+    classes: tf.Tensor  # [K] int32, the global class of each row of its head; -1 if it has it not
     client_weight: tf.Tensor  # [] float32, alpha_i = N_i / sum of N_j over all I clients
     seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round and client
     message: Structure = ()  # what the server sent to this client alone
@@ -121,8 +121,8 @@ class Served:
 
     Attributes:
       weights: (server_state, client_state) -> weights, in whatever structure `predict` takes.
-      predict: (weights, examples [n, ...], num_classes []) -> logits [n, K]; the classes from
-        num_classes = K_i on, which the client does not have, are never predicted.
+      predict: (weights, examples [n, ...], classes [K]) -> logits [n, K]; rows whose class is -1,
+        which the client does not have, are never predicted.
       fine_tune: (weights, Client) -> weights, if a client adapts the weights to its training
         examples before it uses them; `Client.seed` is the client's own and does not change during
         an evaluation.
@@ -142,6 +142,8 @@ class Model(Protocol):
     """What an engine needs to know about the model of an algorithm."""
 
     num_classes: int  # K, the largest number of classes that a client may have
+    num_global_classes: int  # C; `Client.classes` are below it
+    class_mask: bool  # whether it predicts only among the classes that a client holds
     example_shape: tuple[int, ...]
     example_dtype: tf.DType
     activation_bytes_per_example: int
@@ -158,11 +160,13 @@ class Algorithm:
       name: The name under which it is registered.
       model: The model that it learns.
       init_server: (Federation) -> server_state.
-      init_client: (server_state, seed [2], num_classes []) -> client_state, at the client's first
+      init_client: (server_state, seed [2], classes [K]) -> client_state, at the client's first
         participation; its shapes do not depend on the client.
       exchanges: The exchanges of a round, in order.
       served: The models that a client can be served with, by name. `ClientResult.weights` belong to
         the first, and metrics without the name of a model are those of the first.
+      uses_global_classes: Whether it reads of which global classes the rows of a client's head are.
+        The clients' classes must be below the model's `num_global_classes` then.
     """
 
     name: str
@@ -171,6 +175,7 @@ class Algorithm:
     init_client: Callable[[Structure, tf.Tensor, tf.Tensor], Structure]
     exchanges: tuple[Exchange, ...]
     served: Mapping[str, Served]
+    uses_global_classes: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -179,9 +184,9 @@ class Algorithm:
         )
 
 
-def no_client_state(server_state, seed, num_classes) -> tuple:
+def no_client_state(server_state, seed, classes) -> tuple:
     """The `init_client` of an algorithm whose clients keep nothing."""
-    del server_state, seed, num_classes
+    del server_state, seed, classes
     return ()
 
 

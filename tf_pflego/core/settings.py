@@ -174,13 +174,13 @@ def server_optimizer(default="adam", taken=optimizers.NAMES):
     return setting(default, help_text, choices=(*optimizers.NAMES, NO_OPTIMIZER), taken=taken)
 
 
-def server_schedule():
+def server_schedule(default=CONSTANT):
     """How rho changes over the rounds."""
     help_text = (
         "how rho changes over T rounds: not at all (constant), in equal steps down to 0 in their "
         "second half (late_linear), or down to 0 as half a cosine (cosine)"
     )
-    return setting(CONSTANT, help_text, choices=SCHEDULES, read_with=_WITH_OPTIMIZER)
+    return setting(default, help_text, choices=SCHEDULES, read_with=_WITH_OPTIMIZER)
 
 
 def schedule_rounds():

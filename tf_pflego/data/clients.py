@@ -91,6 +91,8 @@ class ClientData:
       origin: Where another process can load the same data; None if it has to be sent them.
       client_groups: [I] bool by name: groups of clients whose accuracy is also given by itself,
         such as `permuted`. The default is what the partition says.
+      class_mask: Whether a client predicts only among `classes`, in the global label space; in the
+        local one it has no other labels.
       validation: Examples that are neither trained on nor part of the test, of the same dtype and
         shape; None if there are none. See `with_validation`.
 
@@ -113,10 +115,12 @@ class ClientData:
     all_examples: int | None = None
     origin: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
     client_groups: Mapping[str, np.ndarray] = None  # type: ignore[assignment]  # Made if left out.
+    class_mask: bool = False
     validation: ClientSplit | None = None
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
+        check_class_mask(self.class_mask, self.label_space)
         for name, split in self.splits.items():
             remedy = "Make one, or use `from_arrays`."
             values.instance(name, split, ClientSplit, remedy)
@@ -162,7 +166,7 @@ class ClientData:
             f"ClientData({texts.counted(self.num_clients, 'client')} of {self.dataset}, "
             f"{len(self.train.labels)} training{held} and {len(self.test.labels)} test examples, "
             f"{texts.array(self.example_shape, self.train.examples.dtype)}, "
-            f"{texts.span(self.num_classes)} classes per client, {self.label_space} labels)"
+            f"{texts.span(self.num_classes)} classes per client, {self.kind_of_labels})"
         )
 
     @property
@@ -185,6 +189,48 @@ class ClientData:
     def example_dtype(self) -> tf.DType:
         """The dtype in which a model sees examples: float32, or int32 for integers but uint8."""
         return tf.int32 if self.train.examples.dtype == np.int32 else tf.float32
+
+    @functools.cached_property
+    def _joined_classes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The classes of all clients end to end, int32, and their offsets [I + 1]."""
+        flat, offsets = partition_lib.joined(self.classes, "classes")
+        return flat.astype(np.int32), offsets
+
+    @functools.cached_property
+    def num_global_classes(self) -> int:
+        """C: how many have names; without names, one more than the largest of any client."""
+        if self.class_names is not None:
+            return len(self.class_names)
+        if self.label_space == "global":
+            return int(self.num_classes.max())
+        return int(self._joined_classes[0].max()) + 1
+
+    @property
+    def kind_of_labels(self) -> str:
+        """In words, what labels number and among which of them a client predicts."""
+        return f"{self.label_space} labels{' with a class mask' if self.class_mask else ''}"
+
+    def head_classes(self, client_ids: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
+        """Returns the global class of each row of the heads of some clients.
+
+        Args:
+          client_ids: [c].
+          num_rows: K, the rows of a head, at least as many as any client has labels.
+
+        Returns:
+          [c, K] int32; -1 for rows of classes that the client does not have.
+        """
+        ids, rows = np.asarray(client_ids, np.int64), np.arange(num_rows, dtype=np.int32)
+        if self.label_space == "global" and not self.class_mask:
+            return np.where(rows < self.num_classes[ids, None], rows, -1)
+        classes, offsets = self._joined_classes
+        first, last = offsets[ids, None], offsets[ids + 1, None] - 1
+        own = classes[np.minimum(first + rows, last)]  # The last one fills the rows that are left.
+        if not self.class_mask:
+            return np.where(first + rows <= last, own, -1)
+        found = np.full(own.shape, -1, np.int32)
+        np.put_along_axis(found, own, own, axis=1)
+        return found
 
     def class_names_of(self, client_id: int) -> tuple[str, ...]:
         """Returns the names of the K_i classes that a client's labels 0 .. K_i - 1 stand for."""
@@ -225,6 +271,7 @@ class ClientData:
             class_names=self.class_names,
             origin=origin,
             client_groups=self.groups_of(slice(start, stop)),
+            class_mask=self.class_mask,
         )
 
     def without(self, client_ids: Sequence[int]) -> ClientData:
@@ -259,6 +306,7 @@ class ClientData:
             all_examples=all_examples,
             origin=None if origin is None else Origin(origin.load, origin.clients[client_ids]),
             client_groups=self.groups_of(client_ids),
+            class_mask=self.class_mask,
         )
 
     def joined_by(self, others: ClientData) -> ClientData:
@@ -269,13 +317,13 @@ class ClientData:
             validation examples while the other has.
         """
         expected, got = (
-            (data.train.examples.dtype.name, data.example_shape, data.label_space)
+            (data.train.examples.dtype.name, data.example_shape, data.kind_of_labels)
             for data in (self, others)
         )
         if expected != got:
             raise ValueError(
                 f"the clients that join must have {expected[0]} examples of shape {expected[1]} "
-                f"and {expected[2]} labels; got {got[0]} of shape {got[1]} and {got[2]} labels. "
+                f"and {expected[2]}; got {got[0]} of shape {got[1]} and {got[2]}. "
                 "Prepare their data as that of the others."
             )
         if self.splits.keys() != others.splits.keys():
@@ -314,6 +362,7 @@ class ClientData:
             class_names=self.class_names,
             identities=np.concatenate([self.identities, new]),
             client_groups=groups,
+            class_mask=self.class_mask,
         )
 
     def with_validation(self, fraction: float, seed: int = 0) -> ClientData:
@@ -375,6 +424,7 @@ def federate(
     partition: partition_lib.Partition,
     label_space: str = "local",
     load: Callable[[], ClientData] | None = None,
+    class_mask: bool = False,
 ) -> ClientData:
     """Deals a dataset out to clients.
 
@@ -383,6 +433,7 @@ def federate(
       partition: Who holds which of them.
       label_space: local or global; see `ClientData`.
       load: Loads the same clients in another process, which then need not be sent there.
+      class_mask: Whether a client predicts only among the classes that it holds; see `ClientData`.
 
     Raises:
       TypeError: As `ClientData`; and indices that are no integers.
@@ -442,6 +493,7 @@ def federate(
         validation=splits.get("validation"),
         class_names=dataset.class_names,
         origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
+        class_mask=class_mask,
     )
 
 
@@ -477,6 +529,15 @@ def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
     """Returns `as_model_inputs` in memory of its own, which TensorFlow may write into."""
     inputs = as_model_inputs(examples)
     return tf.raw_ops.DeepCopy(x=examples) if inputs is examples else inputs
+
+
+def check_class_mask(class_mask: bool, label_space: str) -> None:
+    """Raises ValueError for a class mask in the local label space, or one that is no bool."""
+    if values.truth("class_mask", class_mask) and label_space != "global":
+        raise ValueError(
+            "`class_mask` must be left out in the local label space, where all labels of a client "
+            "are its own classes; got True. Set `label_space='global'`, or leave it out."
+        )
 
 
 def _checked_num_classes(num_classes):

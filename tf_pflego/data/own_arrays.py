@@ -8,7 +8,7 @@ import numpy as np
 from tf_pflego.core import values
 from tf_pflego.data import checks
 from tf_pflego.data import partition as partition_lib
-from tf_pflego.data.clients import LABEL_SPACES, ClientData, ClientSplit
+from tf_pflego.data.clients import LABEL_SPACES, ClientData, ClientSplit, check_class_mask
 
 
 def from_arrays(
@@ -19,6 +19,7 @@ def from_arrays(
     num_classes: int | None = None,
     name: str = "custom",
     class_names: Sequence[str] | None = None,
+    class_mask: bool = False,
 ) -> ClientData:
     """Returns clients with the examples and labels that a user has for each of them.
 
@@ -34,15 +35,17 @@ def from_arrays(
       name: Name of the dataset.
       class_names: The names of the global classes, in the order of the labels; None for their
         numbers.
+      class_mask: Whether a client predicts only among its own classes, in the global label space.
 
     Raises:
       TypeError: A client has no pair of examples and labels, its labels are no integers, or its
         examples no numbers.
       ValueError: `train` and `test` have different numbers of clients, a client has no examples,
-        `label_space` or `num_classes` has a value that it does not take, or a client's arrays do
-        not fit together or to those of client 0; and as `ClientData`.
+        `label_space`, `num_classes` or `class_mask` has a value that it does not take, or a
+        client's arrays do not fit together or to those of client 0; and as `ClientData`.
     """
     label_space = values.one_of("label_space", label_space, LABEL_SPACES)
+    check_class_mask(class_mask, label_space)
     name = values.text("name", name)
     if num_classes is not None:
         num_classes = values.whole("num_classes", num_classes, 1)
@@ -79,6 +82,7 @@ def from_arrays(
         dataset=name,
         classes=partition_lib.parted(classes, class_offsets),
         class_names=None if class_names is None else tuple(class_names),
+        class_mask=class_mask,
     )
 
 

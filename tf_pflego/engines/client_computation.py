@@ -27,29 +27,60 @@ class ClientFacts(NamedTuple):
     The numbers are packed into one array, since every argument costs time.
     """
 
-    numbers: np.ndarray  # [7] int64: first row and number of the training examples, the same for
-    #                      the test examples, K_i, and the two numbers of the seed
+    numbers: np.ndarray  # [6 + K] int64: first row and number of the training examples, the same
+    #                      for the test examples, the two numbers of the seed, and the classes
     weight: np.ndarray  # [] float32, alpha_i
     validation: np.ndarray | tuple[()] = ()  # [2] int64, first row and number of the validation
     #                                          examples; an empty nest if there are none
 
 
-def client_facts(data: ClientData, ids: np.ndarray, seeds: np.ndarray) -> ClientFacts:
-    """Returns the facts of clients, with a leading axis [c], for ids [c] and seeds [c, 2]."""
+class UnpackedFacts(NamedTuple):
+    """The same in a graph."""
+
+    first: tf.Tensor  # [] int64, row of its first training example
+    count: tf.Tensor  # [] int64, number of its training examples
+    first_test: tf.Tensor  # [] int64
+    count_test: tf.Tensor  # [] int64
+    seed: tf.Tensor  # [2] int32
+    classes: tf.Tensor  # [K] int32; see `Client`
+    weight: tf.Tensor  # [] float32, alpha_i
+    validation: tf.Tensor | tuple[()]  # [2] int64; see `ClientFacts`
+
+
+def client_facts(
+    data: ClientData, ids: np.ndarray, seeds: np.ndarray, num_rows: int
+) -> ClientFacts:
+    """Returns the facts of clients, with a leading axis [c].
+
+    Args:
+      data: The clients' data.
+      ids: [c] int64.
+      seeds: [c, 2] int32.
+      num_rows: K, the rows of a head.
+    """
     train, test = data.train, data.test
     columns = [
         train.offsets[ids],
         train.sizes[ids],
         test.offsets[ids],
         test.sizes[ids],
-        data.num_classes[ids],
+        seeds,
+        data.head_classes(ids, num_rows),
     ]
-    numbers = np.column_stack([*columns, seeds]).astype(np.int64)
+    numbers = np.column_stack(columns).astype(np.int64, copy=False)
     facts = ClientFacts(numbers, data.client_weights[ids])
     held = data.validation
     if held is None:
         return facts
     return facts._replace(validation=np.column_stack([held.offsets[ids], held.sizes[ids]]))
+
+
+def unpacked(facts: ClientFacts) -> UnpackedFacts:
+    """Returns one client's facts, as operations of a graph."""
+    places, *rest = tf.split(facts.numbers, [4, 2, facts.numbers.shape[0] - 6])
+    first, count, first_test, count_test = tf.unstack(places)
+    seed, classes = (tf.cast(part, tf.int32) for part in rest)
+    return UnpackedFacts(first, count, first_test, count_test, seed, classes, *facts[1:])
 
 
 class ClientOutputs(NamedTuple):
@@ -103,7 +134,8 @@ class ClientComputation:
         self._exchange = exchange
         self._evaluate = evaluate
         self._state_spec = state_spec
-        facts = ClientFacts(tf.TensorSpec([7], tf.int64), tf.TensorSpec([], tf.float32))
+        length = 6 + algorithm.model.num_classes
+        facts = ClientFacts(tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.float32))
         if data.clients.validation is not None:
             facts = facts._replace(validation=tf.TensorSpec([2], tf.int64))
 
@@ -148,19 +180,18 @@ class ClientComputation:
         return self._traced(data, message, message_to_one, leaves, facts, round_)
 
     def _run(self, data, message, message_to_one, state_leaves, facts, round_):
-        first, count, first_test, count_test, num_classes, *seed = tf.unstack(facts.numbers)
-        client = read_client(data.train, first, count, num_classes, facts.weight, tf.stack(seed))
-        client = client._replace(message=message_to_one)
+        facts = unpacked(facts)
+        client = read_client(data.train, facts)._replace(message=message_to_one)
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client, round_)
         hits, validation_hits = tf.constant(-1), ()
         if self._evaluate:
             weights = fine_tuned(self._served, result.weights, client)
-            examples, labels = data.test.read(first_test, count_test)
-            hits = count_hits(self._served.predict(weights, examples, client.num_classes), labels)
+            examples, labels = data.test.read(facts.first_test, facts.count_test)
+            hits = count_hits(self._served.predict(weights, examples, facts.classes), labels)
             if data.validation:
                 examples, labels = data.validation.read(*tf.unstack(facts.validation))
-                logits = self._served.predict(weights, examples, client.num_classes)
+                logits = self._served.predict(weights, examples, facts.classes)
                 validation_hits = count_hits(logits, labels)
         finite = all_finite((result.summed, result.individual, result.state))
         outputs = ClientOutputs(result.state, result.individual, finite, hits, validation_hits)
@@ -174,16 +205,16 @@ def all_finite(structure: Structure) -> tf.Tensor:
     return tf.reduce_all(tf.stack([tf.constant(True), *found]))
 
 
-def read_client(rows: Rows, first, count, num_classes, client_weight, seed) -> Client:
-    """Returns a client that has the `count` training examples from row `first` on."""
-    examples, labels = rows.read(first, count)
+def read_client(rows: Rows, facts: UnpackedFacts) -> Client:
+    """Returns a client with its examples among the rows of the training examples."""
+    examples, labels = rows.read(facts.first, facts.count)
     return Client(
         examples=examples,
         labels=labels,
-        num_examples=tf.cast(count, tf.int32),
-        num_classes=tf.cast(num_classes, tf.int32),
-        client_weight=client_weight,
-        seed=tf.cast(seed, tf.int32),
+        num_examples=tf.cast(facts.count, tf.int32),
+        classes=facts.classes,
+        client_weight=facts.weight,
+        seed=facts.seed,
     )
 
 

@@ -1,6 +1,6 @@
 """The states of an engine's clients between rounds: arrays over all clients, reached by id."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ class ClientStates:
     Args:
       algorithm: The algorithm whose client states these are.
       server_state: The server's first state, for its shapes.
-      num_classes: [I] int32, K_i.
+      head_classes: (client ids [c], K) -> [c, K] int32; see `ClientData.head_classes`.
       seed: The seed of the run.
       identities: [I] int64, from which clients' draws follow; see `ClientData`.
 
@@ -40,15 +40,15 @@ class ClientStates:
         self,
         algorithm: Algorithm,
         server_state: Structure,
-        num_classes: np.ndarray,
+        head_classes: Callable[[np.ndarray, int], np.ndarray],
         seed: int,
         identities: np.ndarray,
     ):
         self.spec, _ = spec_and_reads(algorithm, server_state)
-        self._num_classes = np.asarray(num_classes, np.int32)
+        self._head_classes, self._num_rows = head_classes, algorithm.model.num_classes
         self._seed = seed
         self._identities = identities
-        count = len(self._num_classes)
+        count = len(identities)
         in_memory = rows.fit_memory(count * num_bytes(self.spec))
         self._leaves = [
             rows.zeros(count, leaf.shape, leaf.dtype.as_numpy_dtype, in_memory)
@@ -174,7 +174,8 @@ class ClientStates:
 
     def _first_states(self, ids, server_state):
         client_seeds = seeds.client_seeds(self._seed, "client_state", self._identities[ids])
-        states = self._init(server_state, client_seeds, self._num_classes[ids])
+        classes = self._head_classes(ids, self._num_rows)
+        states = self._init(server_state, client_seeds, classes)
         return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
 
 
@@ -184,9 +185,9 @@ def spec_and_reads(algorithm: Algorithm, server_state: Structure) -> tuple[Struc
     Returns:
       The spec, and for each leaf of the server's state whether `init_client` reads it.
     """
-    scalar_specs = tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)
+    seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
     init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
-        specs_of(server_state), *scalar_specs
+        specs_of(server_state), seed, classes
     )
     placeholders = init.inputs[: len(tf.nest.flatten(server_state))]
     reads = [bool(placeholder.consumers()) for placeholder in placeholders]
@@ -194,11 +195,11 @@ def spec_and_reads(algorithm: Algorithm, server_state: Structure) -> tuple[Struc
 
 
 def _for_many(init_client, spec):
-    def init(server_state, client_seeds, num_classes):
+    def init(server_state, client_seeds, classes):
         # Parallel clients would cost more than they save: a state takes a few small operations.
         return tf.map_fn(
             lambda client: init_client(server_state, *client),
-            (client_seeds, num_classes),
+            (client_seeds, classes),
             fn_output_signature=spec,
             parallel_iterations=1,
         )

@@ -16,6 +16,7 @@ from tf_pflego.engines.client_computation import (
     count_hits,
     fine_tuned,
     read_client,
+    unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
@@ -42,7 +43,7 @@ class LocalClients:
         self.algorithm = algorithm
         self.data = MappedData(clients)
         self.states = ClientStates(
-            algorithm, server_state, clients.num_classes, seed, clients.identities
+            algorithm, server_state, clients.head_classes, seed, clients.identities
         )
         self._evaluations = {}
 
@@ -70,7 +71,10 @@ class LocalClients:
 
     def facts_of(self, cohort: Cohort) -> ClientFacts:
         """Returns the facts of the participants."""
-        return client_facts(self.data.clients, cohort.ids, cohort.seeds)
+        return self._facts(cohort.ids, cohort.seeds)
+
+    def _facts(self, ids, seeds):
+        return client_facts(self.data.clients, ids, seeds, self.algorithm.model.num_classes)
 
     def states_of(self, cohort: Cohort, computation: ClientComputation) -> list[np.ndarray]:
         """Returns the leaves of participants' states that a computation reads, each [c, ...]."""
@@ -100,7 +104,7 @@ class LocalClients:
         ids, parts = np.asarray(ids, np.int64), []
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             states = self.states.read(ids[block], server_state)
-            facts = client_facts(self.data.clients, ids[block], seeds[block])
+            facts = self._facts(ids[block], seeds[block])
             parts.append(self._evaluations[losses](server_state, states, facts))
         loss_sums, hits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return {
@@ -116,31 +120,28 @@ class LocalClients:
 
             def one(inputs):
                 state, facts = inputs
-                first, count, first_test, count_test, classes, *seed = tf.unstack(facts.numbers)
+                facts = unpacked(facts)
                 client = None
 
                 def training():
                     nonlocal client
                     if client is None:
-                        client = read_client(
-                            data.train, first, count, classes, facts.weight, tf.stack(seed)
-                        )
+                        client = read_client(data.train, facts)
                     return client
 
-                tests = [data.test.read(first_test, count_test)]
+                tests = [data.test.read(facts.first_test, facts.count_test)]
                 if data.validation:
                     tests.append(data.validation.read(*tf.unstack(facts.validation)))
-                num_classes = tf.cast(classes, tf.int32)
                 loss_sums, hits = [], []
                 for served in self.algorithm.served.values():
                     weights = served.weights(server_state, state)
                     if served.fine_tune is not None:
                         weights = fine_tuned(served, weights, training())
                     for examples, labels in tests:
-                        logits = served.predict(weights, examples, num_classes)
+                        logits = served.predict(weights, examples, facts.classes)
                         hits.append(count_hits(logits, labels))
                     if losses:
-                        logits = served.predict(weights, training().examples, num_classes)
+                        logits = served.predict(weights, training().examples, facts.classes)
                         loss_sums.append(_loss_sum(logits, training().labels))
                 hits = tf.reshape(tf.stack(hits), [-1, len(tests)])
                 return tf.stack(loss_sums) if losses else tf.zeros([0]), hits

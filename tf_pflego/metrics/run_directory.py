@@ -45,6 +45,7 @@ _ADDED_FLAGS = {
     "dropout_rate": 0.0,
     "num_shards": 2,
     "eval_clients": 0,
+    "class_mask": False,
     "validation_fraction": 0.0,
     "permuted_clients": 0.0,
     "shifted_clients": 0.0,

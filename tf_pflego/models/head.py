@@ -15,17 +15,18 @@ from tf_pflego.core import seeds
 ABSENT_LOGIT = -1e9
 
 
-def logits(head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor | None = None) -> tf.Tensor:
+def logits(head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor | None = None) -> tf.Tensor:
     """Returns [n, K] logits from a head [K, M + 1] and features [n, M].
 
     Args:
       head: The head.
       features: The features.
-      num_classes: [] int32, K_i; the classes from K_i on are absent. None if all are present.
+      classes: [K] int32, the class of each row; rows whose class is negative are absent. None if
+        all are present.
     """
     bias = head[:, -1]
-    if num_classes is not None:
-        bias = tf.where(tf.range(head.shape[0]) < num_classes, bias, ABSENT_LOGIT)
+    if classes is not None:
+        bias = tf.where(classes >= 0, bias, ABSENT_LOGIT)
     return tf.linalg.matmul(features, head[:, :-1], transpose_b=True) + bias
 
 
@@ -34,19 +35,18 @@ def add_to_bias(head: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.concat([head[:, :-1], head[:, -1:] + logits[:, None]], axis=1)
 
 
-def uniform(seed: tf.Tensor, num_classes: tf.Tensor, rows: int, num_features: int) -> tf.Tensor:
-    """Returns a head [rows, M + 1] from Uniform[0, 1) for the client's classes, 0 for the others.
+def uniform(seed: tf.Tensor, classes: tf.Tensor, num_features: int) -> tf.Tensor:
+    """Returns a head [K, M + 1] from Uniform[0, 1) for the client's classes, 0 for the others.
 
     Source: PFLEGO, section 3.2.
 
     Args:
       seed: [2] int32.
-      num_classes: [] int32, K_i <= rows; the rows from K_i on are absent classes.
-      rows: The largest number of classes of any client.
+      classes: [K] int32, the class of each row; rows whose class is negative are absent.
       num_features: M.
     """
-    drawn = tf.random.stateless_uniform([rows, num_features + 1], seed)
-    return tf.where((tf.range(rows) < num_classes)[:, None], drawn, 0.0)
+    drawn = tf.random.stateless_uniform([classes.shape[0], num_features + 1], seed)
+    return tf.where((classes >= 0)[:, None], drawn, 0.0)
 
 
 def glorot(seed: int, num_classes: int, num_features: int) -> tf.Tensor:

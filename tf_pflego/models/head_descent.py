@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
@@ -47,7 +49,7 @@ def minimize(
         return optimizer.apply(gradient, state, wide)
 
     wide = objective.widen(head)
-    return objective.narrow(_repeat(step, (wide, optimizer.init(wide)), steps)[0], head)
+    return objective.narrow(repeat(step, (wide, optimizer.init(wide)), steps)[0], head)
 
 
 def are_none(steps: int | tf.Tensor) -> bool:
@@ -72,13 +74,15 @@ def _descend_two_classes(objective, head, steps, rate):
 
     wide = objective.widen(head)
     start = (wide[1] - wide[0])[:, None]
-    (end,) = _repeat(step, (start,), steps)
+    (end,) = repeat(step, (start,), steps)
     half = tf.transpose(end - start) / 2
     return objective.narrow(tf.concat([wide[:1] - half, wide[1:] + half], axis=0), head)
 
 
-def _repeat(step, carry, steps):
-    """Returns step(*step(*... carry)), `steps` times."""
+def repeat(
+    step: Callable[..., tuple], carry: tuple[tf.Tensor, ...], steps: int | tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Returns step(*step(*... carry)), `steps` times, a number or a tensor."""
 
     if tf.is_tensor(steps):
         _, carry = tf.while_loop(

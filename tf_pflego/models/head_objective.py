@@ -30,8 +30,8 @@ class HeadObjective:
       features: [n, M] float32.
       labels: [n] int32.
       rows: K, the number of rows of a head.
-      num_classes: [] int32, K_i; the rows from K_i on are absent classes, which have no probability
-        and stay as they are. None if all are present.
+      classes: [K] int32, the class of each row; rows whose class is negative are absent: they have
+        no probability and stay as they are. None if all are present.
 
     Attributes:
       inputs: X, [n, M'] float32; M' is M + 1 rounded up to whole cache lines.
@@ -45,7 +45,7 @@ class HeadObjective:
         features: tf.Tensor,
         labels: tf.Tensor,
         rows: int,
-        num_classes: tf.Tensor | None = None,
+        classes: tf.Tensor | None = None,
     ):
         self._width = features.shape[1] + 1
         surplus = tf.one_hot(tf.zeros_like(labels), 1 + -self._width % _FLOATS_PER_CACHE_LINE)
@@ -54,8 +54,8 @@ class HeadObjective:
         self.example_weight = 1.0 / tf.cast(tf.shape(labels)[0], tf.float32)
         self.rows = rows
         self._present = None
-        if num_classes is not None:
-            self._present = (tf.range(rows) < num_classes)[:, None]
+        if classes is not None:
+            self._present = (classes >= 0)[:, None]
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
@@ -110,6 +110,10 @@ class HeadObjective:
         if self._present is not None:
             bias = tf.where(self._present, head[:, -1:], ABSENT_LOGIT)
             head = tf.concat([head[:, :-1], bias], axis=1)
+        return self.pad(head)
+
+    def pad(self, head: tf.Tensor) -> tf.Tensor:
+        """Returns a head [K, M + 1] as wide as X, [K, M']; its absent rows stay as they are."""
         return tf.pad(head, [(0, 0), (0, -self._width % _FLOATS_PER_CACHE_LINE)])
 
     def narrow(self, wide: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
@@ -117,9 +121,17 @@ class HeadObjective:
         narrow = wide[:, : self._width]
         return narrow if self._present is None else tf.where(self._present, narrow, start)
 
+    def logits_at(self, wide: tf.Tensor) -> tf.Tensor:
+        """Returns Z [K, n] of a head [K, M']."""
+        return tf.linalg.matmul(wide, self.inputs, transpose_b=True)
+
     def errors_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n] at a head [K, M']."""
-        return self.example_weight * (self._probabilities(wide) - self.targets)
+        return self.errors_of(self.logits_at(wide))
+
+    def errors_of(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns E [K, n] for logits [K, n]."""
+        return self.example_weight * (_softmax(logits) - self.targets)
 
     def wide_gradient(self, errors: tf.Tensor) -> tf.Tensor:
         """Returns dl/dW [K, M'], with 0 in the surplus columns."""
@@ -127,13 +139,33 @@ class HeadObjective:
 
     def loss_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns [] l(W) at a head [K, M']."""
-        logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
+        return self.loss_of(self.logits_at(wide))
+
+    def loss_of(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns [] the mean cross-entropy for logits [K, n]."""
         losses = tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(self.targets * logits, axis=0)
         return tf.reduce_mean(losses)
 
+    def mean_square(self) -> tf.Tensor:
+        """Returns [] the mean over the examples of |x|^2, x their rows of X."""
+        return self.example_weight * tf.reduce_sum(tf.square(self.inputs))
+
+    def spread_of(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns [] the mean over the examples of |z - mean of z|^2, for logits [K, n].
+
+        Absent classes do not count.
+        """
+        if self._present is None:
+            deviations = logits - tf.reduce_mean(logits, axis=0)
+        else:
+            count = tf.reduce_sum(tf.cast(self._present, tf.float32))
+            mean = tf.reduce_sum(tf.where(self._present, logits, 0.0), axis=0) / count
+            deviations = tf.where(self._present, logits - mean, 0.0)
+        return self.example_weight * tf.reduce_sum(tf.square(deviations))
+
     def hessian_at(self, wide: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns the product of the Hessian at a head [K, M'] with any [K, M']."""
-        probabilities = self._probabilities(wide)
+        probabilities = _softmax(self.logits_at(wide))
 
         def product(direction):
             weighted = probabilities * tf.linalg.matmul(direction, self.inputs, transpose_b=True)
@@ -142,10 +174,11 @@ class HeadObjective:
 
         return product
 
-    def _probabilities(self, wide):
-        logits = tf.linalg.matmul(wide, self.inputs, transpose_b=True)
-        exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
-        return exponentials / tf.reduce_sum(exponentials, axis=0)
+
+def _softmax(logits):
+    """Returns [K, n]; the classes come first, for which TensorFlow has no softmax that is fast."""
+    exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
+    return exponentials / tf.reduce_sum(exponentials, axis=0)
 
 
 def _largest_eigenvalue(product, start):

@@ -35,8 +35,12 @@ class SplitModel:
       num_classes: K, rows of a head: the largest number of classes of any client.
       seed: Seed of the classifier that starts a model which all clients share.
       example_shape: Shape of one example; needed for a subclassed body, which does not know it.
+      num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
 
     Attributes:
+      num_classes: K.
+      num_global_classes: C.
+      class_mask: Whether a client predicts only among classes that it has; see `with_class_mask`.
       theta_names: Names of the body's trainable weights.
       initial_theta: Their values, a list of float32 arrays.
       num_features: M.
@@ -48,7 +52,7 @@ class SplitModel:
 
     Raises:
       TypeError: The body is not a Keras model.
-      ValueError: The body does not fit, `num_classes` is not a whole number from 1 on, or the
+      ValueError: The body does not fit, a number of classes is not a whole number from 1 on, or the
         shape or the seed is none.
     """
 
@@ -58,8 +62,13 @@ class SplitModel:
         num_classes: int,
         seed: int = 0,
         example_shape: tuple[int, ...] | None = None,
+        num_global_classes: int | None = None,
     ):
         self.num_classes = values.whole("num_classes", num_classes, 1)
+        if num_global_classes is None:
+            num_global_classes = self.num_classes
+        self.num_global_classes = values.whole("num_global_classes", num_global_classes, 1)
+        self.class_mask = False
         self.seed = values.seed(seed)
         if example_shape is not None:
             example_shape = values.shape("example_shape", example_shape)
@@ -136,10 +145,19 @@ class SplitModel:
         """Returns the same model for methods whose clients share one classifier.
 
         Each client then predicts among all K classes, and its loss counts them all, whether it has
-        them or not.
+        them or not, unless the model has a class mask.
         """
         model = copy.copy(self)
         model._shares_classifier = True
+        return model
+
+    def with_class_mask(self) -> SplitModel:
+        """Returns the same model for clients that predict only among the classes that they hold.
+
+        This holds for their losses and their predictions, also with a shared classifier.
+        """
+        model = copy.copy(self)
+        model.class_mask = True
         return model
 
     def initial_weights(self) -> Weights:
@@ -147,12 +165,12 @@ class SplitModel:
         theta = [tf.constant(w) for w in self.initial_theta]
         return Weights(theta, head_lib.glorot(self.seed, self.num_classes, self.num_features))
 
-    def uniform_head(self, seed: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
-        """Returns a head [K, M + 1] of Uniform[0, 1) for a client with so many classes."""
-        return head_lib.uniform(seed, num_classes, self.num_classes, self.num_features)
+    def uniform_head(self, seed: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        """Returns a head [K, M + 1] of Uniform[0, 1) for a client with `classes` [K]."""
+        return head_lib.uniform(seed, classes, self.num_features)
 
     def num_outputs(self, num_classes: int) -> int:
-        """Returns among how many classes a client with `num_classes` predicts."""
+        """Returns how many outputs the model of a client with labels below `num_classes` has."""
         return self.num_classes if self._shares_classifier else int(num_classes)
 
     def keras_body(self, theta: Sequence[Any]) -> tf.keras.Model:
@@ -227,13 +245,17 @@ class SplitModel:
 
         return features.concat(), pull_back
 
-    def logits(self, head: tf.Tensor, features: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
-        """Returns [n, K] logits of a client with `num_classes` classes."""
-        return head_lib.logits(head, features, None if self._shares_classifier else num_classes)
+    def logits(self, head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
+        return head_lib.logits(head, features, self._masking(classes))
 
-    def predict(self, weights: Weights, examples: tf.Tensor, num_classes: tf.Tensor) -> tf.Tensor:
-        """Returns [n, K] logits of a client with `num_classes` classes."""
-        return self.logits(weights.head, self.features(weights.theta, examples), num_classes)
+    def _masking(self, classes):
+        """Returns the classes [K] by which rows of a head are absent; None if all count."""
+        return None if self._shares_classifier and not self.class_mask else classes
+
+    def predict(self, weights: Weights, examples: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
+        return self.logits(weights.head, self.features(weights.theta, examples), classes)
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
         """Returns l_i, the client's mean cross-entropy. Source: PFLEGO, equation 2."""
@@ -283,11 +305,11 @@ class SplitModel:
 
     def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
         """Returns the mean cross-entropy of a head, where the client's examples are features."""
-        logits = self.logits(head, client.examples, client.num_classes)
+        logits = self.logits(head, client.examples, client.classes)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=client.labels, logits=logits)
         return tf.reduce_mean(losses)
 
     def head_objective(self, features: tf.Tensor, client: Client) -> HeadObjective:
         """Returns the client's loss as a function of its head alone, over features [n, M]."""
-        num_classes = None if self._shares_classifier else client.num_classes
-        return HeadObjective(features, client.labels, self.num_classes, num_classes)
+        classes = self._masking(client.classes)
+        return HeadObjective(features, client.labels, self.num_classes, classes)

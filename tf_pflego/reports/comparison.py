@@ -24,7 +24,7 @@ PERCENT = 100
 # A series of runs that has this algorithm is drawn with a bolder line.
 MARKED = "pflego"
 
-# The metrics by the ends of their names: the model and the clients that each is of.
+# The metrics by their names without a model and a group: the model and the clients that each is of.
 _METRICS = {
     "participant_test_accuracy/client_mean": (
         "test accuracy of the round's participants, mean over clients",
@@ -238,30 +238,33 @@ def is_accuracy(metric: str) -> bool:
 
 
 def _parts_of(metric):
-    """Returns (model, end of the name): the end is None if the metric is not known."""
-    for end in _METRICS:
-        if metric == end or metric.endswith(f"/{end}"):
-            return metric.removesuffix(end).rstrip("/"), end
-    return "", None
+    """Returns (model, metric, group) of MODEL/METRIC/GROUP; the metric is None if not known."""
+    for known in _METRICS:
+        model, found, group = f"/{metric}/".partition(f"/{known}/")
+        if found:
+            return model.strip("/"), known, group.strip("/").replace("_", " ")
+    return "", None, ""
 
 
 def title_of(metric: str) -> str:
     """Returns what a metric is called."""
-    model, end = _parts_of(metric)
-    if end is None:
+    model, known, group = _parts_of(metric)
+    if known is None:
         return metric
-    return _METRICS[end][0] + (f", with the model “{model}”" if model else "")
+    of_model = f", with the model “{model}”" if model else ""
+    return _METRICS[known][0] + of_model + (f", {group} clients alone" if group else "")
 
 
 def meaning_of(metric: str) -> str:
     """Returns which model a metric is of, and on whom."""
-    model, end = _parts_of(metric)
-    if end is None:
+    model, known, group = _parts_of(metric)
+    if known is None:
         return "a metric of this run alone, as metrics.jsonl has it"
-    if not model:
-        return _METRICS[end][1]
-    of_model = f"the model “{model}”, one that the method can serve beside its first"
-    return _METRICS[end][1].replace("what it would be served now", of_model)
+    meaning = _METRICS[known][1]
+    if model:
+        of_model = f"the model “{model}”, one that the method can serve beside its first"
+        meaning = meaning.replace("what it would be served now", of_model)
+    return meaning + (f"; only clients that are {group}, as clients.csv says" if group else "")
 
 
 def charged_seconds(seconds: np.ndarray) -> np.ndarray:

@@ -16,8 +16,9 @@ from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.models.personalization import network_rule
-from tf_pflego.serving.client_models import names_of_outputs
+from tf_pflego.serving.client_models import names_of_outputs, own_classes
 from tf_pflego.serving.served_client import ServedClient, traced_predict
+from tf_pflego.training.simulation import refuse_unknown_classes
 
 ALL = "all"
 AUTO = "auto"
@@ -99,11 +100,10 @@ class NewClients:
         data, model = self._clients, self._algorithm.model
         for client in range(data.num_clients):
             weights = self._learnt(client, *data.train.of(client))
-            names = names_of_outputs(model, data, client)
+            names, classes = names_of_outputs(model, data, client), self._classes(client).numpy()
             test = data.test.of(client)
-            yield ServedClient(
-                client, model, weights, names, *test, self._served.personalize, self._predict
-            )
+            rule = self._served.personalize
+            yield ServedClient(client, model, weights, names, classes, *test, rule, self._predict)
 
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
@@ -144,10 +144,13 @@ class NewClients:
             examples, labels = examples[rows], labels[rows]
         return self._accuracy(client, self._learnt(client, examples, labels))
 
+    def _classes(self, client):
+        return tf.constant(own_classes(self._algorithm.model, self._clients, client))
+
     def _first_weights(self, client):
-        server_state, classes = self._simulation.server_state, self._clients.num_classes[client]
+        server_state, classes = self._simulation.server_state, self._classes(client)
         (seed,) = seeds.client_seeds(self._simulation.seed, "new_client", [client])
-        state = self._algorithm.init_client(server_state, tf.constant(seed), tf.constant(classes))
+        state = self._algorithm.init_client(server_state, tf.constant(seed), classes)
         weights = self._served.weights(server_state, state)
         return fine_tuned(self._served, weights, self._as_client(client, seed))
 
@@ -158,7 +161,7 @@ class NewClients:
             examples=copied_as_model_inputs(tf.constant(examples)),
             labels=tf.constant(labels),
             num_examples=tf.constant(len(labels)),
-            num_classes=tf.constant(self._clients.num_classes[client]),
+            classes=self._classes(client),
             client_weight=tf.constant(1.0),
             seed=tf.constant(seed),
         )
@@ -170,11 +173,8 @@ class NewClients:
 
     def _accuracy(self, client, weights):
         examples, labels = self._clients.test.of(client)
-        logits = self._predict(
-            weights,
-            copied_as_model_inputs(tf.constant(examples)),
-            tf.constant(self._clients.num_classes[client]),
-        )
+        examples = copied_as_model_inputs(tf.constant(examples))
+        logits = self._predict(weights, examples, self._classes(client))
         return int(count_hits(logits, tf.constant(labels))) / len(labels)
 
 
@@ -194,3 +194,4 @@ def _refuse_unfit(simulation, clients):
             f"heads; got {clients.num_classes.max()}. Leave classes out, or train a run whose "
             "clients have as many."
         )
+    refuse_unknown_classes(simulation.algorithm, clients)

@@ -30,7 +30,8 @@ class PersonalModel(tf.Module):
     Args:
       model: The split model of the run.
       weights: What the client is served with.
-      class_names: Its classes, in the order of its labels; as many as it predicts among.
+      class_names: The names of its outputs, in the order of its labels.
+      classes: [K] int32, the class of each row of its head; see `Client`.
       example_dtype: How examples are given: uint8 for images from 0 to 255, float32 or int32.
       rule: How it learns on; see `Served.personalize`. None for steps on the whole network.
 
@@ -43,13 +44,14 @@ class PersonalModel(tf.Module):
         model: SplitModel,
         weights: Weights,
         class_names: tuple[str, ...],
+        classes: np.ndarray,
         example_dtype: np.dtype,
         rule: Rule | None,
     ):
         super().__init__("personal_model")
         self._model = model.in_one_pass()
         self._names = tf.constant(class_names)
-        self._rows = len(class_names)
+        self._rows, self._classes = len(class_names), classes
         self.learns = "network" if rule is None else "head"
         self._rule = network_rule(self._model) if rule is None else rule
         # What does not change is a constant, so that converters may quantise it.
@@ -95,23 +97,29 @@ class PersonalModel(tf.Module):
 
     def _probabilities(self, examples):
         logits = self._model.predict(
-            self._weights(), as_model_inputs(examples), tf.constant(self._rows)
+            self._weights(), as_model_inputs(examples), tf.constant(self._classes)
         )
         return {"probabilities": tf.nn.softmax(logits[:, : self._rows])}
 
     def _personalize(self, examples, labels, steps, learning_rate):
         # A label that the client does not have would count as an error of all its classes.
-        allowed = tf.debugging.assert_less(
-            labels, self._rows, f"labels must be below {self._rows}, the number of classes"
-        )
-        with tf.control_dependencies([allowed] if allowed is not None else []):
+        checks = [
+            tf.debugging.assert_less(
+                labels, self._rows, f"labels must be below {self._rows}, the number of classes"
+            )
+        ]
+        if self._model.class_mask:
+            own = tf.gather(tf.constant(self._classes), labels)
+            what = "labels must be of classes that the client has"
+            checks.append(tf.debugging.assert_non_negative(own, what))
+        with tf.control_dependencies([check for check in checks if check is not None]):
             labels = tf.identity(labels)
         count = tf.shape(labels)[0]
         client = Client(
             examples=as_model_inputs(examples),
             labels=labels,
             num_examples=count,
-            num_classes=tf.constant(self._rows),
+            classes=tf.constant(self._classes),
             client_weight=tf.constant(1.0),
             seed=tf.zeros([2], tf.int32),
         )

@@ -14,7 +14,12 @@ from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import copied_as_model_inputs
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
-from tf_pflego.serving.client_models import assemble, names_of_outputs
+from tf_pflego.serving.client_models import (
+    assemble,
+    head_of_outputs,
+    names_of_outputs,
+    own_classes,
+)
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -28,7 +33,8 @@ class ServedClient:
       number: The client's id.
       model: The split model of the run.
       weights: Body and head.
-      class_names: The classes that it predicts among.
+      class_names: The names of its model's outputs.
+      classes: [K] int32, the class of each row of its head; see `Client`.
       test_examples: [n, ...] as the data have them.
       test_labels: [n] int32.
       rule: How it learns on; see `Served.personalize`.
@@ -39,6 +45,7 @@ class ServedClient:
     model: SplitModel
     weights: Weights
     class_names: tuple[str, ...]
+    classes: np.ndarray
     test_examples: np.ndarray
     test_labels: np.ndarray
     rule: Rule | None
@@ -48,14 +55,20 @@ class ServedClient:
         """Returns the client's model as functions with signatures."""
         from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
 
-        dtype = self.test_examples.dtype
-        return PersonalModel(self.model, self.weights, self.class_names, dtype, self.rule)
+        return PersonalModel(
+            self.model,
+            self.weights,
+            self.class_names,
+            self.classes,
+            self.test_examples.dtype,
+            self.rule,
+        )
 
     def keras_model(self) -> tf.keras.Model:
         """Returns the client's model as `Simulation.client_model` does."""
         return assemble(
             self.model.keras_body(self.weights.theta),
-            np.asarray(self.weights.head)[: len(self.class_names)],
+            head_of_outputs(self.model, self.weights.head, self.classes, len(self.class_names)),
             self.model.example_shape,
             self.test_examples.dtype,
             self.class_names,
@@ -65,7 +78,7 @@ class ServedClient:
         """Returns [n, K] what the run predicts for the test examples."""
         count = len(self.class_names)
         examples = copied_as_model_inputs(tf.constant(self.test_examples))
-        logits = self.predict(self.weights, examples, tf.constant(count))
+        logits = self.predict(self.weights, examples, tf.constant(self.classes))
         return tf.nn.softmax(logits[:, :count]).numpy()
 
 
@@ -93,9 +106,9 @@ def served_clients(
                 "a model that is served must be a body and a head, to be exported; that of "
                 f"{simulation.algorithm.name} is not. Use `served_weights` and its `predict`."
             )
-        names = names_of_outputs(model, data, client)
-        test = data.test.of(client)
-        yield ServedClient(int(client), model, weights, names, *test, served.personalize, predict)
+        names, classes = names_of_outputs(model, data, client), own_classes(model, data, client)
+        test, rule = data.test.of(client), served.personalize
+        yield ServedClient(int(client), model, weights, names, classes, *test, rule, predict)
 
 
 def traced_predict(predict: Callable) -> Traced:

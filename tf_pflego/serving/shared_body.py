@@ -27,7 +27,7 @@ from tf_pflego.core import durable
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
-from tf_pflego.serving.client_models import names_of_outputs
+from tf_pflego.serving.client_models import head_of_outputs, names_of_outputs, own_classes
 from tf_pflego.serving.export import new_directory, refuse_used
 
 
@@ -55,7 +55,7 @@ class SharedBody(tf.Module):
 
         def serve(examples, head):
             weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
-            logits = model.predict(weights, as_model_inputs(examples), tf.constant(rows))
+            logits = model.predict(weights, as_model_inputs(examples), tf.range(rows))
             return {"probabilities": tf.nn.softmax(logits)}
 
         def learn(examples, head, num_classes, labels, steps, learning_rate):
@@ -64,7 +64,7 @@ class SharedBody(tf.Module):
                 as_model_inputs(examples),
                 labels,
                 tf.shape(labels)[0],
-                num_classes,
+                tf.where(tf.range(rows) < num_classes, tf.range(rows), -1),
                 tf.constant(1.0),
                 tf.zeros([2], tf.int32),
             )
@@ -132,7 +132,8 @@ def export_shared_body(
             names = names_of_outputs(model, data, client)
             head = np.zeros(shape, np.float32)
             head[:, -1] = ABSENT_LOGIT
-            head[: len(names)] = np.asarray(weights.head)[: len(names)]
+            classes = own_classes(model, data, client)
+            head[: len(names)] = head_of_outputs(model, weights.head, classes, len(names))
             about[str(client)] = {"row": row, "classes": list(names)}
             yield head
 

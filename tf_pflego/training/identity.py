@@ -71,10 +71,12 @@ def _short(value, other):
 
 
 def _crc32(clients):
-    """Returns a checksum of the clients' examples, labels and numbers of classes."""
+    """Returns a checksum of the clients' examples, labels and classes that they predict among."""
     found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
     if not np.array_equal(clients.identities, np.arange(clients.num_clients)):
         found = zlib.crc32(np.ascontiguousarray(clients.identities), found)
+    if clients.class_mask:
+        found = zlib.crc32(np.concatenate(clients.classes), zlib.crc32(b"class_mask", found))
     for split in clients.splits.values():
         for array in (split.offsets, split.labels, split.examples):
             found = zlib.crc32(np.ascontiguousarray(array), found)

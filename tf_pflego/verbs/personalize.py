@@ -149,6 +149,7 @@ def _clients_of(paths, of_run):
         label_space=of_run.label_space,
         num_classes=int(of_run.num_classes.max()) if is_global else None,
         class_names=of_run.class_names,
+        class_mask=of_run.class_mask,
     )
 
 

@@ -1,0 +1,179 @@
+"""PFLEGO with a shared head, a gate and a correction: for any degree of personalisation.
+
+An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads learn from the
+examples of their own client alone, which is not enough where a client holds many classes. Here all
+clients also share a head V with a row for each class of the dataset. Client i predicts with
+
+    W_i = g_i S_i V + U_i
+
+where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far it follows them, and
+the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, by minimising F(theta,
+V, U, g) = sum_i alpha_i [l_i(g_i S_i V + U_i, theta) + (lambda/2) |U_i|^2].
+
+A round:
+  1. The server sends theta and V to the participants.
+  2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once.
+  3. It takes tau - 1 steps on U_i and g_i alone, with the rate
+     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2: a gradient
+     step on l_i, after which U_i shrinks by 1 + beta_i lambda and g_i is kept in [0, 1]. This does
+     not raise the client's part of F; see `models.corrected_head`.
+  4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
+     more step on U_i alone.
+  5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
+     network once forward and once backward, as in PFLEGO.
+  6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho.
+
+The U_i and g_i of step 4 depend on client i alone, not on who else takes part. So the expectation
+of what the server applies is the gradient of F in theta and V at these U and g: Proposition 1 of
+PFLEGO for theta and V.
+
+The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
+
+  here                      in formulas  shape
+  Weights.theta             theta        list of the body's weights
+  Weights.head              V            [C, M + 1], the last column is the bias; Uniform[0, 1) at
+                                         first
+  ClientState.correction    U_i          [K, M + 1]; 0 at first
+  ClientState.gate          g_i          []; 1 at first
+  ClientState.classes       S_i          [K], the row of V for each row of the client's head
+  local_steps               tau
+  client_learning_rate      beta
+  correction_penalty        lambda
+  server_learning_rate      rho          times what server_schedule gives for the round
+
+Clients upload the gradient of all C rows, with zeros for the classes that they do not hold. Only
+the sum over the participants reaches the server. A server that saw the gradient of a single client
+would see which classes it holds.
+
+The settings that say what is learnt (`gate`, `correction`) and what holds the rate back
+(`rate_cap`) are there to be compared; docs/results.md has the comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.core import nests, seeds, server_optimizer, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.models.corrected_head import CAPS, CorrectedHead
+from tf_pflego.models.personalization import head_rule
+from tf_pflego.models.split import SplitModel
+
+
+@dataclasses.dataclass(frozen=True)
+class PflegoSharedHeadConfig(settings.HyperParameters):
+    """Hyper-parameters of PFLEGO with a shared head."""
+
+    local_steps: int = settings.local_steps()
+    client_learning_rate: float = settings.client_learning_rate()
+    correction_penalty: float = settings.setting(
+        0.01, "lambda, weight of the squared norm of a client's correction", at_least=0
+    )
+    gate: str = settings.setting(
+        "learnt",
+        "whether each client learns how far it follows the shared head (learnt) or follows it "
+        "fully (open)",
+        choices=("learnt", "open"),
+    )
+    correction: str = settings.setting(
+        "learnt",
+        "whether each client learns a correction of the shared head (learnt) or has none (none)",
+        choices=("learnt", "none"),
+    )
+    rate_cap: str = settings.setting(
+        "correction",
+        "by what curvature beta is limited: that in a client's correction (correction), that in "
+        "correction and gate (joint) or none (none)",
+        choices=CAPS,
+    )
+    server_learning_rate: float = settings.server_learning_rate()
+    server_optimizer: str = settings.server_optimizer()
+    server_schedule: str = settings.server_schedule("late_linear")
+    schedule_rounds: int = settings.schedule_rounds()
+
+
+class ServerState(NamedTuple):
+    """What the server keeps."""
+
+    weights: Weights  # theta and V
+    optimizer: Any  # the state of the server's optimiser
+
+
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    correction: tf.Tensor  # [K, M + 1] float32, U_i
+    gate: tf.Tensor  # [] float32, g_i
+    classes: tf.Tensor  # [K] int32, the global class of each row; -1 if the client does not have it
+
+
+def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) -> Algorithm:
+    """Returns PFLEGO with a shared head for `model`."""
+    optimizer = server_optimizer.build(config)
+    num_global_classes, width = model.num_global_classes, model.num_features + 1
+    drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
+
+    def init_server(federation):
+        weights = Weights(model.initial_weights().theta, tf.constant(drawn, tf.float32))
+        return ServerState(weights, optimizer.init(weights))
+
+    def init_client(server, seed, classes):
+        return ClientState(tf.zeros([model.num_classes, width]), tf.ones([]), classes)
+
+    def broadcast(server, round_):
+        return server.weights
+
+    def own_rows(shared_head, classes):
+        """Returns S_i V [K, M + 1], with 0 for absent classes."""
+        rows = tf.gather(shared_head, tf.maximum(classes, 0))
+        return tf.where((classes >= 0)[:, None], rows, 0.0)
+
+    def at_their_rows(gradient, classes):
+        """Returns S_i^T applied to the gradient of the client's rows: [C, M + 1]."""
+        present = tf.where((classes >= 0)[:, None], gradient, 0.0)
+        shape = [num_global_classes, width]
+        return tf.scatter_nd(tf.maximum(classes, 0)[:, None], present, shape)
+
+    def client_update(shared, state, client, round_):
+        features, pull_back = model.features_and_pull_back(shared.theta, client.examples)
+        loss = model.head_objective(features, client)
+        own = CorrectedHead(
+            loss,
+            own_rows(shared.head, client.classes),
+            config.correction_penalty,
+            learns_correction=config.correction == "learnt",
+            learns_gate=config.gate == "learnt",
+        )
+        rate = own.rate(config.client_learning_rate, config.rate_cap)
+        correction, gate = own.descend(state.correction, state.gate, config.local_steps - 1, rate)
+        head = own.head(correction, gate)
+        g_head, g_features = loss.gradients(head, client.client_weight)
+        g_shared = at_their_rows(client.client_weight * gate * g_head, client.classes)
+        correction = own.correction_after(correction, g_head, rate)
+        return ClientResult(
+            Weights(shared.theta, own.head(correction, gate)),
+            ClientState(correction, gate, client.classes),
+            summed=Weights(pull_back(g_features), g_shared),
+        )
+
+    def server_update(server, uploads, round_):
+        gradient = nests.scale(round_.participation_scale, uploads.summed)
+        return ServerState(*optimizer.apply(gradient, server.optimizer, server.weights, round_))
+
+    def personal_model(server, client):
+        head = client.gate * own_rows(server.weights.head, client.classes) + client.correction
+        return Weights(server.weights.theta, head)
+
+    return Algorithm(
+        name="pflego_shared_head",
+        model=model,
+        init_server=init_server,
+        init_client=init_client,
+        exchanges=(Exchange(broadcast, client_update, server_update),),
+        served={
+            "personalized": Served(personal_model, model.predict, personalize=head_rule(model))
+        },
+        uses_global_classes=True,
+    )
