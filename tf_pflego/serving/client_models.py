@@ -41,7 +41,7 @@ class ClientModels:
         self._simulation = simulation
         self._fine_tune: dict[str, Traced] = {}  # by the name of the model that is served
 
-    def model(self, client: int, name: str | None = None) -> "tf.keras.Model":
+    def model(self, client: int, name: str | None = None) -> tf.keras.Model:
         """Returns a client's model; see `Simulation.client_model`."""
         data, split = self._simulation.data, self._simulation.algorithm.model
         client, name = self._client(client), self._name(name)
@@ -168,7 +168,7 @@ def own_classes(split: SplitModel, data: ClientData, client: int) -> np.ndarray:
 
 
 def head_of_outputs(
-    split: SplitModel, head: "tf.Tensor", classes: np.ndarray, count: int
+    split: SplitModel, head: tf.Tensor, classes: np.ndarray, count: int
 ) -> np.ndarray:
     """Returns the first rows of a head as it predicts by itself, without the client's classes.
 
@@ -185,12 +185,12 @@ def head_of_outputs(
 
 
 def assemble(
-    body: "tf.keras.Model",
+    body: tf.keras.Model,
     head: np.ndarray,
     example_shape: tuple[int, ...],
     example_dtype: np.dtype,
     class_names: tuple[str, ...],
-) -> "tf.keras.Model":
+) -> tf.keras.Model:
     """Returns a Keras model from raw examples to probabilities, of standard layers and a body.
 
     Args:
@@ -231,6 +231,6 @@ def forget_eager_initializers():
     initializers[:] = [operation for operation in initializers if operation is not None]
 
 
-def logits_model(model: "tf.keras.Model") -> "tf.keras.Model":
+def logits_model(model: tf.keras.Model) -> tf.keras.Model:
     """Returns the part of a client's model, also of one that was loaded, that ends in logits."""
     return tf.keras.Model(model.input, model.get_layer(LOGITS).output)
