@@ -38,6 +38,11 @@ _RESULTS = (
     "bytes_down",
     "bytes_up",
 )
+# The same of groups of clients and of validation examples, if the run has them.
+_OF_GROUP = re.compile(
+    r"(participant_)?(test|validation)_accuracy/client_mean/\w+/last10"
+    r"|(participant_)?validation_accuracy/\w+/last10"
+)
 _POLL_SECONDS = 0.1
 _OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
 
@@ -183,6 +188,7 @@ def row_of(cell: Cell, raw: pathlib.Path) -> dict:
         | {"run": cell.name, "num_rounds": summary["round"]}
         | {key: config.get(key) for key in _SETTINGS}
         | {key: summary.get(key) for key in _RESULTS}
+        | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
         | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
         | {"tensorflow": versions.get("tensorflow")}
         | {"flags": shlex.join(lines_of(flags).splitlines())}

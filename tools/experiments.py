@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import experiments_pgfed
+import experiments_shared_head
 import paper
 import tables
 
@@ -202,6 +203,12 @@ _CELLS = {
     "pgfed_tables5_and_6": experiments_pgfed.tables5_and_6,
     "pgfed_new_clients": experiments_pgfed.new_clients,
     "pgfed_variations": experiments_pgfed.variations,
+    "shared_head_tuning": experiments_shared_head.tuning,
+    "shared_head_field_tuning": experiments_shared_head.field_tuning,
+    "shared_head": experiments_shared_head.comparison,
+    "shared_head_ablation": experiments_shared_head.ablation,
+    "shared_head_conflicts": experiments_shared_head.conflicts,
+    "shared_head_other_data": experiments_shared_head.other_data,
 }
 TITLES = {
     "table1": "PFLEGO paper, Tables 1 and 6",
@@ -219,4 +226,10 @@ TITLES = {
     "pgfed_tables5_and_6": "PGFed paper, Tables 5 and 6",
     "pgfed_new_clients": "PGFed paper, Figure 4, and its twin on Fashion-MNIST",
     "pgfed_variations": "PGFed's twin on Fashion-MNIST: participants, momentum, PFLEGO's rate",
+    "shared_head_tuning": "PFLEGO with a shared head: settings chosen on validation examples",
+    "shared_head_field_tuning": "PFLEGO with a shared head: rates of the methods beside it",
+    "shared_head": "PFLEGO with a shared head beside other methods, by degree of personalisation",
+    "shared_head_ablation": "PFLEGO with a shared head: what each part of it adds",
+    "shared_head_conflicts": "PFLEGO with a shared head where clients disagree",
+    "shared_head_other_data": "PFLEGO with a shared head on Omniglot and CIFAR-10",
 }

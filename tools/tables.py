@@ -92,7 +92,8 @@ def read_runs(results: pathlib.Path, experiment: str) -> list[dict]:
     """Returns the runs of an experiment: `_NUMBERS` as numbers, the rest as text, None if empty."""
 
     def value_of(column, text):
-        return _NUMBERS.get(column, str)(text) if text else None
+        kind = float if column.endswith("/last10") else _NUMBERS.get(column, str)
+        return kind(text) if text else None
 
     rows = read(runs_path(results, experiment))
     return [{column: value_of(column, text) for column, text in row.items()} for row in rows]

@@ -1,4 +1,4 @@
-"""PFLEGO with a shared head, a gate and a correction: for any degree of personalisation.
+"""PFLEGO with one head for all clients, which each follows by a gate and corrects.
 
 An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads learn from the
 examples of their own client alone, which is not enough where a client holds many classes. Here all
