@@ -48,6 +48,7 @@ import figures_pgfed
 import overview
 import tables
 import tables_pgfed
+import tables_shared_head
 from experiments import ROOT, TITLES, Cell, cells, examples
 
 from tf_pflego import console
@@ -234,6 +235,12 @@ _FORMS = {
     "pgfed_tables5_and_6": (tables_pgfed.page_of, figures_pgfed.draw),
     "pgfed_variations": (tables_pgfed.page_of_sweep, figures.draw_nothing),
     "pgfed_new_clients": (tables_pgfed.page_of_new_clients, figures_pgfed.draw_new_clients),
+    "shared_head_tuning": (tables_shared_head.page_of_tuning, figures.draw_nothing),
+    "shared_head_field_tuning": (tables_shared_head.page_of_field_tuning, figures.draw_nothing),
+    "shared_head": (tables_shared_head.page_of_comparison, figures.draw_nothing),
+    "shared_head_ablation": (tables_shared_head.page_of_ablation, figures.draw_nothing),
+    "shared_head_conflicts": (tables_shared_head.page_of_conflicts, figures.draw_nothing),
+    "shared_head_other_data": (_plain_page, figures.draw_nothing),
 }
 
 

@@ -110,14 +110,22 @@ def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tin
 
 
 def test_participants_are_validated_with_the_weights_they_hold(tiny_model, tiny_clients):
-    """Test examples in the place of the validation examples give the test accuracy."""
-    data = dataclasses.replace(tiny_clients, validation=tiny_clients.test)
-    algorithm = algorithms.build("fedavg", tiny_model, local_steps=8, client_learning_rate=0.5)
-    with Simulation(algorithm, data, Participation(3, 2), "in_process") as simulation:
-        record = simulation.run_round(evaluate=True)
-    for mean in ("client_mean", "example_mean"):
-        found = record[f"participant_validation_accuracy/{mean}"]
-        assert found == record[f"participant_test_accuracy/{mean}"]
+    """Where validation and test examples change places, so do all accuracies."""
+    held = tiny_clients.with_validation(0.4, seed=2)
+    swapped = dataclasses.replace(held, test=held.validation, validation=held.test)
+    records = []
+    for data in (held, swapped):
+        algorithm = algorithms.build("fedavg", tiny_model, local_steps=8, client_learning_rate=0.5)
+        with Simulation(algorithm, data, Participation(3, 2), "in_process") as simulation:
+            records.append(simulation.run_round(evaluate=True))
+    names = {"test_accuracy": "validation_accuracy", "validation_accuracy": "test_accuracy"}
+    compared = 0
+    for metric, value in records[0].items():
+        for name, other in names.items():
+            if name in metric:
+                assert records[1][metric.replace(name, other)] == value, metric
+                compared += 1
+    assert compared == 8
 
 
 def test_summary_is_the_last_value_and_the_mean_of_the_last_ten():
