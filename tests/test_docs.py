@@ -257,6 +257,7 @@ def test_formulas(plain, shown):
     [
         ("No title\n\nText.", "must begin with one line, TITLE: LEAD"),
         ("T: lead.\n\nText.", "must say what the method is, and its differences"),
+        ("T: lead.\n\nText.\n\nDifferences from Y: none.", "must say what the method is, and its"),
         ("T: lead.\n\nText.\n\n  indented", "must not be indented"),
         ("T: lead.\n\nText.\n\nA round:\n  2. Step", "must be numbered from 1"),
     ],
