@@ -4,6 +4,7 @@ The package is tested on two lines: TensorFlow Federated with the TensorFlow tha
 current TensorFlow without it. `--line` says which one a run of the tests is for.
 """
 
+import dataclasses
 import importlib
 import os
 
@@ -12,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pytest
 
-from tf_pflego import data, models
+from tf_pflego import algorithms, data, models
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partition import starts
 
@@ -66,6 +67,19 @@ def make_clients(train_sizes=TRAIN_SIZES, test_sizes=TEST_SIZES, num_classes=NUM
     rng = np.random.default_rng(seed)
     splits = [make_split(sizes, num_classes, rng) for sizes in (train_sizes, test_sizes)]
     return ClientData(*splits, np.asarray(num_classes, np.int32))
+
+
+def build_method(name, model, **settings):
+    """Returns a method whose name alone is known, with its defaults where nothing else is given.
+
+    Outside of a run, a method whose server's rate falls has to be told over how many rounds. They
+    are so many here that tests stay in those before the fall.
+    """
+    if "schedule_rounds" in {
+        field.name for field in dataclasses.fields(algorithms.check(name, {}))
+    }:
+        settings = {"schedule_rounds": 1000} | settings
+    return algorithms.build(name, model, **settings)
 
 
 @pytest.fixture(scope="session")

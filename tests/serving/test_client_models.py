@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import saving
 
 import tf_pflego as pfl
+from tests.conftest import build_method
 from tests.models.test_body import (
     BODIES,
     InInference,
@@ -28,10 +29,15 @@ KERAS_3 = not keras.__version__.startswith("2.")
 
 def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
     count = clients.num_classes.max() if num_classes is None else num_classes
-    model = pfl.SplitModel(body, count, example_shape=clients.example_shape)
+    model = pfl.SplitModel(
+        body,
+        count,
+        example_shape=clients.example_shape,
+        num_global_classes=clients.num_global_classes,
+    )
     if clients.class_mask:
         model = model.with_class_mask()
-    algorithm = pfl.build_algorithm(name, model, **hyper_parameters)
+    algorithm = build_method(name, model, **hyper_parameters)
     drawn = pfl.Participation(clients.num_clients, clients.num_clients)
     return pfl.Simulation(algorithm, clients, drawn, "in_process")
 

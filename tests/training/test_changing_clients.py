@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.conftest import make_clients
+from tests.conftest import build_method, make_clients
 from tests.oracles import network, pflego
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Federation
@@ -33,7 +33,7 @@ def states_of(simulation, ids):
 
 
 def simulation_of(name, model, per_round=3, **config):
-    algorithm = pfl.build_algorithm(name, model, **config)
+    algorithm = build_method(name, model, **config)
     participation = pfl.Participation(5, per_round)
     return pfl.Simulation(algorithm, five_clients(), participation, engine="in_process")
 

@@ -1,14 +1,11 @@
-"""PFLEGO with one head for all clients, which each follows by a gate and corrects.
+"""PFLEGO with a shared head: each client follows the head of all by a gate, and corrects it.
 
 An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads learn from the
 examples of their own client alone, which is not enough where a client holds many classes. Here all
-clients also share a head V with a row for each class of the dataset. Client i predicts with
-
-    W_i = g_i S_i V + U_i
-
-where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far it follows them, and
-the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, by minimising F(theta,
-V, U, g) = sum_i alpha_i [l_i(g_i S_i V + U_i, theta) + (lambda/2) |U_i|^2].
+clients also share a head V with a row for each class of the dataset. The head of client i is
+W_i = g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far
+it follows them, and the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, by
+minimising F(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda/2) |U_i|^2].
 
 A round:
   1. The server sends theta and V to the participants.
@@ -29,24 +26,32 @@ PFLEGO for theta and V.
 
 The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
 
-  here                      in formulas  shape
-  Weights.theta             theta        list of the body's weights
-  Weights.head              V            [C, M + 1], the last column is the bias; Uniform[0, 1) at
-                                         first
-  ClientState.correction    U_i          [K, M + 1]; 0 at first
-  ClientState.gate          g_i          []; 1 at first
-  ClientState.classes       S_i          [K], the row of V for each row of the client's head
-  local_steps               tau
-  client_learning_rate      beta
-  correction_penalty        lambda
-  server_learning_rate      rho          times what server_schedule gives for the round
+  symbol   here                        shape
+  theta    Weights.theta               list of the body's weights
+  V        Weights.head                [C, M + 1], the last column is the bias; at first it is
+                                       Uniform[0, 1)
+  U_i      ClientState.correction      [K, M + 1]; 0 at first
+  g_i      ClientState.gate            []; 1 at first
+  S_i      ClientState.classes         [K], the row of V for each row of the client's head
+  tau      local_steps
+  beta     client_learning_rate
+  lambda   correction_penalty
+  rho      server_learning_rate        times what server_schedule gives for the round
+  alpha_i  client.client_weight        []
+  I/r      round_.participation_scale  []
 
-Clients upload the gradient of all C rows, with zeros for the classes that they do not hold. Only
-the sum over the participants reaches the server. A server that saw the gradient of a single client
-would see which classes it holds.
+Clients upload the gradient of all C rows of V, with zeros for classes among which they do not
+predict. Only the sum over the participants reaches the server. A server that saw the gradient of a
+single client would see which classes it holds; see docs/methods.md.
 
 The settings that say what is learnt (`gate`, `correction`) and what holds the rate back
-(`rate_cap`) are there to be compared; docs/results.md has the comparison."""
+(`rate_cap`) are there to be compared; docs/results.md has the comparison. The
+last step on U_i is not checked as those before it are: if `rate_cap` is none, it can raise F.
+
+Differences from PFLEGO: W_i is made of V, U_i and g_i, and U_i is penalised; the last step on U_i
+has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by the curvature; there
+is neither an automatic beta nor another solver; by default rho falls in the second half of a run.
+"""
 
 from __future__ import annotations
 

@@ -127,7 +127,10 @@ class CorrectedHead:
         objective = self._objective
         if objective.rows == 2:
             return self._two_class_steps(correction, gate, steps, rate, gate_rate)
-        shrink = 1 / (1 + rate * self._penalty)
+        # The bias that excludes an absent class does not shrink.
+        shrink = objective.where_present(
+            tf.fill([objective.rows, 1], 1 / (1 + rate * self._penalty)), 1.0
+        )
 
         def step(wide, gate):
             errors = objective.errors_of(gate * self._logits + objective.logits_at(wide))
@@ -141,21 +144,24 @@ class CorrectedHead:
         """Follows only d = U_1 - U_0, as `head_descent` does, with z = Z_1 - Z_0.
 
         The gradients of both rows are each other's negative. So their mean only shrinks, and the
-        error e of class 1 says it all: dl/dg is the sum of e z.
+        error e of class 1 says it all: dl/dg is the sum of e z. If one class is absent, the loss is
+        0 and so is e.
         """
         objective = self._objective
+        both_present = tf.reduce_min(objective.where_present(tf.ones([2, 1]), 0.0))
+        example_weight = both_present * objective.example_weight
         shrink = 1 / (1 + rate * self._penalty)
         targets = objective.targets[1][:, None]
         logits = (self._logits[1] - self._logits[0])[:, None]
 
         def step(difference, gate):
             both = gate * logits + tf.linalg.matmul(objective.inputs, difference)
-            error = objective.example_weight * (tf.sigmoid(both) - targets)
+            error = example_weight * (tf.sigmoid(both) - targets)
             slope = tf.linalg.matmul(objective.inputs, error, transpose_a=True)
             moved = gate - gate_rate * tf.reduce_sum(error * logits)
             return shrink * (difference - 2 * rate * slope), _clipped(moved)
 
-        wide = objective.widen(correction)
+        wide = objective.pad(correction)
         start = (wide[1] - wide[0])[:, None]
         difference, gate = repeat(step, (start, gate), steps)
         half = tf.transpose(difference) / 2

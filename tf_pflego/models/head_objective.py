@@ -118,8 +118,11 @@ class HeadObjective:
 
     def narrow(self, wide: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
         """Returns [K, M + 1] for a head [K, M'] that was `start` [K, M + 1] before its steps."""
-        narrow = wide[:, : self._width]
-        return narrow if self._present is None else tf.where(self._present, narrow, start)
+        return self.where_present(wide[:, : self._width], start)
+
+    def where_present(self, values: tf.Tensor, otherwise: tf.Tensor | float) -> tf.Tensor:
+        """Returns `values` [K, ...], with those of `otherwise` in the rows of absent classes."""
+        return values if self._present is None else tf.where(self._present, values, otherwise)
 
     def logits_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns Z [K, n] of a head [K, M']."""

@@ -1,0 +1,218 @@
+"""PFLEGO with a shared head: its rounds against a float64 oracle, and what holds exactly."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.algorithms.test_identities import Chosen
+from tests.conftest import FEATURES, INPUTS, make_clients
+from tests.oracles import pflego_shared_head as oracle
+from tf_pflego import algorithms, models
+from tf_pflego.core.participation import Participation
+from tf_pflego.training import Simulation
+
+pytestmark = pytest.mark.same_on_both_lines
+
+# float32 against float64 over three rounds of up to six steps on weights of order 1.
+TOLERANCE = 2e-5
+ROUNDS = 3
+CONFIG = {
+    "local_steps": 6,
+    "client_learning_rate": 0.3,
+    "correction_penalty": 0.5,
+    "gate": "learnt",
+    "correction": "learnt",
+    "rate_cap": "correction",
+    "server_learning_rate": 0.2,
+}
+SGD = {"server_optimizer": "sgd", "server_schedule": "constant"}
+OVERLAPPING = ((1, 3), (0, 1, 4), (2,))
+
+
+def clients_with(classes):
+    counts = tuple(map(len, classes))
+    return dataclasses.replace(make_clients(num_classes=counts), classes=classes)
+
+
+def model_with(rows, global_classes):
+    body = models.mlp((INPUTS,), seed=3, units=FEATURES)
+    return models.SplitModel(body, rows, seed=3, num_global_classes=global_classes)
+
+
+def simulation_of(model, clients, participation, scale=1.0, shift=0.0, **config):
+    """A simulation whose V is `scale` times the method's own, with `shift` taken from it first."""
+    algorithm = algorithms.build("pflego_shared_head", model, **CONFIG | SGD | config)
+    simulation = Simulation(algorithm, clients, participation, "in_process", seed=11)
+    weights = simulation.server_state.weights
+    weights = weights._replace(head=scale * (weights.head - shift))
+    simulation.server_state = simulation.server_state._replace(weights=weights)
+    return simulation
+
+
+def state_of(simulation):
+    """theta, V, and each client's rows of U and its gate, in float64; other rows must be 0."""
+    server, data = simulation.server_state.weights, simulation.data
+    states = simulation.client_states(range(data.num_clients))
+    corrections, gates = {}, {}
+    for client in range(data.num_clients):
+        classes = data.head_classes([client], simulation.algorithm.model.num_classes)[0]
+        own = np.asarray(states.correction[client], np.float64)
+        np.testing.assert_array_equal(states.classes[client], classes)
+        assert not own[classes < 0].any()
+        corrections[client], gates[client] = own[classes >= 0], float(states.gate[client])
+    theta = [np.asarray(w, np.float64) for w in server.theta]
+    return theta, np.asarray(server.head, np.float64), corrections, gates
+
+
+CASES = {
+    "default": {},
+    "one step": {"local_steps": 1},
+    "joint": {"rate_cap": "joint", "client_learning_rate": 5.0},
+    "capped": {"client_learning_rate": 5.0},
+    "uncapped": {"rate_cap": "none", "client_learning_rate": 2.5},
+    "strong penalty": {"correction_penalty": 30.0},
+    "no penalty": {"correction_penalty": 0.0},
+    "no gate": {"gate": "open"},
+    "no correction": {"correction": "none"},
+}
+
+
+def assert_rounds_are_the_oracles(simulation, **config):
+    """Runs three rounds; returns all gates of all rounds and who took the steps again."""
+    known = CONFIG | config | {"clients_per_round": 2}
+    state, seen, again = state_of(simulation), [], set()
+    for number in range(1, ROUNDS + 1):
+        participants = simulation.participation.draw(simulation.seed, number)
+        *state, took = oracle.one_round(*state, simulation.data, participants, known)
+        simulation.run_round()
+        for found, expected in zip(state_of(simulation), state, strict=True):
+            for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+                np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+        seen += [state[3][client] for client in participants]
+        again |= took
+    return seen, again
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rounds_are_those_of_the_oracle(case):
+    """V is centred, so that it is as often wrong as right, and gates close partly."""
+    clients, config = clients_with(OVERLAPPING), CASES[case]
+    simulation = simulation_of(model_with(3, 5), clients, Participation(3, 2), 2, 0.5, **config)
+    gates, again = assert_rounds_are_the_oracles(simulation, **config)
+    if config.get("gate") == "open" or config.get("local_steps") == 1:
+        assert set(gates) == {1.0}
+    else:
+        assert min(gates) < 0.99
+    assert bool(again) == (case == "uncapped")
+
+
+def test_a_gate_that_would_become_negative_is_0():
+    """V is so large and so wrong that clients are better off without it; its gradient is 0 then."""
+    simulation = simulation_of(
+        model_with(3, 5), clients_with(OVERLAPPING), Participation(3, 2), -20, 0.5
+    )
+    gates, _ = assert_rounds_are_the_oracles(simulation)
+    assert 0.0 in gates
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [((1, 3), (0, 1), (2, 3)), ((1, 3), (0, 1), (2,)), ((1,), (1,), (2,))],
+    ids=["two classes", "two or one class", "one class"],
+)
+def test_rounds_with_two_rows_or_one(classes):
+    """Where a client holds one class, there is nothing to learn: its loss is 0 anyway."""
+    rows = max(map(len, classes))
+    clients = clients_with(classes)
+    simulation = simulation_of(model_with(rows, 4), clients, Participation(3, 2), 4, 0.5)
+    start = state_of(simulation)
+    gates, _ = assert_rounds_are_the_oracles(simulation)
+    theta, shared, corrections, _ = state_of(simulation)
+    for client, held in enumerate(classes):
+        if len(held) == 1:
+            assert not corrections[client].any()
+    if rows == 1:
+        assert set(gates) == {1.0}
+        for a, b in zip([*theta, shared], [*start[0], start[1]], strict=True):
+            np.testing.assert_array_equal(a, b)
+    else:
+        assert min(gates) < 0.99
+
+
+@pytest.mark.parametrize("penalty", [0.5, 30.0])
+def test_rounds_with_global_labels_and_a_class_mask(masked_model, masked_clients, penalty):
+    """Absent classes stay out, also where a correction shrinks to nearly nothing in a round."""
+    config = {"correction_penalty": penalty, "local_steps": 50}
+    simulation = simulation_of(masked_model, masked_clients, Participation(3, 2), 2, 0.5, **config)
+    before = simulation.server_state.weights.head[2]
+    gates, _ = assert_rounds_are_the_oracles(simulation, **config)
+    assert min(gates) < 0.99
+    np.testing.assert_array_equal(simulation.server_state.weights.head[2], before)
+
+
+def test_rounds_with_global_labels():
+    """Without a mask each client predicts among all classes, and moves all rows of V."""
+    clients = dataclasses.replace(make_clients(num_classes=(3, 3, 3)), label_space="global")
+    simulation = simulation_of(model_with(3, 3), clients, Participation(3, 2), 2, 0.5)
+    gates, _ = assert_rounds_are_the_oracles(simulation)
+    assert min(gates) < 0.99
+
+
+def numerical_gradient(function, at, step=1e-6):
+    """The gradient of a function of a list of arrays, by central differences."""
+    gradient = [np.zeros_like(w) for w in at]
+    for leaf, slopes in zip(at, gradient, strict=True):
+        for place in np.ndindex(leaf.shape):
+            kept = leaf[place]
+            leaf[place] = kept + step
+            above = function(at)
+            leaf[place] = kept - step
+            slopes[place] = (above - function(at)) / (2 * step)
+            leaf[place] = kept
+    return gradient
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r):
+    """Proposition 1 of PFLEGO, for theta and V: at the U and g of each client's local steps."""
+    clients, everybody = clients_with(OVERLAPPING), range(3)
+    subsets = list(itertools.combinations(everybody, r))
+    chosen = [Chosen(3, r, clients_per_round_range=subset) for subset in subsets]
+    simulation = simulation_of(
+        model_with(3, 5), clients, chosen[0], 2, 0.5, server_learning_rate=1.0
+    )
+    server, states = simulation.server_state, simulation.client_states(everybody)
+    theta, shared, corrections, gates = state_of(simulation)
+    own = {}
+    for client in everybody:
+        x, y, held = oracle.client_of(clients, client)
+        at = theta, shared[held], corrections[client], gates[client]
+        own[client] = oracle.local_steps(*at, x, y, CONFIG)[:2]
+    assert any(gate < 0.99 for _, gate in own.values())
+
+    def whole(at):
+        *theta, shared = at
+        total = 0.0
+        for client, (u, g) in own.items():
+            x, y, held = oracle.client_of(clients, client)
+            alpha = clients.train.sizes[client] / clients.train.sizes.sum()
+            part = oracle.own_part(theta, shared[held], u, g, x, y, CONFIG["correction_penalty"])
+            total += alpha * part
+        return total
+
+    expected = numerical_gradient(whole, [*(w.copy() for w in theta), shared.copy()])
+    mean = [np.zeros_like(w) for w in expected]
+    for participation in chosen:
+        simulation.participation, simulation.server_state = participation, server
+        simulation.set_client_states(everybody, states)
+        simulation.run_round()
+        moved_theta, moved_shared, *_ = state_of(simulation)
+        leaves = zip(mean, [*theta, shared], [*moved_theta, moved_shared], strict=True)
+        for total, before, after in leaves:
+            total += (before - after) / len(subsets)
+    for estimate, gradient in zip(mean, expected, strict=True):
+        assert np.abs(gradient).max() > 1e-2
+        np.testing.assert_allclose(estimate, gradient, atol=2e-6)
