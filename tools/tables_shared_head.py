@@ -1,5 +1,6 @@
 """The tables of PFLEGO with a shared head, from the committed runs."""
 
+import operator
 import statistics
 from collections.abc import Iterator
 
@@ -10,9 +11,10 @@ _GROUPS = ("permuted", "not_permuted")
 _HEADINGS = {"high": "High", "medium": "Medium", "no": "No"}
 _TUNING = """\
 Accuracy in percent on the validation examples, a fifth of each client's training examples, of all
-clients as served: the mean over clients and the last ten rounds. Half of the clients name the
-classes by a permutation of their own. The setting with the largest mean over the three degrees and
-the two groups is taken, for all degrees and all datasets. Test examples have no part in this.
+clients as served: the mean over clients and the last ten rounds, by degree of personalisation, by
+the share of clients that name the classes by a permutation of their own, and by group. Of the
+settings that are in no column more than half a point below plain PFLEGO, the one with the largest
+mean over the columns is taken, for all degrees and all datasets. Test examples have no part in it.
 """
 _FIELD_TUNING = """\
 Accuracy in percent on the validation examples, a fifth of each client's training examples, of all
@@ -39,28 +41,48 @@ same clients. *Difference* is in points.
 def page_of_tuning(title: str, rows: list[dict], *_) -> str:
     """Returns the page of `shared_head_tuning`."""
     found = validation_of_settings(rows)
-    heads = [f"{_HEADINGS[d]}, {g.replace('_', ' ')}" for d in experiments.DEGREES for g in _GROUPS]
+    heads = [
+        f"{_HEADINGS[degree]}, {share:.0%}{'' if share == 1 else ', ' + group.replace('_', ' ')}"
+        for degree, share in experiments.FEDERATIONS
+        for group in (_GROUPS if share < 1 else ("all",))
+    ]
     lines = [f"# {title}", "", _TUNING, f"| setting | {' | '.join(heads)} | mean |"]
     lines.append("|---" * (len(heads) + 2) + "|")
     for setting, values in found.items():
-        shown = [f"{tables.PERCENT * value:.2f}" for value in (*values, statistics.mean(values))]
+        shown = [f"{value:.2f}" for value in (*values, statistics.mean(values))]
         lines.append(f"| `{setting}` | {' | '.join(shown)} |")
     return "\n".join([*lines, ""])
 
 
 def validation_of_settings(rows: list[dict]) -> dict[str, list[float]]:
-    """Returns for each setting its validation accuracy by degree and group.
+    """Returns for each setting its validation accuracies in percent, by federation and group.
 
     Settings whose runs are not all there are left out.
     """
     found: dict[str, list[float]] = {}
-    for row in rows:
-        degree, setting = row["run"].split("_", 1)
-        own = [row[f"validation_accuracy/client_mean/{group}/last10"] for group in _GROUPS]
-        found.setdefault(setting, []).extend(own)
-        assert degree == row["personalization"]
-    whole = len(experiments.DEGREES) * len(_GROUPS)
+    by_run = {row["run"]: row for row in rows}
+    for degree, share in experiments.FEDERATIONS:
+        start = f"{degree}_{share:g}_"
+        for run, row in by_run.items():
+            if run.startswith(start):
+                places = [f"/{group}" for group in _GROUPS] if share < 1 else [""]
+                own = [row[f"validation_accuracy/client_mean{place}/last10"] for place in places]
+                of_setting = found.setdefault(run.removeprefix(start), [])
+                of_setting += [tables.PERCENT * value for value in own]
+    whole = max(map(len, found.values()))
     return {setting: values for setting, values in found.items() if len(values) == whole}
+
+
+def chosen_setting(rows: list[dict]) -> str:
+    """Returns the setting that the rule of `shared_head_tuning` takes."""
+    found = validation_of_settings(rows)
+    plain = found.pop("plain")
+    safe = {
+        setting: statistics.mean(values)
+        for setting, values in found.items()
+        if min(map(operator.sub, values, plain)) >= -experiments.MARGIN
+    }
+    return max(safe, key=safe.__getitem__)
 
 
 def page_of_field_tuning(title: str, rows: list[dict], *_) -> str:
@@ -96,7 +118,7 @@ def page_of_comparison(title: str, rows: list[dict], *_) -> str:
 def _by_degree(rows: list[dict], key: str) -> Iterator[str]:
     yield f"| method | {' | '.join(_HEADINGS.values())} | seeds | seconds a round |"
     yield "|---" * (len(_HEADINGS) + 3) + "|"
-    for method in ("pflego_shared_head", "pflego", *experiments.FIELD):
+    for method in (*experiments.OURS, *experiments.FIELD):
         own = [[row for row in rows if row["run"] == f"{d}_{method}"] for d in _HEADINGS]
         if any(own):
             counts = ", ".join(str(len(of_degree)) for of_degree in own)

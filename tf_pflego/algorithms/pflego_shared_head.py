@@ -93,8 +93,8 @@ class PflegoSharedHeadConfig(settings.HyperParameters):
         "correction and gate (joint) or none (none)",
         choices=CAPS,
     )
-    server_learning_rate: float = settings.server_learning_rate(0.008)
-    server_optimizer: str = settings.server_optimizer("muon")
+    server_learning_rate: float = settings.server_learning_rate(0.004)
+    server_optimizer: str = settings.server_optimizer()
     server_schedule: str = settings.server_schedule("late_linear")
     schedule_rounds: int = settings.schedule_rounds()
 
