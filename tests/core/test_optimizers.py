@@ -86,12 +86,37 @@ def test_yogi_and_adagrad_are_those_of_their_papers(problem):
         np.testing.assert_allclose(found["adagrad"][key], u, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("shape", [(3, 8), (8, 3), (2, 2, 5)])
+def test_muon_moves_a_matrix_along_its_singular_vectors(shape):
+    """Each singular value is followed by itself, in float64, and vectors move as with Adam."""
+    rng = np.random.default_rng(8)
+    start = {"w": rng.normal(size=shape), "b": rng.normal(size=shape[-1])}
+    gradients = [{key: rng.normal(size=w.shape) for key, w in start.items()} for _ in range(3)]
+    single = [tf.nest.map_structure(lambda g: tf.constant(g, tf.float32), g) for g in gradients]
+    first = {key: w.astype(np.float32) for key, w in start.items()}
+    (found, _), (by_adam, _) = (
+        run(optimizers.build(name, 0.05), first, single) for name in ("muon", "adam")
+    )
+    np.testing.assert_allclose(found["b"], by_adam["b"], atol=TOLERANCE)
+    w, v = start["w"].reshape(-1, shape[-1]), 0.0
+    for gradient in gradients:
+        g = gradient["w"].reshape(w.shape)
+        v = 0.95 * v + g
+        left, values, right = np.linalg.svd(g + 0.95 * v, full_matrices=False)
+        values /= np.linalg.norm(values)
+        for _ in range(5):
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+        assert values.min() > 0.3 and values.max() < 1.3
+        w = w - 0.05 * 0.2 * np.sqrt(max(w.shape)) * (left * values) @ right
+    np.testing.assert_allclose(found["w"].numpy().reshape(w.shape), w, atol=1e-5)
+
+
 def test_adam_counts_its_steps(problem):
     assert int(run(optimizers.adam(0.1), *problem)[1].step) == STEPS
 
 
 def test_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="one of adam, sgd, momentum, yogi, adagrad; got 'lamb'"):
+    with pytest.raises(ValueError, match="one of adam, sgd, momentum, yogi, adagrad, muon; got 'lamb'"):
         optimizers.build("lamb", 0.1)
 
 
