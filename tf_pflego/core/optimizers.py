@@ -9,13 +9,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import nests, values
 from tf_pflego.core.nests import Structure
 
-NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad")
+NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad", "muon")
 MOMENTUM = 0.9
+# Of the numbers of a step of Adam in training, by Liu et al.; Muon's is brought to it.
+_ROOT_MEAN_SQUARE = 0.2
 
 Rate: TypeAlias = "float | tf.Tensor"
 
@@ -41,14 +44,21 @@ class MomentState(NamedTuple):
     second_moment: Structure
 
 
+class MuonState(NamedTuple):
+    """State of Muon."""
+
+    velocity: list  # of the matrices, in the order of the weights
+    of_vectors: MomentState  # that of Adam, for all other weights
+
+
 def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optimizer:
     """Returns an optimiser.
 
     Args:
       name: One of `NAMES`.
       learning_rate: Its (base) rate.
-      epsilon: What Adam, Yogi and Adagrad add to the root that they divide by; None for the
-        default of each. The others have none.
+      epsilon: What Adam, Yogi, Adagrad and, for its vectors, Muon add to the root that they divide
+        by; None for the default of each. The others have none.
     """
     name = values.one_of("server_optimizer", name, NAMES)
     if name == "sgd":
@@ -56,7 +66,7 @@ def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optim
     if name == "momentum":
         return sgd(learning_rate, MOMENTUM)
     adaptive: dict[str, Callable[..., Optimizer]]
-    adaptive = {"adam": adam, "yogi": yogi, "adagrad": adagrad}
+    adaptive = {"adam": adam, "yogi": yogi, "adagrad": adagrad, "muon": muon}
     constants = {} if epsilon is None else {"epsilon": epsilon}
     return adaptive[name](learning_rate, **constants)
 
@@ -116,6 +126,72 @@ def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
         return moved, total
 
     return Optimizer(nests.zeros_like, apply)
+
+
+def muon(
+    learning_rate: Rate, momentum: float = 0.95, epsilon: float = 1e-7, rounds: int = 5
+) -> Optimizer:
+    """Muon for matrices (Jordan et al., "Muon: An optimizer for hidden layers", 2024).
+
+    The gradient of a matrix, with Nesterov's momentum, is replaced by about the nearest matrix
+    whose singular values are all equal: a polynomial in it, which products of matrices compute,
+    brings them all near 1. A step is as long as one of Adam is, in the root of the mean square of
+    its numbers (Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2), so that
+    Adam's rates fit. Adam moves vectors and numbers. Of a tensor of more axes, such as the kernel
+    of a convolution, all axes but the last count as rows.
+
+    Args:
+      learning_rate: The rate of both.
+      momentum: mu; v <- mu v + gradient starts from 0, and gradient + mu v is what is replaced.
+      epsilon: Of Adam.
+      rounds: How often the polynomial is applied.
+    """
+    of_vectors = adam(learning_rate, epsilon=epsilon)
+
+    def parted(weights):
+        leaves = tf.nest.flatten(weights)
+        is_matrix = [len(leaf.shape) > 1 for leaf in leaves]
+        matrices = [leaf for leaf, is_one in zip(leaves, is_matrix, strict=True) if is_one]
+        vectors = [leaf for leaf, is_one in zip(leaves, is_matrix, strict=True) if not is_one]
+        return matrices, vectors, is_matrix
+
+    def init(weights):
+        matrices, vectors, _ = parted(weights)
+        return MuonState(nests.zeros_like(matrices), of_vectors.init(vectors))
+
+    def apply(gradient, state, weights):
+        slopes, others, is_matrix = parted(gradient)
+        matrices, vectors, _ = parted(weights)
+        velocity = [momentum * v + g for v, g in zip(state.velocity, slopes, strict=True)]
+        moved = [
+            w - learning_rate * _of_equal_singular_values(g + momentum * v, rounds)
+            for w, g, v in zip(matrices, slopes, velocity, strict=True)
+        ]
+        moved_vectors, of_adam = of_vectors.apply(others, state.of_vectors, vectors)
+        given = iter(moved), iter(moved_vectors)
+        leaves = [next(given[0] if is_one else given[1]) for is_one in is_matrix]
+        return tf.nest.pack_sequence_as(weights, leaves), MuonState(velocity, of_adam)
+
+    return Optimizer(init, apply)
+
+
+def _of_equal_singular_values(tensor, rounds):
+    """Returns a tensor of the same shape, whose numbers have about 0.2 as their root mean square.
+
+    Jordan et al.'s polynomial brings the singular values into about [0.7, 1.2].
+    """
+    rows, columns = np.prod(tensor.shape[:-1]), tensor.shape[-1]
+    x = tf.reshape(tensor, [rows, columns])
+    if rows > columns:  # The products are between the shorter side and itself.
+        x = tf.transpose(x)
+    x = tf.math.divide_no_nan(x, tf.norm(x))
+    for _ in range(rounds):
+        gram = tf.linalg.matmul(x, x, transpose_b=True)
+        mixed = -4.7750 * gram + 2.0315 * tf.linalg.matmul(gram, gram)
+        x = 3.4445 * x + tf.linalg.matmul(mixed, x)
+    if rows > columns:
+        x = tf.transpose(x)
+    return tf.reshape(_ROOT_MEAN_SQUARE * max(rows, columns) ** 0.5 * x, tensor.shape)
 
 
 def _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment):

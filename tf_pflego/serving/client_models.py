@@ -168,7 +168,7 @@ def own_classes(split: SplitModel, data: ClientData, client: int) -> np.ndarray:
 
 
 def head_of_outputs(
-    split: SplitModel, head: "tf.Tensor", classes: np.ndarray, count: int
+    split: SplitModel, head: tf.Tensor, classes: np.ndarray, count: int
 ) -> np.ndarray:
     """Returns the first rows of a head as it predicts by itself, without the client's classes.
 
