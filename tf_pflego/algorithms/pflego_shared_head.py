@@ -11,9 +11,9 @@ A round:
   1. The server sends theta and V to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once.
   3. It takes tau - 1 steps on U_i and g_i alone, with the rate
-     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2: a gradient
-     step on l_i, after which U_i shrinks by 1 + beta_i lambda and g_i is kept in [0, 1]. This does
-     not raise the client's part of F; see `models.corrected_head`.
+     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2. Each
+     follows the gradient of l_i; U_i is then divided by 1 + beta_i lambda, and g_i kept in [0, 1].
+     Together they do not raise the client's part of F; see `models.corrected_head`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
   5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
