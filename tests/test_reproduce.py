@@ -14,6 +14,7 @@ import time
 import cell_runs
 import experiments
 import experiments_pgfed
+import experiments_shared_head
 import figures
 import numpy as np
 import paper
@@ -21,6 +22,7 @@ import pytest
 import reproduce
 import tables
 import tables_pgfed
+import tables_shared_head
 from absl import flags
 
 from tf_pflego import algorithms, config
@@ -230,6 +232,24 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
         assert {k: v for k, v in twin.flags.items() if k not in varied} == {
             k: v for k, v in flags.items() if k not in varied
         }
+
+
+def test_the_settings_with_a_shared_head_are_those_that_the_rule_takes():
+    rows = tables.read_runs(RESULTS, "shared_head_tuning")
+    assert tables_shared_head.chosen_setting(rows) == "as_chosen"
+    cells = {cell.name: cell for cell in experiments.cells("shared_head_tuning")}
+    flags = cells["no_1_as_chosen"].flags
+    chosen = experiments_shared_head.TUNED
+    assert chosen == {name: flags[name] for name in chosen}
+    defaults = algorithms.check("pflego_shared_head", {})
+    assert chosen == {name: getattr(defaults, name) for name in chosen}
+
+
+def test_the_rates_beside_a_shared_head_are_those_that_tuning_found_best():
+    rows = tables.read_runs(RESULTS, "shared_head_field_tuning")
+    found = tables_shared_head.validation_of_rates(rows)
+    best = {method: max(of_rates, key=of_rates.get) for method, of_rates in found.items()}
+    assert best == experiments_shared_head.TUNED_RATES
 
 
 def test_pgfed_is_above_local_and_fedavg_with_every_seed():

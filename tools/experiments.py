@@ -67,6 +67,7 @@ def examples() -> dict[pathlib.Path, Cell]:
     The methods of the PFLEGO paper are there with its partition, the others with the PGFed paper's.
     """
     sources = (
+        ("shared_head", "high_pflego_shared_head", "high"),
         ("pgfed_table1", "fashion_mnist_25_", "dirichlet"),
         ("more_methods", "fashion_mnist_high_", "high"),
         ("table1", "fashion_mnist_high_", "high"),

@@ -1,6 +1,7 @@
 """The tables of PFLEGO with a shared head, from the committed runs."""
 
 import operator
+import pathlib
 import statistics
 from collections.abc import Iterator
 
@@ -127,27 +128,28 @@ def _by_degree(rows: list[dict], key: str) -> Iterator[str]:
             yield f"| `{method}` | {' | '.join(cells)} | {counts} | {tables.seconds(every)} |"
 
 
-def page_of_ablation(title: str, rows: list[dict], *_) -> str:
-    """Returns the page of `shared_head_ablation`."""
-    lines = [f"# {title}", "", _ABLATION, f"| method | {' | '.join(_HEADINGS.values())} | seeds |"]
-    lines.append("|---" * (len(_HEADINGS) + 2) + "|")
+def page_of_ablation(title: str, rows: list[dict], _: str, results: pathlib.Path) -> str:
+    """Returns the page of `shared_head_ablation`; the method as it is comes from `shared_head`."""
     found: dict[str, dict[str, dict[int, float]]] = {}
-    for row in rows:
+    for row in (*tables.read_runs(results, "shared_head"), *rows):
         degree, name = row["run"].split("_", 1)
         of_degree = found.setdefault(name, {}).setdefault(degree, {})
         of_degree[row["seed"]] = tables.PERCENT * row[tables.SERVED]
-    for name, degrees in found.items():
+    whole = found["pflego_shared_head"]
+    lines = [f"# {title}", "", _ABLATION, f"| method | {' | '.join(_HEADINGS.values())} | seeds |"]
+    lines.append("|---" * (len(_HEADINGS) + 2) + "|")
+    for name in (*experiments.OURS, *dict.fromkeys(row["run"].split("_", 1)[1] for row in rows)):
         cells = []
         for degree in _HEADINGS:
-            own, whole = degrees.get(degree, {}), found["as_it_is"].get(degree, {})
-            shared = sorted(own.keys() & whole.keys())
-            if not shared:
+            own, as_it_is = found[name].get(degree, {}), whole.get(degree, {})
+            seeds = own.keys() & as_it_is.keys()
+            if not seeds:
                 cells.append("")
                 continue
-            mean, of_whole = (statistics.mean(of[s] for s in shared) for of in (own, whole))
-            change = "" if name == "as_it_is" else f" ({mean - of_whole:+.2f})"
+            mean, of_whole = (statistics.mean(of[s] for s in seeds) for of in (own, as_it_is))
+            change = "" if own is as_it_is else f" ({mean - of_whole:+.2f})"
             cells.append(f"{mean:.2f}{change}")
-        counts = ", ".join(str(len(degrees.get(degree, {}))) for degree in _HEADINGS)
+        counts = ", ".join(str(len(found[name].get(degree, {}))) for degree in _HEADINGS)
         lines.append(f"| `{name}` | {' | '.join(cells)} | {counts} |")
     return "\n".join([*lines, ""])
 

@@ -116,7 +116,9 @@ def test_adam_counts_its_steps(problem):
 
 
 def test_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="one of adam, sgd, momentum, yogi, adagrad, muon; got 'lamb'"):
+    with pytest.raises(
+        ValueError, match="one of adam, sgd, momentum, yogi, adagrad, muon; got 'lamb'"
+    ):
         optimizers.build("lamb", 0.1)
 
 
