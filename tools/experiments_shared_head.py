@@ -64,7 +64,7 @@ FIELD = {
 OURS = ("pflego_shared_head", "shared_head_with_muon", "pflego")
 RATES = (0.1, 0.01)
 # What `shared_head_field_tuning` found best, held as `TUNED` is.
-TUNED_RATES = dict.fromkeys(FIELD, 0.1) | {"fedbabu": 0.01, "fedper": 0.01}
+TUNED_RATES = dict.fromkeys(FIELD, 0.1) | dict.fromkeys(("fedbabu", "fedper", "pgfed"), 0.01)
 
 
 # What is left out or changed, from PFLEGO with a shared head as it is.
