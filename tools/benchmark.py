@@ -45,7 +45,10 @@ from tf_pflego.data import file_arrays
 from tf_pflego.data.partition import starts
 from tf_pflego.training import Simulation
 
-PARTS = ("fashion_mnist", "omniglot", "cifar10", "synthetic", "large_models", "ray", "million")
+PARTS = (
+    *("fashion_mnist", "shared_head", "omniglot", "cifar10"),
+    *("synthetic", "large_models", "ray", "million"),
+)
 # Rounds on this machine alone. The part `ray` compares the engine on Ray with them.
 ENGINES = ("tff", "in_process")
 RAY_SHARDS = 2
@@ -387,6 +390,27 @@ def measure_fedper(name, clients, body, engine, per_round, pflego, repeats, repo
         np.multiply(seconds["floor"], LOCAL_STEPS),
     )
     report[f"{name}/fedper_over_pflego/{engine}"] = ratio(seconds["fedper"], seconds["pflego"])
+
+
+def measure_shared_head(data_dir, repeats, report):
+    """Times a round of PFLEGO with a shared head beside one of PFLEGO, with 2 and with 10 classes.
+
+    Where clients hold all classes, their images are random.
+    """
+    clients, report["shared_head/data"] = load("fashion_mnist", data_dir)
+    all_classes = federation(clients.train.sizes, clients.test.sizes, 10, clients.example_shape)
+    body = models.mlp(clients.example_shape, 0)
+    for degree, data_of in (("high", clients), ("no", all_classes)):
+        for engine in installed(ENGINES):
+            with (
+                simulation_of(data_of, body, "pflego", engine, 20) as plain,
+                simulation_of(data_of, body, "pflego_shared_head", engine, 20) as shared,
+            ):
+                things = {"plain": plain.run_round, "shared": shared.run_round}
+                seconds = in_turn(things, repeats)
+            name = f"shared_head/{degree}/{engine}"
+            report[f"{name}/seconds"] = spread(seconds["shared"])
+            report[f"{name}/over_pflego"] = ratio(seconds["shared"], seconds["plain"])
 
 
 def measure_steps(name, clients, body, per_round, repeats, report):
@@ -762,6 +786,8 @@ def main():
         measure_cohorts(body, options.repeats, report)
     if "synthetic" in chosen:
         measure_federation_size(report, 3 * options.repeats)
+    if "shared_head" in chosen:
+        measure_shared_head(options.data_dir, options.repeats, report)
     if MILLION in chosen:
         measure_million(report, options.repeats)
     if "large_models" in chosen:
