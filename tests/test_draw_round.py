@@ -7,6 +7,8 @@ import draw_round
 import matplotlib
 import pytest
 
+pytestmark = pytest.mark.same_on_both_lines
+
 IMAGES = pathlib.Path(__file__).parent.parent / "docs" / "images"
 PINNED = "3.9.4"  # Another matplotlib may put outlines a little otherwise.
 

@@ -13,6 +13,8 @@ from tf_pflego.config import RunConfig
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
+pytestmark = pytest.mark.same_on_both_lines
+
 SEED, RATE, EPOCHS, BATCH = 11, 0.1, 3, 2
 TOLERANCE = 1e-5  # float32 against float64 over twelve steps on weights of order 1.
 

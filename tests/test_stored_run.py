@@ -14,6 +14,8 @@ from tests.test_resume import contents
 from tf_pflego.metrics import RunDirectoryError
 from tf_pflego.training import CheckpointError
 
+pytestmark = pytest.mark.same_on_both_lines
+
 STEPS = {"local_steps": 3}
 CLIENTS = 6
 

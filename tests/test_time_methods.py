@@ -9,6 +9,8 @@ from tf_pflego import models
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def test_clients_of_median_size():
     clients = benchmark.federation([9, 4, 5, 8, 6], [3, 1, 1, 2, 2], [2, 3, 4, 5, 6], (4, 4, 1))

@@ -31,6 +31,8 @@ from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 @pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
 def test_fedavg(tiny_model, tiny_clients, config):

@@ -18,6 +18,8 @@ from tests.algorithms.mini_batches import (
 )
 from tests.oracles import batches, network
 
+pytestmark = pytest.mark.same_on_both_lines
+
 PGFED = [
     ("pgfed", {}),
     ("pgfed", {"risk_weight": 0.0}),

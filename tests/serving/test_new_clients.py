@@ -8,6 +8,8 @@ from tests.serving.test_client_models import clients_of, images, simulation_of, 
 from tests.serving.test_export import learnt, probabilities
 from tf_pflego.algorithms import REGISTRY
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def more_images(count):
     return np.random.default_rng(count + 1).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)

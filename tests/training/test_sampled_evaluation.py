@@ -21,6 +21,8 @@ from tf_pflego.metrics.progress import result_table
 from tf_pflego.training import Evaluation, Simulation, summarize
 from tf_pflego.training.evaluation import sample_of_clients
 
+pytestmark = pytest.mark.same_on_both_lines
+
 MEAN = "test_accuracy/client_mean"
 ERROR = f"{MEAN}/standard_error"
 HELD_ERROR = ERROR.replace("test", "validation")
