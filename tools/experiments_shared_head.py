@@ -24,14 +24,13 @@ _FROM = {
     "rate_cap": "correction",
     "server_optimizer": "adam",
     "server_learning_rate": 0.004,
+    "server_schedule": "last_fifth",
 }
 _CHANGES = (
     {},
-    {"server_learning_rate": 0.002},
-    {"server_optimizer": "muon", "server_learning_rate": 0.008},
     {"correction_penalty": 0.001},
-    {"correction_penalty": 0.1},
-    {"rate_cap": "joint"},
+    {"server_schedule": "late_linear"},
+    {"server_optimizer": "muon", "server_learning_rate": 0.008},
 )
 # The degree and the share of clients that name classes in their own way. Where all do so and hold
 # all classes, plain PFLEGO is hardest to reach.
@@ -135,10 +134,9 @@ def ablation() -> Iterator[tuple]:
     for degree in DEGREES:
         for name, changes in ABLATION.items():
             yield f"{degree}_{name}", _shared_head(personalization=degree, **(TUNED | changes))
-        server = {key: TUNED[key] for key in ("server_optimizer", "server_learning_rate")}
-        server["server_schedule"] = "late_linear"
+        server = {key: value for key, value in TUNED.items() if key.startswith("server_")}
         yield f"{degree}_plain_with_the_same_server", _plain(degree, **server)
-        yield f"{degree}_plain_with_muon", _plain(degree, **(server | MUON))
+    yield "no_plain_with_muon", _plain("no", **(server | MUON))
 
 
 def conflicts() -> Iterator[tuple]:

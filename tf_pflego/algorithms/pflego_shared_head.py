@@ -95,7 +95,7 @@ class PflegoSharedHeadConfig(settings.HyperParameters):
     )
     server_learning_rate: float = settings.server_learning_rate(0.004)
     server_optimizer: str = settings.server_optimizer()
-    server_schedule: str = settings.server_schedule("late_linear")
+    server_schedule: str = settings.server_schedule("last_fifth")
     schedule_rounds: int = settings.schedule_rounds()
 
 

@@ -5,6 +5,7 @@ The rate of round t = 1, 2, ... is rho times a share that a schedule gives, over
   constant      1
   late_linear   1 in the first half, up to round T/2 (rounded up); then it falls by the same amount
                 in each round, to 0 in round T + 1: min(1, (T + 1 - t) / (floor(T/2) + 1))
+  last_fifth    the same with T/5 in the place of T/2: 1 up to round 4T/5
   cosine        half a cosine, from 1 in round 1 to 0 in round T + 1: (1 + cos(pi (t - 1) / T)) / 2
 
 So round T still moves, and rounds after it do not. The state of the optimiser, such as the moments
@@ -26,7 +27,9 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.optimizers import Rate
 
 CONSTANT = "constant"
-SCHEDULES = (CONSTANT, "late_linear", "cosine")
+# By what T is divided to give the rounds in which the rate falls.
+_FALLING_PARTS = {"late_linear": 2, "last_fifth": 5}
+SCHEDULES = (CONSTANT, *_FALLING_PARTS, "cosine")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +89,7 @@ def share(schedule: str, number: tf.Tensor, num_rounds: int) -> tf.Tensor:
     if schedule == CONSTANT:
         return tf.ones([])
     left = tf.cast(tf.maximum(num_rounds + 1 - number, 0), tf.float32)
-    if schedule == "late_linear":
-        return tf.minimum(left / (num_rounds // 2 + 1), 1.0)
+    if schedule in _FALLING_PARTS:
+        return tf.minimum(left / (num_rounds // _FALLING_PARTS[schedule] + 1), 1.0)
     # The same as (1 + cos(pi (t - 1) / T)) / 2, which would lose its digits near the end.
     return tf.square(tf.sin(math.pi / (2 * num_rounds) * left))

@@ -178,7 +178,8 @@ def server_schedule(default=CONSTANT):
     """How rho changes over the rounds."""
     help_text = (
         "how rho changes over T rounds: not at all (constant), in equal steps down to 0 in their "
-        "second half (late_linear), or down to 0 as half a cosine (cosine)"
+        "second half (late_linear) or last fifth (last_fifth), or down to 0 as half a cosine "
+        "(cosine)"
     )
     return setting(default, help_text, choices=SCHEDULES, read_with=_WITH_OPTIMIZER)
 
