@@ -105,8 +105,8 @@ ROWS = [
     (["--label_space=mine"], "--label_space must be one of local, global", "Correct"),
     (["--head_solver=sgd"], "--head_solver must be one of gd, ", "Correct --head_solver"),
     (["--server_optimizer=lamb"], "--server_optimizer must be one of adam, ", "Correct"),
-    (["--server_optimizer=none"], "momentum, yogi, adagrad; got 'none'", "Correct"),
-    (["--server_schedule=linear"], "must be one of constant, late_linear, cosine", "Correct"),
+    (["--server_optimizer=none"], "yogi, adagrad, muon; got 'none'", "Correct"),
+    (["--server_schedule=linear"], "one of constant, late_linear, last_fifth, cosine", "Correct"),
     (
         ["--server_schedule=cosine", "--schedule_rounds=5", "--num_rounds=6"],
         "--schedule_rounds must be 0 or at least the 6 rounds of the run",
@@ -249,9 +249,9 @@ IGNORED = [
     (["--shift=invert"], "--shift has no effect without --shifted_clients"),
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
-    (["--schedule_rounds=300"], "no effect without --server_schedule=late_linear or cosine"),
+    (["--schedule_rounds=300"], "--server_schedule=late_linear or last_fifth or cosine"),
     (["--algorithm=fedavg", "--server_learning_rate=1"], "without --server_optimizer=adam or sgd "
-     "or momentum or yogi or adagrad"),
+     "or momentum or yogi or adagrad or muon"),
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
     (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
     (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),
