@@ -50,7 +50,7 @@ last step on U_i is not checked as those before it are: if `rate_cap` is none, i
 
 Differences from PFLEGO: W_i is made of V, U_i and g_i, and U_i is penalised; the last step on U_i
 has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by the curvature; there
-is neither an automatic beta nor another solver; by default rho falls in the second half of a run.
+is neither an automatic beta nor another solver; by default rho falls in the last fifth of a run.
 """
 
 from __future__ import annotations
