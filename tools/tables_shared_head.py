@@ -108,8 +108,20 @@ def validation_of_rates(rows: list[dict]) -> dict[str, dict[float, float]]:
     return found
 
 
-def page_of_comparison(title: str, rows: list[dict], *_) -> str:
+def with_plain_pflego(rows: list[dict], results: pathlib.Path) -> list[dict]:
+    """Returns the rows of `shared_head`, and those of PFLEGO in `table1` on the same clients."""
+    start = "fashion_mnist_"
+    plain = [
+        row | {"run": row["run"].removeprefix(start)}
+        for row in tables.read_runs(results, "table1")
+        if row["run"].startswith(start) and row["algorithm"] == "pflego"
+    ]
+    return [*rows, *plain]
+
+
+def page_of_comparison(title: str, rows: list[dict], _: str, results: pathlib.Path) -> str:
     """Returns the page of `shared_head`: as served, and participants."""
+    rows = with_plain_pflego(rows, results)
     lines = [f"# {title}", "", _COMPARISON]
     for heading, key in (("As served", tables.SERVED), ("Participants", tables.PARTICIPANTS)):
         lines += [f"## {heading}", "", *_by_degree(rows, key), ""]
@@ -131,7 +143,7 @@ def _by_degree(rows: list[dict], key: str) -> Iterator[str]:
 def page_of_ablation(title: str, rows: list[dict], _: str, results: pathlib.Path) -> str:
     """Returns the page of `shared_head_ablation`; the method as it is comes from `shared_head`."""
     found: dict[str, dict[str, dict[int, float]]] = {}
-    for row in (*tables.read_runs(results, "shared_head"), *rows):
+    for row in (*with_plain_pflego(tables.read_runs(results, "shared_head"), results), *rows):
         degree, name = row["run"].split("_", 1)
         of_degree = found.setdefault(name, {}).setdefault(degree, {})
         of_degree[row["seed"]] = tables.PERCENT * row[tables.SERVED]
