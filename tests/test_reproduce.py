@@ -252,6 +252,26 @@ def test_the_rates_beside_a_shared_head_are_those_that_tuning_found_best():
     assert best == experiments_shared_head.TUNED_RATES
 
 
+@pytest.mark.parametrize(("degree", "points"), [("high", 0.5), ("medium", 3), ("no", 5)])
+def test_a_shared_head_adds_to_plain_pflego(degree, points):
+    rows = tables.read_runs(RESULTS, "shared_head")
+    served = {}
+    for row in tables_shared_head.with_plain_pflego(rows, RESULTS):
+        served.setdefault(row["run"], {})[row["seed"]] = 100 * row[tables.SERVED]
+    shared, plain = served[f"{degree}_pflego_shared_head"], served[f"{degree}_pflego"]
+    assert shared.keys() == plain.keys() == {0, 1, 2}
+    assert np.mean([shared[seed] - plain[seed] for seed in shared]) >= points
+
+
+def test_no_group_of_clients_that_disagree_is_far_below_plain_pflego():
+    """But for one, which docs/results.md names: all permuted, and all classes held by all."""
+    found = tables_shared_head.groups_in_conflict(
+        tables.read_runs(RESULTS, "shared_head_conflicts")
+    )
+    below = {key for key, (shared, plain, _) in found.items() if shared < plain - 0.5}
+    assert below == {("no permuted 1", "permuted")}
+
+
 def test_pgfed_is_above_local_and_fedavg_with_every_seed():
     """docs/results.md says so of the twin on Fashion-MNIST."""
     rows = tables.read_runs(RESULTS, "pgfed_table1")
