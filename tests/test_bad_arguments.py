@@ -12,6 +12,8 @@ from tf_pflego import data, models
 from tf_pflego.core import values
 from tf_pflego.data import ClientData
 
+pytestmark = pytest.mark.same_on_both_lines
+
 LABELS = np.arange(40) % 4
 
 

@@ -7,6 +7,8 @@ from tf_pflego import experiment
 from tf_pflego.config import RunConfig
 from tf_pflego.metrics import RunDirectoryError
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def config_of(digits_dir, **changed):
     return RunConfig(**{"data_dir": digits_dir, "num_clients": 10, **changed})

@@ -13,6 +13,8 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 from tf_pflego.verbs import VERBS
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def flags_on(page):
     return re.findall(r"^  --(\w+)", page, re.MULTILINE)

@@ -13,6 +13,8 @@ from tests.test_main import ROOT, in_this_process
 from tf_pflego import failures, main
 from tf_pflego.verbs import VERBS
 
+pytestmark = pytest.mark.same_on_both_lines
+
 PROGRAM = (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
 NAMES = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("\n## Names\n")[2]
 
@@ -38,6 +40,7 @@ def run(digits_dir, tmp_path_factory):
         new_client_epochs=1,
         permuted_clients=0.5,
         shifted_clients=0.5,
+        validation_fraction=0.2,
         tensorboard=True,
     )
     records = []
@@ -63,7 +66,7 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
         accuracies = [
             name
             for name in metrics
-            if "test_accuracy/" in name and not (key.endswith("best") and "error" in name)
+            if "_accuracy/" in name and not (key.endswith("best") and "error" in name)
         ]
         expected |= {key.replace("ACCURACY", name) for name in accuracies}
     assert set(summary) == expected

@@ -20,6 +20,8 @@ from tests.test_main import (
     program,
 )
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 @pytest.fixture(scope="module", name="run")
 def run_fixture(digits_dir, tmp_path_factory):

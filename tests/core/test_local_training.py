@@ -14,6 +14,8 @@ from tf_pflego.core.local_training import (
     value_and_gradient,
 )
 
+pytestmark = pytest.mark.same_on_both_lines
+
 SIZE = 7
 
 

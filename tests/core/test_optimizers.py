@@ -6,6 +6,8 @@ from tf_pflego.algorithms.pflego import PflegoConfig
 from tf_pflego.core import optimizers, server_optimizer
 from tf_pflego.core.algorithm import Round
 
+pytestmark = pytest.mark.same_on_both_lines
+
 TOLERANCE = 1e-6  # float32 rounding over some steps on weights of order 1.
 STEPS = 20
 

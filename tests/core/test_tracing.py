@@ -4,6 +4,8 @@ import tensorflow as tf
 
 from tf_pflego.core.tracing import Traced
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 def counted(any_number=()):
     """A traced function that counts its traces."""

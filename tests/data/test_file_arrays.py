@@ -10,6 +10,8 @@ from tests import resources
 from tf_pflego import data
 from tf_pflego.data import file_arrays, mapped, prepared
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 @pytest.fixture
 def array():

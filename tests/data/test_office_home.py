@@ -7,6 +7,8 @@ import tensorflow as tf
 from tf_pflego import data, experiment
 from tf_pflego.config import RunConfig
 
+pytestmark = pytest.mark.same_on_both_lines
+
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 # In ascending order of Unicode, which is not the order without regard to case.
 CLASSES = ("Alarm_Clock", "TV", "Table", "pen")

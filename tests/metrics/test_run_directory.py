@@ -2,7 +2,11 @@
 
 import subprocess
 
+import pytest
+
 from tf_pflego.metrics import source_commit
+
+pytestmark = pytest.mark.same_on_both_lines
 
 
 def test_source_commit_is_the_packages_own(tmp_path):

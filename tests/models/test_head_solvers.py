@@ -5,6 +5,8 @@ import tensorflow as tf
 from tf_pflego.models.head_objective import HeadObjective
 from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
 
+pytestmark = pytest.mark.same_on_both_lines
+
 TOLERANCE = 5e-6  # float32 against float64 over some tens of steps on weights of order 1.
 
 

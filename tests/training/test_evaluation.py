@@ -10,6 +10,8 @@ from tf_pflego.core import rows
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation, summarize
 
+pytestmark = pytest.mark.same_on_both_lines
+
 
 @pytest.mark.parametrize("name", ["pflego", "fedavg"])
 @pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["one client per block", "one block"])
