@@ -237,6 +237,17 @@ def test_wherever_a_file_is_cut_off_or_changed_no_wrong_state_is_taken(
             (copy / name).write_bytes(whole[pathlib.Path(name)])
 
 
+def test_the_directory_alone_says_which_run_goes_on(digits_dir, copy, undisturbed, capsys):
+    (copy / "checkpoints" / "checkpoint-7.json").unlink()
+    alone = ["--resume", f"--output_dir={copy}"]
+    beside = [f"--data_dir={digits_dir}", "--local_steps=4"]
+    assert_refused(in_this_process([*alone, *beside], capsys), "expected 3, got 4")
+    result = in_this_process(alone, capsys)
+    assert result.returncode == 0, result.stderr
+    assert f"tf_pflego: --data_dir={digits_dir} as the run in {copy} had\n" in result.stderr
+    assert outcome(copy) == outcome(undisturbed)
+
+
 @pytest.mark.parametrize("name", ["summary.json", "config.json"])
 def test_a_damaged_summary_or_configuration_is_written_again(
     name, digits_dir, undisturbed, tmp_path, capsys
@@ -443,9 +454,10 @@ def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
     running.communicate()
     assert before.items() <= contents(copy).items()
     assert_refused(in_this_process(flags_of(digits_dir, copy), capsys), "must not hold another run")
-    assert_refused(resume(digits_dir, copy, capsys), ".new_run; --seed: expected 1, got 0")
+    refused = resume(digits_dir, copy, capsys, "--seed=0")
+    assert_refused(refused, ".new_run; --seed: expected 1, got 0")
     rounds = newest_round(copy / ".new_run" / "checkpoints") + 1
-    result = resume(digits_dir, copy, capsys, "--seed=1", rounds=rounds)
+    result = in_this_process(["--resume", f"--output_dir={copy}", f"--num_rounds={rounds}"], capsys)
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in copy.iterdir()) == sorted([*FINISHED, "notes.txt"])
     assert len(outcome(copy)["rounds"]) == rounds

@@ -200,6 +200,19 @@ def test_a_run_on_own_arrays_is_for_python(run, tmp_path, capsys):
     for verb, flag in (("export", f"--output_dir={tmp_path}/x"), ("personalize", "--data=x")):
         result = in_this_process([verb, f"--run={tmp_path / 'own'}", flag], capsys)
         assert_refused(result, "--run must be a run on a dataset", "pfl.load_run(", "clients=...")
+    result = in_this_process(["--resume", f"--output_dir={tmp_path / 'own'}"], capsys)
+    assert_refused(result, "--resume must go on with a run on a dataset", "pfl.run(config, clien")
+
+
+def test_a_run_that_python_began_goes_on_with_the_program(run, tmp_path, capsys):
+    """Python was not given all hyper-parameters, so that the run's directory has not all."""
+    output = shutil.copytree(run, tmp_path / "longer")
+    flags = ["--resume", f"--output_dir={output}", "--num_rounds=4"]
+    result = in_this_process(flags, capsys)
+    assert result.returncode == 0, result.stderr
+    first, *_ = result.stdout.splitlines()
+    assert first.startswith("pflego on digits (in_process), 4 rounds, ")
+    assert len((output / "metrics.jsonl").read_text().splitlines()) == 4
 
 
 def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from absl import flags
@@ -181,8 +182,8 @@ class RunConfig:
     )
     resume: bool = setting(
         False,
-        "go on with the run in the output directory from its newest checkpoint; start it if there "
-        "is none",
+        "go on with the run in the output directory from its newest checkpoint, with its flags "
+        "where they are left out; start it if there is none",
     )
     checkpoint_every: int = setting(
         10,
@@ -411,8 +412,15 @@ def _shared(name, users):
     return field
 
 
-def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any], list[str]]:
+def from_flags(
+    flag_values: flags.FlagValues, resumed: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[RunConfig, dict[str, Any], list[str]]:
     """Returns what the command line configures.
+
+    Args:
+      flag_values: The flags.
+      resumed: The configuration of the run that goes on, if one does: flags that are not given have
+        its values, and hyper-parameters that it does not have stay out.
 
     Returns:
       The configuration of the run, the hyper-parameters of its algorithm, and what is to be said of
@@ -421,18 +429,24 @@ def from_flags(flag_values: flags.FlagValues) -> tuple[RunConfig, dict[str, Any]
     Raises:
       ValueError: A flag has a value that it does not take, or two were given that set the same.
     """
+
+    def value(name):
+        flag = flag_values[name]
+        return flag.value if flag.present else resumed.get(name, flag.value)
+
     given: dict[str, Any] = {
-        field.name: flag_values[field.name].value for field in dataclasses.fields(RunConfig)
+        field.name: value(field.name) for field in dataclasses.fields(RunConfig)
     }
     config = RunConfig(**given)
     own = {field.name for field in dataclasses.fields(REGISTRY[config.algorithm][0])}
     others = {field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)} - own
-    given = {name: flag_values[name].value for name in own if flag_values[name].value is not None}
+    given = {name: value(name) for name in own if value(name) is not None}
     foreign = sorted(name for name in others if flag_values[name].value is not None)
     unused = [f"{config.algorithm} has no `{name}`; it is ignored" for name in foreign]
     of_algorithm = REGISTRY[config.algorithm][0](**given)
     unused += _not_read(config, of_algorithm, flag_values)
-    return config, dataclasses.asdict(of_algorithm), unused
+    checked = dataclasses.asdict(of_algorithm)
+    return config, {name: checked[name] for name in (given if resumed else checked)}, unused
 
 
 def _not_read(config, of_algorithm, flag_values):

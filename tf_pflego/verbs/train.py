@@ -4,11 +4,14 @@ import pathlib
 import shlex
 import time
 
-from tf_pflego import command_line, config, console, engines, experiment, help_pages
-from tf_pflego.core import temporary
+from tf_pflego import command_line, config, console, engines, experiment, help_pages, stored_run
+from tf_pflego.core import temporary, values
 from tf_pflego.interruption import Interruption
-from tf_pflego.metrics import result_table
+from tf_pflego.metrics import RunDirectoryError, result_table
 from tf_pflego.verbs.starting import start_tensorflow
+
+# Of these flags a run that goes on says so, if it has them from its directory.
+_PLACES = ("data_dir", "ray_address")
 
 define_flags = config.define_flags
 
@@ -21,7 +24,15 @@ def help_page(flag_values, columns: int | None) -> str:
 
 def run(flag_values, interruption: Interruption) -> None:
     """Runs what the flags describe, and shows its table."""
-    run_config, hyper_parameters, unused = config.from_flags(flag_values)
+    resumed = _resumed(flag_values)
+    run_config, hyper_parameters, unused = config.from_flags(flag_values, resumed)
+    places = [
+        f"`{name}={resumed[name]}`"
+        for name in _PLACES
+        if resumed.get(name) and not flag_values[name].present
+    ]
+    if places:
+        unused.append(f"{' and '.join(places)} as the run in {run_config.output_dir} had")
     for line in unused:
         console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
@@ -44,6 +55,31 @@ def run(flag_values, interruption: Interruption) -> None:
     if run_config.output_dir:
         console.show(f"written to {run_config.output_dir}; a page about it:")
         console.show(f"tf-pflego report {shlex.quote(run_config.output_dir)}")
+
+
+def _resumed(flag_values):
+    """Returns the configuration of the run that goes on.
+
+    It is empty if none does, or if what says it is damaged: then all flags have to be given.
+    """
+    if not (flag_values["resume"].value and flag_values["output_dir"].value):
+        return {}
+    directory = pathlib.Path(values.path("output_dir", flag_values["output_dir"].value))
+    directory = directory.expanduser()
+    new = directory / ".new_run"
+    try:
+        stored = stored_run.load_run(new if new.exists() else directory)
+    except RunDirectoryError:
+        return {}
+    if not stored.is_of_program:
+        raise ValueError(
+            "`resume` must go on with a run on a dataset and with a network that the program has; "
+            f"{directory} has one on arrays, or with a model, of your own, which flags cannot "
+            "name. Use Python: `pfl.run(config, clients=..., model=...)` with what the run was "
+            "given, and `resume=True` in its configuration."
+        )
+    # That run may have replaced another one; this does not.
+    return stored.configuration | {"overwrite": False}
 
 
 def _hint(output_dir):
