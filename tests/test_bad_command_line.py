@@ -430,7 +430,7 @@ def test_whatever_else_is_raised_is_one_line(
 
     monkeypatch.setattr(experiment, "run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    result = in_this_process([], capsys)
+    result = in_this_process(["train"], capsys)
     assert result.returncode == code
     assert result.stderr.count("\n") == 1
     assert said in result.stderr

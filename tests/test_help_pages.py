@@ -54,6 +54,15 @@ def test_without_a_method_the_methods_have_a_line_each(capsys):
         assert re.search(rf"^  {verb} +\S", page, re.MULTILINE), verb
 
 
+def test_where_nothing_is_asked_for_nothing_is_begun(capsys):
+    result = in_this_process([], capsys)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("usage: tf-pflego [VERB]")
+    assert re.findall(r"^  (\w+) +\S", result.stdout, re.MULTILINE) == list(VERBS)
+    assert "tf-pflego --help" in result.stdout.splitlines()[-1]
+    assert flags_on(result.stdout) == []
+
+
 def test_a_method_in_a_flag_file_counts(capsys):
     page = in_this_process(["--flagfile=run_configs/quickstart.flags", "--help"], capsys).stdout
     assert "hyper-parameters of pflego:" in page

@@ -76,17 +76,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
     page.text("usage: tf-pflego [train] [--flagfile=FILE] [--NAME=VALUE ...]", 0, 7)
     page.gap()
     if algorithm is None:
-        page.text(
-            "Trains a method of personalised federated learning over simulated clients, and shows "
-            "how accurate each client's model becomes. The same: python -m tf_pflego.main ..."
-        )
-        page.gap()
-        page.text(
-            "example: tf-pflego --dataset=digits --num_rounds=50 --output_dir=runs/first", 0, 9
-        )
-        page.gap()
-        page.text("verbs (tf-pflego VERB --help shows the flags of one):")
-        page.pairs(VERBS.items())
+        _introduce(page)
     else:
         _describe(page, algorithm)
     fields = {field.name: field for field in dataclasses.fields(config.RunConfig)}
@@ -112,6 +102,31 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
         2,
     )
     return str(page)
+
+
+def of_nothing(columns: int | None) -> str:
+    """Returns what is shown where nothing is asked for: what there is, and where more is said."""
+    page = Page(columns)
+    page.text("usage: tf-pflego [VERB] [--NAME=VALUE ...]", 0, 7)
+    page.gap()
+    _introduce(page)
+    page.gap()
+    page.text("tf-pflego --help lists the methods and the flags of a run.")
+    return str(page)
+
+
+def _introduce(page):
+    """Adds what the program does, with an example, and its verbs."""
+    page.text(
+        "Trains a method of personalised federated learning over simulated clients, and shows "
+        "how accurate each client's model becomes."
+    )
+    page.text("The same: python -m tf_pflego.main ...")
+    page.gap()
+    page.text("example: tf-pflego --dataset=digits --num_rounds=50 --output_dir=runs/first", 0, 9)
+    page.gap()
+    page.text("verbs (tf-pflego VERB --help shows the flags of one):")
+    page.pairs(VERBS.items())
 
 
 def of_options(

@@ -2,7 +2,7 @@
 
 python -m tf_pflego.main [VERB] --flagfile=run_configs/quickstart.flags [--output_dir=DIR]
 
-Without a verb it trains; see `tf_pflego.verbs`.
+With flags and without a verb it trains; see `tf_pflego.verbs`. With neither it says what there is.
 """
 
 import os
@@ -63,7 +63,7 @@ def _run(argv, interruption):
     try:  # A part of a second, and more on a slow disk, in which a signal must be heard already.
         from absl import flags
 
-        from tf_pflego import command_line, failures
+        from tf_pflego import command_line, failures, help_pages
 
         chosen = importlib.import_module(f"tf_pflego.verbs.{verb}")
     except (ImportError, TypeError, AttributeError) as error:
@@ -73,6 +73,9 @@ def _run(argv, interruption):
             f"a package that it needs cannot be imported ({message}). Install the versions that "
             "work together; docs/installing.md has the command"
         )
+    if len(argv) < 2:
+        console.show(help_pages.of_nothing(console.STDOUT.columns()))
+        return 0
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]

@@ -8,7 +8,7 @@ the arguments in Python that they become names them in FLAGS_OF_ARGUMENTS, {argu
 """
 
 VERBS = {
-    "train": "train a method; the default, so that it may be left out",
+    "train": "train a method; the default where flags are given",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
     "personalize": "let clients that never took part learn on from a run, and export them",
     "report": "write a page about runs, or figures for a paper",
