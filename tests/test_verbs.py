@@ -128,10 +128,31 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
 def test_runs_are_listed(run, tmp_path, capsys):
     result = in_this_process(["list", str(run.parent)], capsys)
     head, row = result.stdout.splitlines()
-    assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]
-    assert row.split()[:4] == ["pflego", "pflego", "digits", "3/3"]
+    assert head.split() == ["run", "method", "dataset", "labels", "seed", "rounds", "accuracy"]
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    accuracy = f"{100 * last['test_accuracy/client_mean']:.2f}"
+    assert row.split() == ["pflego", "pflego", "digits", "local", "0", "3/3", accuracy]
     nothing = in_this_process(["list", str(tmp_path)], capsys)
     assert nothing.stdout.startswith(f"no runs in {tmp_path}")
+
+
+def write_masked(run, path):
+    """Writes what a run with a class mask and validation examples has, as far as it is listed."""
+    path.mkdir(parents=True)
+    config = json.loads((run / "config.json").read_text())
+    config |= {"label_space": "global", "class_mask": True, "seed": 7}
+    (path / "config.json").write_text(json.dumps(config))
+    record = {"round": 1, "test_accuracy/client_mean": 0.5, "validation_accuracy/client_mean": 0.25}
+    (path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+
+
+def test_runs_are_listed_with_their_masks_and_validation(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "a")
+    write_masked(run, tmp_path / "b")
+    head, first, second = in_this_process(["list", str(tmp_path)], capsys).stdout.splitlines()
+    assert head.split()[3:] == ["labels", "seed", "rounds", "validation", "accuracy"]
+    assert second.split()[3:] == ["masked", "7", "1/3", "25.00", "50.00"]
+    assert first.index("3/3") == second.index("1/3") == head.index("rounds")
 
 
 def test_the_version_and_help_of_each_verb(capsys):
@@ -227,12 +248,14 @@ def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
 
 
 def test_the_list_fits_the_terminal(run, tmp_path):
-    shutil.copytree(run, tmp_path / ("long" * 15) / "pflego")
-    code, shown = in_a_terminal(60, "list", str(tmp_path))
-    head, row, *_ = lines_of(shown)
+    """Names that would make the lines too long are above them, whole."""
+    name = f"{'long' * 15}/pflego"
+    write_masked(run, tmp_path / name)
+    code, shown = in_a_terminal(80, "list", str(tmp_path))
+    top, head, first, row, *_ = lines_of(shown)
     assert code == 0
-    assert head.split() == ["run", "method", "dataset", "rounds", "accuracy"]
-    assert row.startswith("...")
-    assert row.split()[0].endswith("longlong/pflego")
-    assert row.split()[1:4] == ["pflego", "digits", "3/3"]
-    assert len(row) <= len(head) == 60
+    assert (top, first) == ("run", name)
+    assert head.split()[0] == "method"
+    assert row.split() == ["pflego", "digits", "masked", "7", "1/3", "25.00", "50.00"]
+    assert head.index("rounds") == row.index("1/3")
+    assert max(len(head), len(row)) <= 80

@@ -1,4 +1,8 @@
-"""Lists the runs in a directory: what they are, how far they are and how accurate."""
+"""Lists the runs in a directory: what they are, how far they are and how accurate.
+
+Labels are local, global, or masked, which is global with a class mask. Accuracies are the last
+means over clients in percent, on test examples and, of runs that have some, on validation examples.
+"""
 
 import json
 import pathlib
@@ -9,8 +13,7 @@ from tf_pflego.interruption import Interruption
 
 MOST_PLACES = 1
 _DEFAULT = "runs"
-_LEAST = 12
-_COLUMNS = ("run", "method", "dataset", "rounds", "accuracy")
+_COLUMNS = ("run", "method", "dataset", "labels", "seed", "rounds", "validation", "accuracy")
 
 
 def define_flags(flag_values) -> None:
@@ -36,37 +39,42 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
     if not rows:
         console.show(f"no runs in {top}; a run is written there with --output_dir={top}/NAME")
         return
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    _show(rows)
+
+
+def _show(rows):
+    """Shows a table of the columns that are not empty."""
+    table = [column for column in zip(_COLUMNS, *rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in table]
     columns = console.STDOUT.columns()
-    if columns is not None:  # Of a name that is too long for the terminal, the end tells more.
-        widths[0] = min(widths[0], max(columns - sum(widths[1:]) - 2 * len(widths[1:]), _LEAST))
-        rows = [[_end_of(name, widths[0]), *others] for name, *others in rows]
-    for row in (_COLUMNS, *rows):
-        cells = zip(row, widths, strict=True)
-        console.show("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
-
-
-def _end_of(name, width):
-    return name if len(name) <= width else f"...{name[3 - width :]}"
+    # Where the lines would be too long, each run has its name on a line of its own.
+    apart = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
+    for name, *others in zip(*table, strict=True):
+        cells = [other.ljust(width) for other, width in zip(others, widths[1:], strict=True)]
+        about = "  ".join(["", *cells]).rstrip()
+        console.show(f"{name}\n{about}" if apart else f"{name:<{widths[0]}}{about}")
 
 
 def _row(directory, top):
     """Returns what is shown of a run; None if the directory holds none."""
     try:
         flags = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        about = [flags["algorithm"], flags["dataset"]]
+        labels = flags.get("label_space", "")
+        masked = labels == "global" and flags.get("class_mask")
+        about = [flags["algorithm"], flags["dataset"], "masked" if masked else labels]
+        about.append(str(flags.get("seed", "")))
         wanted = int(flags["num_rounds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    done, accuracy = 0, None
+    done, accuracies = 0, {"validation_accuracy": None, "test_accuracy": None}
     try:
         with open(directory / "metrics.jsonl", encoding="utf-8") as lines:
             for line in lines:
                 record = json.loads(line)
                 done = record["round"]
-                accuracy = record.get("test_accuracy/client_mean", accuracy)
+                for name, last in accuracies.items():
+                    accuracies[name] = record.get(f"{name}/client_mean", last)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # It has not come further, or a line is being written.
-    name = str(directory.relative_to(top))
-    shown = "" if accuracy is None else f"{100 * accuracy:.2f}"
-    return [name, *about, f"{done}/{wanted}", shown]
+    shown = ["" if last is None else f"{100 * last:.2f}" for last in accuracies.values()]
+    return [str(directory.relative_to(top)), *about, f"{done}/{wanted}", *shown]
