@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -412,6 +413,17 @@ def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
     assert bar.startswith("round 3/3 |" if columns == 80 else "round 3/3, loss ")
     for part in ("loss ", "accuracy ", "left"):
         assert part in bar
+
+
+@pytest.mark.same_on_both_lines
+def test_a_quiet_run_says_what_is_wrong_and_its_result(digits_dir, tmp_path):
+    flags = ["--num_rounds=3", f"--data_dir={digits_dir}", "--server_mixing=0.5"]
+    code, shown = in_a_terminal(80, *SMALL, *flags, "--quiet")
+    wrong, result, last = "".join(text for _, text in shown).split("\r\n")
+    assert (code, last) == (0, "")
+    assert wrong == "tf_pflego: pflego has no --server_mixing; it is ignored"
+    line = r"pflego on digits \(in_process\), 3 rounds, \d+ s: accuracy 0\.\d{4}"
+    assert re.fullmatch(line, result)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80])

@@ -64,8 +64,9 @@ def test_tflite_without_learning_is_smaller_and_needs_no_other_operations(run, t
     sizes = []
     for learning in ("--learning", "--nolearning"):
         models = tmp_path / learning.strip("-")
-        flags = ["--format=tflite", "--clients=1", learning, f"--output_dir={models}"]
-        assert in_this_process(["export", f"--run={run}", *flags], capsys).returncode == 0
+        flags = ["--format=tflite", "--clients=1", learning, f"--output_dir={models}", "--quiet"]
+        result = in_this_process(["export", f"--run={run}", *flags], capsys)
+        assert (result.returncode, result.stdout) == (0, f"written to {models}\n")
         sizes.append((models / "client_1.tflite").stat().st_size)
         names = tf.lite.Interpreter(str(models / "client_1.tflite")).get_signature_list()
         assert ("personalize" in names) == (learning == "--learning")

@@ -25,6 +25,7 @@ _USUAL_COLUMNS = 80  # of a terminal that does not say how wide it is
 _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
 # Where standard error leads while descriptor 2 does not; see `without_native_messages`.
 _kept_stderr: int | None = None
+_quiet = False
 
 
 class Stream:
@@ -109,6 +110,23 @@ def say(text: str) -> None:
         tqdm.tqdm.write(wrapped(text, STDERR.columns()), file=STDERR)
 
 
+def note(text: str) -> None:
+    """Writes a line that tells how far the program is, unless it is to be quiet."""
+    if not _quiet:
+        say(text)
+
+
+def be_quiet(quiet: bool) -> None:
+    """Lets `note`, `doing` and bars say nothing, or all again; what is wrong is always said."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Returns whether nothing is to be said of how far the program is."""
+    return _quiet
+
+
 def wrapped(text: str, columns: int | None) -> str:
     """Returns a text whose long lines are broken at words, with what follows indented.
 
@@ -144,6 +162,8 @@ def doing(what: str, plain: bool = False) -> None:
       what: Such as "loading digits".
       plain: Whether a pipe or file gets a line with it, too.
     """
+    if _quiet:
+        return
     if STDERR.isatty():
         _doing.show(what)
     elif plain:

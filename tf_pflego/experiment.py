@@ -282,7 +282,7 @@ def run(
         return _run(run_config, hyper_parameters, *listeners, clients, model)
     with _directory(run_config, hyper_parameters, clients, model) as directory:
         if directory.finished is not None:
-            console.say(
+            console.note(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
                 f"{run_config.num_rounds} rounds; nothing is done"
             )

@@ -15,6 +15,7 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 from tf_pflego.verbs import VERBS
 
+QUIET = "nothing is shown but what is wrong and the result, which is one line of a run or an export"
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
 _VALUES = {bool: "", int: "=N", float: "=NUMBER", str: "=TEXT"}
 
@@ -101,6 +102,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
         0,
         2,
     )
+    page.text(f"--quiet: {QUIET}.", 0, 2)
     return str(page)
 
 
@@ -170,6 +172,7 @@ def of_verb(
         page.text("flags:")
         page.flags(fields)
     page.gap()
+    page.text(f"--quiet: {QUIET}.", 0, 2)
     others = ", ".join(other for other in VERBS if other != verb)
     page.text(f"other verbs: {others}; tf-pflego --help lists them", 0, 2)
     return str(page)

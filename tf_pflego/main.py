@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_unless_interrupted(argv, interruption):
+    console.be_quiet("--quiet" in argv)  # A flag file may say so, too; that is read later.
     try:
         code = _run(list(argv), interruption)
         interruption.check()
@@ -41,6 +42,8 @@ def _run_unless_interrupted(argv, interruption):
     except Interrupted:
         console.done()
         return interruption.report()
+    finally:
+        console.be_quiet(False)
 
 
 def _run(argv, interruption):
@@ -78,9 +81,11 @@ def _run(argv, interruption):
         return 0
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)
+    flags.DEFINE_bool("quiet", False, help_pages.QUIET, flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]
     try:
         places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
+        console.be_quiet(flag_values["quiet"].value)
         if len(others) < len(arguments):
             console.show(chosen.help_page(flag_values, console.STDOUT.columns()))
         else:
@@ -111,7 +116,8 @@ def entry_point() -> None:
     # This is never left: a signal must not be heard by anybody else while Python ends.
     interruption = Interruption().__enter__()
     deferred.defer()
-    console.doing("starting")
+    if "--quiet" not in sys.argv:
+        console.doing("starting")
     code = _run_unless_interrupted(sys.argv, interruption)
     console.done()
     if interruption.asked is not None:

@@ -174,7 +174,7 @@ def _prepare(found, name, root, manual_dir, own):
     try:
         staged = tfds.builder(name, data_dir=staging)
         if not own:
-            console.say(f"tf_pflego: {name} is fetched into {root} and prepared there")
+            console.note(f"tf_pflego: {name} is fetched into {root} and prepared there")
         # A download is a long call, whose threads go on after a signal.
         with interruption.nothing_to_put_in_order(), _quiet(bars=name != "digits"):
             staged.download_and_prepare(
@@ -199,7 +199,7 @@ def _quiet(bars):
     Args:
       bars: Whether there are bars at all; those of a second's work only disturb.
     """
-    if not (bars and console.STDERR.isatty()):
+    if not (bars and console.STDERR.isatty()) or console.is_quiet():
         tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):
         yield

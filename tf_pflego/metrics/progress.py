@@ -45,11 +45,11 @@ class Progress:
         if "train_loss" in record and _VALIDATION not in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
         columns = console.STDERR.columns()
-        if columns is not None:
+        if columns is not None and not console.is_quiet():
             self._show_bar(columns, text, record["round"])
         elif text:
             seconds = time.time() - self._started
-            console.say(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
+            console.note(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
 
     def _show_bar(self, columns, text, number):
         is_new = self._bar is None

@@ -131,6 +131,9 @@ def command(argv: Sequence[str], prog: str = "tf-pflego report") -> int:
         help="the run that the clients of the others are compared with (default: the first that "
         "has ended)",
     )
+    parser.add_argument(
+        "--quiet", action="store_true", help="nothing is shown but what is wrong and the result"
+    )
     try:
         options = parser.parse_args(list(argv))
         output = options.output or ("report.html" if options.format == "html" else "report")

@@ -93,13 +93,9 @@ def run(flag_values, interruption: Interruption) -> None:
         shown = []
 
         def show(entry):
-            if not shown:
-                console.show("  client      bytes  accuracy in the run  of the file")
+            if not console.is_quiet():
+                _show_row(entry, not shown)
             shown.append(entry)
-            before, after = entry["test_accuracy_of_run"], entry["test_accuracy"]
-            console.show(
-                f"{entry['client']:>8} {entry['bytes']:>10,} {before:>20.4f} {after:>12.4f}"
-            )
             interruption.check()
 
         export_lib.export_clients(
@@ -114,3 +110,10 @@ def run(flag_values, interruption: Interruption) -> None:
             options.overwrite,
         )
     console.show(f"written to {options.output_dir}")
+
+
+def _show_row(entry, is_first):
+    if is_first:
+        console.show("  client      bytes  accuracy in the run  of the file")
+    before, after = entry["test_accuracy_of_run"], entry["test_accuracy"]
+    console.show(f"{entry['client']:>8} {entry['bytes']:>10,} {before:>20.4f} {after:>12.4f}")

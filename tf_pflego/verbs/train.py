@@ -51,6 +51,9 @@ def run(flag_values, interruption: Interruption) -> None:
         )
     seconds = time.monotonic() - started
     title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
+    if console.is_quiet():
+        console.show(f"{title}: accuracy {summary['test_accuracy/client_mean']:.4f}")
+        return
     console.show(result_table(summary, title, clients))
     if run_config.output_dir:
         console.show(f"written to {run_config.output_dir}; a page about it:")
