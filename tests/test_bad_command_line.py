@@ -1,14 +1,17 @@
 """Bad command lines: one line says what was expected, what came and what to do; nothing is lost."""
 
+import ast
+import dataclasses
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.test_main import ROOT, in_this_process
-from tf_pflego import command_line, experiment
+from tf_pflego import command_line, config, experiment
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -453,3 +456,26 @@ def test_whatever_else_is_raised_is_one_line(
 )
 def test_arguments_are_written_as_flags(message, expected):
     assert command_line.as_flags(message, {"seed", "resume", "network"}) == expected
+
+
+def texts_of(tree):
+    """Yields the texts in a module that are neither its documentation nor the help of flags."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        is_call = isinstance(node, ast.Call)
+        name = getattr(node.func, "attr", getattr(node.func, "id", "")) if is_call else ""
+        is_doc = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if name not in ("setting", "add_argument", "_Parser") and not is_doc:
+            yield from texts_of(node)
+
+
+def test_messages_of_the_library_name_arguments_and_not_flags():
+    """`as_flags` makes flags of them, so that users of Python read no flags."""
+    names = {field.name for field in dataclasses.fields(config.RunConfig)} | {"output", "format"}
+    package = ROOT / "tf_pflego"
+    of_program = {package / name for name in ("main.py", "command_line.py", "help_pages.py")}
+    of_program |= {package / "config.py", *(package / "verbs").glob("*.py")}
+    for path in set(package.rglob("*.py")) - of_program:
+        for text in texts_of(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not names & set(re.findall(r"--(\w+)", text)), f"{path}: {text}"

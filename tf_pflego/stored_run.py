@@ -50,7 +50,7 @@ class StoredRun:
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(
                 f"`run` must be the output directory of a run; {self.path} {what}. Give what "
-                "the run was given as --output_dir."
+                "the run was given as `output_dir`."
             )
         self.configuration = self._json("config.json")
         self.versions = self.configuration.pop("versions", {})
@@ -200,10 +200,10 @@ class StoredRun:
 
     def _no_checkpoint(self):
         reason = "it is not finished and has not written one yet"
-        remedy = "Wait for its first checkpoint, or go on with it by --resume"
+        remedy = "Wait for its first checkpoint, or let it go on"
         if not self.configuration.get("checkpoint_every"):
             reason = "it was made with checkpoint_every=0"
-            remedy = "Run it again with another --checkpoint_every"
+            remedy = "Run it again with another number"
         return RunDirectoryError(
             f"the run in {self.path} must have a checkpoint, which holds what its clients have "
             f"learnt; {reason}. {remedy}."

@@ -238,7 +238,10 @@ def test_png_figures(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("harm", "parts"),
     [
-        (lambda d: (d / "config.json").unlink(), ["lacks config.json", "Give the --output_dir"]),
+        (
+            lambda d: (d / "config.json").unlink(),
+            ["lacks config.json", "Give the output directory of"],
+        ),
         (lambda d: (d / "config.json").write_text("{"), ["config.json", "cannot be read"]),
         (lambda d: (d / "config.json").write_text("[]"), ["holds a list"]),
         (lambda d: rewrite(d, lambda r: r.pop(4)), ["damaged in line 5 (round 5 expected, got 6)"]),

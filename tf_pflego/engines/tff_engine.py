@@ -42,8 +42,8 @@ from tf_pflego.engines.worker import ExecutionContext, Worker
 _MESSAGE_BYTES = 2**18
 _MESSAGE_BYTES_OF_ALL = 2**28
 _REMEDY = (
-    "If memory runs out, lower --clients_per_round or --activation_gigabytes; --engine=in_process "
-    "needs no worker. A run with --output_dir goes on by --resume"
+    "If memory runs out, lower `clients_per_round` or `activation_gigabytes`; "
+    "`engine='in_process'` needs no worker. A run with `output_dir` goes on by `resume=True`"
 )
 
 

@@ -132,7 +132,7 @@ class Worker:
         console.say(
             f"tf_pflego: the TFF worker listens on port {port} of all network interfaces, and "
             "whoever reaches it can run code as you, because this system does not let the program "
-            f"replace the port by a private socket ({reason}); --engine=in_process needs no port"
+            f"replace the port by a private socket ({reason}); the engine in_process needs no port"
         )
         self._process = self._started(port)
         self._connect(f"localhost:{port}", deadline)

@@ -291,7 +291,7 @@ class RunDirectory:
             if earlier is None:
                 raise RunDirectoryError(
                     f"`resume` needs the configuration of the run in {self._work}; {_CONFIG} is "
-                    "damaged, and there is no checkpoint. Start anew with --overwrite."
+                    "damaged, and there is no checkpoint. Start anew with `overwrite=True`."
                 )
             earlier.pop("versions", None)
         else:

@@ -79,18 +79,18 @@ def _check_output(output, format):
     if not output.parent.is_dir():
         raise ValueError(
             f"`output` must be in a directory that exists; {output.parent} does not. Make it, or "
-            "choose another --output."
+            "choose another `output`."
         )
     if format == "html" and (output.suffix not in _PAGE_SUFFIXES or output.is_dir()):
         raise ValueError(
             f"`output` must be a file whose name ends in .html; got {output}"
-            f"{', a directory' if output.is_dir() else ''}. Write --output=report.html, or "
-            "--format=png for a directory of figures."
+            f"{', a directory' if output.is_dir() else ''}. Write `output='report.html'`, or "
+            "`format='png'` for a directory of figures."
         )
     if format == "png" and output.exists() and not output.is_dir():
         raise ValueError(
-            f"`output` must be a directory with --format=png; {output} is a file. Choose another "
-            "--output."
+            f"`output` must be a directory with `format='png'`; {output} is a file. Choose another "
+            "`output`."
         )
 
 
@@ -144,7 +144,7 @@ def command(argv: Sequence[str], prog: str = "tf-pflego report") -> int:
     except OSError as error:
         return _fail(
             f"`output` must be a place that can be written; {error.filename or output} is not "
-            f"({error.strerror}). Choose another --output."
+            f"({error.strerror}). Choose another `output`."
         )
     return 0
 

@@ -91,7 +91,8 @@ def read(path: str | pathlib.Path) -> StoredRun:
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise RunError(
-            f"a run must be given by its directory; {path} {what}. Give the --output_dir of a run."
+            f"a run must be given by its directory; {path} {what}. Give the output directory of a "
+            "run."
         )
     missing = [name for name in ("config.json", "metrics.jsonl") if not (path / name).is_file()]
     if missing:
@@ -113,12 +114,12 @@ def _remedy(path):
     if interrupted:
         return (
             f"The replacement of its run was interrupted ({interrupted[0]} is still there); the "
-            "program goes on with it when it is called with this --output_dir and --resume."
+            "program goes on with it when it is to resume the run in this directory."
         )
     below = sorted(child.parent for child in path.glob("*/config.json"))
     if below:
         return f"Perhaps you mean a run inside it, such as {below[0]}."
-    return "Give the --output_dir of a run that has begun."
+    return "Give the output directory of a run that has begun."
 
 
 def _read(path):
