@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Sequence
 
 from tf_pflego import console
-from tf_pflego.reports.stored import RunError, StoredRun, read
+from tf_pflego.reports.stored import ReportedRun, RunError, read
 
-__all__ = ["RunError", "StoredRun", "command", "read", "write"]
+__all__ = ["ReportedRun", "RunError", "command", "read", "write"]
 
 FORMATS = ("html", "png")
 _PAGE_SUFFIXES = (".html", ".htm")

@@ -15,7 +15,7 @@ import numpy as np
 
 from tf_pflego.places import PLACES
 from tf_pflego.records import ACCURACIES, BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR
-from tf_pflego.reports.stored import StoredRun
+from tf_pflego.reports.stored import ReportedRun
 
 Rounds = Mapping[str, np.ndarray]
 
@@ -99,7 +99,7 @@ class Series:
     """
 
     label: str
-    runs: tuple[StoredRun, ...]
+    runs: tuple[ReportedRun, ...]
     names: tuple[str, ...]
 
     @property
@@ -127,7 +127,7 @@ class Reached(NamedTuple):
     value: float
 
 
-def series_of(runs: Sequence[StoredRun]) -> list[Series]:
+def series_of(runs: Sequence[ReportedRun]) -> list[Series]:
     """Returns the runs in their order, those that differ in nothing but the seed together."""
     groups: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
@@ -149,7 +149,7 @@ def series_of(runs: Sequence[StoredRun]) -> list[Series]:
     return found
 
 
-def settings(run: StoredRun) -> dict[str, Any]:
+def settings(run: ReportedRun) -> dict[str, Any]:
     """Returns the configuration of a run without the flags that say where things are."""
     return {key: value for key, value in run.configuration.items() if key not in PLACES}
 
@@ -467,7 +467,7 @@ def gains_of(series: Series, reference: Series) -> Gains:
     return Gains(differences)
 
 
-def client_differences(run: StoredRun, reference: StoredRun) -> np.ndarray:
+def client_differences(run: ReportedRun, reference: ReportedRun) -> np.ndarray:
     """Returns [n] the accuracy of each client of a run minus its accuracy in the reference.
 
     Clients that one of the two does not have, since it kept them as new clients, are left out.

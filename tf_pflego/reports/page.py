@@ -19,7 +19,7 @@ import numpy as np
 from tf_pflego.core import durable
 from tf_pflego.reports import comparison, drawing, figures
 from tf_pflego.reports.comparison import PERCENT, Series
-from tf_pflego.reports.stored import StoredRun
+from tf_pflego.reports.stored import ReportedRun
 
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
@@ -32,7 +32,7 @@ _HERE = pathlib.Path(__file__).parent
 _VALIDATION = "validation_accuracy/client_mean"
 
 
-def write(runs: Sequence[StoredRun], reference: int, output: pathlib.Path) -> pathlib.Path:
+def write(runs: Sequence[ReportedRun], reference: int, output: pathlib.Path) -> pathlib.Path:
     """Writes the page of runs; one that is there is replaced when the new one is whole.
 
     Args:
@@ -543,7 +543,7 @@ class _Page:
 
     def _groups(self):
         """Returns the runs by what their clients hold; a run whose partition is unknown alone."""
-        groups: dict[Any, list[StoredRun]] = {}
+        groups: dict[Any, list[ReportedRun]] = {}
         for run in self._runs:
             groups.setdefault(run.holdings.identity if run.holdings else id(run), []).append(run)
         return list(groups.values())

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from tf_pflego.core import durable
 from tf_pflego.reports import comparison, drawing, figures
-from tf_pflego.reports.stored import StoredRun
+from tf_pflego.reports.stored import ReportedRun
 
 _HEIGHT, _WIDTH = 4.4, 5.0
 
 
-def write(runs: Sequence[StoredRun], reference: int, output: pathlib.Path) -> list[pathlib.Path]:
+def write(runs: Sequence[ReportedRun], reference: int, output: pathlib.Path) -> list[pathlib.Path]:
     """Writes the figures of runs into a directory, which is made if it is not there.
 
     Args:

@@ -42,7 +42,7 @@ class Holdings:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredRun:
+class ReportedRun:
     """A run as far as it is.
 
     Attributes:
@@ -81,7 +81,7 @@ class StoredRun:
         return str(self.configuration.get("algorithm", "unknown"))
 
 
-def read(path: str | pathlib.Path) -> StoredRun:
+def read(path: str | pathlib.Path) -> ReportedRun:
     """Reads the directory of a run.
 
     Raises:
@@ -138,7 +138,7 @@ def _read(path):
     if (path / "partition.npz").is_file():
         holdings = _holdings(path / "partition.npz", configuration)
     left_out = np.array([record.get("not_finite") or 0 for record in records], int)
-    return StoredRun(
+    return ReportedRun(
         path,
         configuration,
         versions if isinstance(versions, dict) else {},
