@@ -101,17 +101,17 @@ def expanded(
       CommandLineError: A file cannot be read, is not text, has a line that is no flag, or includes
         itself.
     """
-    found = []
-    arguments = iter(arguments)
-    for argument in arguments:
+    found: list[_Argument] = []
+    left = iter(arguments)
+    for argument in left:
         if argument == "--":
-            found += map(_Argument, [argument, *arguments])
+            found += map(_Argument, [argument, *left])
             break
         name, equals, path = argument.partition("=")
         if name not in ("--flagfile", "-flagfile"):
             found.append(_Argument(argument, place))
             continue
-        path = path.strip() if equals else next(arguments, "")
+        path = path.strip() if equals else next(left, "")
         if not path:
             raise CommandLineError(
                 f"--flagfile must name a file; got nothing{place}. Write --flagfile=FILE, or leave "

@@ -135,7 +135,7 @@ def of_options(
     verb: str, usage: str, options: type, examples: Sequence[str], columns: int | None
 ) -> str:
     """Returns the help of a verb whose flags are a dataclass of settings; see `of_verb`."""
-    about = inspect.getdoc(sys.modules[options.__module__])
+    about = inspect.getdoc(sys.modules[options.__module__]) or ""
     return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options))
 
 

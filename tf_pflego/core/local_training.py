@@ -52,8 +52,10 @@ class MiniBatches(settings.HyperParameters):
 
     def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
         """Returns what `step` carries through local training; see the function `over_batches`."""
-        batches = {"batch_size": self.batch_size, "drop_last_batch": self.drop_last_batch}
-        return over_batches(step, start, client, self.passes, **batches)
+        drops = self.drop_last_batch
+        return over_batches(
+            step, start, client, self.passes, self.batch_size, drop_last_batch=drops
+        )
 
 
 @dataclasses.dataclass(frozen=True)

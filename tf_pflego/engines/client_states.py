@@ -10,6 +10,8 @@ from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure, positions
 from tf_pflego.core.tracing import Traced
 
+ClientIds = Sequence[int] | np.ndarray  # [c]
+
 
 class ClientStates:
     """The states of the clients of one run.
@@ -60,10 +62,10 @@ class ClientStates:
         self._commits = np.zeros(count, np.int64)
         self.leaf_names = list(positions(self.spec))
         self._init = Traced(_for_many(algorithm.init_client, self.spec), any_number=(1, 2))
-        self._pending = None
-        self._undo = []
+        self._pending: tuple[np.ndarray, list] | None = None
+        self._undo: list[tuple[np.ndarray, list, np.ndarray]] = []
 
-    def read(self, client_ids: Sequence[int], server_state: Structure) -> Structure:
+    def read(self, client_ids: ClientIds, server_state: Structure) -> Structure:
         """Returns the states of the clients, each leaf [c, ...]; the arrays are copies.
 
         For a client that has no state yet, this is the state that it would start from; that state
@@ -78,7 +80,7 @@ class ClientStates:
                 leaf[new] = first
         return tf.nest.pack_sequence_as(self.spec, leaves)
 
-    def admit(self, client_ids: Sequence[int], server_state: Structure) -> None:
+    def admit(self, client_ids: ClientIds, server_state: Structure) -> None:
         """Stages a first state for each of the clients that has none."""
         self._write_pending()
         ids = np.asarray(client_ids, np.int64)
@@ -87,12 +89,12 @@ class ClientStates:
             first = self._first_states(new, server_state) if self._leaves else []
             self.stage(new, tf.nest.pack_sequence_as(self.spec, first))
 
-    def leaves_of(self, client_ids: Sequence[int], wanted: Sequence[bool]) -> list[np.ndarray]:
+    def leaves_of(self, client_ids: ClientIds, wanted: Sequence[bool]) -> list[np.ndarray]:
         """Returns the leaves that are `wanted` of the states of clients, all of which have one."""
         self._write_pending()
         return [leaf[client_ids] for leaf, want in zip(self._leaves, wanted, strict=True) if want]
 
-    def stage(self, client_ids: Sequence[int], states: Structure) -> None:
+    def stage(self, client_ids: ClientIds, states: Structure) -> None:
         """Stages new states of clients, each leaf [c, ...] in the order of the ids.
 
         Raises:

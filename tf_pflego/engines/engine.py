@@ -1,15 +1,12 @@
 """The interface of all engines. An engine holds the clients' data and states, and tests them."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from tf_pflego.core.algorithm import Exchange, Round
 from tf_pflego.core.nests import Structure
-from tf_pflego.engines.client_states import ClientStates
-
-ClientIds = Sequence[int] | np.ndarray  # [c]
+from tf_pflego.engines.client_states import ClientIds, ClientStates
 
 
 class Cohort(NamedTuple):

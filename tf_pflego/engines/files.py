@@ -40,7 +40,7 @@ class Inbox:
         size = max_clients * packing.num_bytes
         if os.fstat(self._descriptor).st_size < size:
             file.truncate(size)
-        self._rows = np.memmap(file, np.uint8, "r+", shape=self._shape)
+        self._rows: np.ndarray = np.memmap(file, np.uint8, "r+", shape=self._shape)
 
     def write(self, structure: Structure, count: int) -> None:
         """Writes a nest of arrays, each leaf [count, ...], into the first rows."""
@@ -48,7 +48,7 @@ class Inbox:
 
     def close(self) -> None:
         """Ends the mapping of the file, which has a descriptor of its own."""
-        self._rows = None
+        self._rows = np.zeros((0, 0), np.uint8)
 
     def read(self, slot: tf.Tensor) -> tf.Tensor:
         """Returns row `slot` [num_bytes] uint8, as operations of the worker's graph.

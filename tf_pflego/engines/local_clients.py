@@ -45,7 +45,7 @@ class LocalClients:
         self.states = ClientStates(
             algorithm, server_state, clients.head_classes, seed, clients.identities
         )
-        self._evaluations = {}
+        self._evaluations: dict[bool, Traced] = {}
 
     def commit(self) -> None:
         """See `Engine.commit`."""

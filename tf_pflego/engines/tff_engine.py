@@ -82,7 +82,7 @@ class TffEngine(LocalClients):
         self._max_restarts = max_restarts
         self._start_worker()
         self._outbox = make_directory()
-        self._exchanges = {}
+        self._exchanges: dict[tuple, _FederatedExchange] = {}
 
     def run_exchange(
         self,
@@ -222,7 +222,7 @@ class _FederatedExchange:
           messages: What the server sends to each of them alone, each leaf [c, ...].
         """
         count = len(facts.weight)
-        payload = (states, messages)
+        payload: tuple = (states, messages)
         if self._inbox:
             self._inbox.write(payload, count)
             payload = ()

@@ -12,7 +12,7 @@ def threads_per_operation(clients_per_round: float) -> int | None:
     core busy then. An operation that is split among busy cores waits for them: with 20 clients on
     two cores, a round would take up to twice as long.
     """
-    return 1 if clients_per_round >= os.cpu_count() else None
+    return 1 if clients_per_round >= (os.cpu_count() or 1) else None
 
 
 def clients_at_once() -> int:

@@ -28,7 +28,7 @@ class Watch:
     def __init__(self, pid: int):
         self._pid = pid
         self._stopped = self._silent = 0
-        self._awaited = None
+        self._awaited: object | None = None
 
     def look(self, awaited: object | None) -> str | None:
         """Looks at the child; to be called every `LOOK_SECONDS`.

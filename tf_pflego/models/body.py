@@ -254,7 +254,7 @@ def _check_weights(weights, names):
 
 def _trace(model, example) -> _Traced:
     weights = [_tf_variable(weight) for weight in model.trainable_variables]
-    noted = {"features_gradient": None}
+    noted: dict[str, Any] = {"features_gradient": None}
 
     @tf.function
     def features_and_gradient(examples):

@@ -107,8 +107,11 @@ def served_clients(
                 f"{simulation.algorithm.name} is not. Use `served_weights` and its `predict`."
             )
         names, classes = names_of_outputs(model, data, client), own_classes(model, data, client)
-        test, rule = data.test.of(client), served.personalize
-        yield ServedClient(int(client), model, weights, names, classes, *test, rule, predict)
+        examples, labels = data.test.of(client)
+        rule = served.personalize
+        yield ServedClient(
+            int(client), model, weights, names, classes, examples, labels, rule, predict
+        )
 
 
 def traced_predict(predict: Callable) -> Traced:

@@ -90,7 +90,7 @@ def run(flag_values, interruption: Interruption) -> None:
             )
             console.show(f"{len(content['clients'])} clients written to {options.output_dir}")
             return
-        shown = []
+        shown: list[dict] = []
 
         def show(entry):
             if not console.is_quiet():

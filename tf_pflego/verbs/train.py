@@ -3,6 +3,8 @@
 import pathlib
 import shlex
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from tf_pflego import command_line, config, console, engines, experiment, help_pages, stored_run
 from tf_pflego.core import temporary, values
@@ -42,7 +44,7 @@ def run(flag_values, interruption: Interruption) -> None:
     engines.prepare_process(run_config.clients_per_round)
     started = time.monotonic()
     with temporary.own_directory():
-        clients = {}
+        clients: dict[str, Sequence[Any]] = {}
         summary = experiment.run(
             run_config,
             between_steps=interruption.check,
