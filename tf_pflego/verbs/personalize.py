@@ -50,9 +50,7 @@ class PersonalizeOptions:
         False, "replace the earlier export that the output directory holds, when the new is whole"
     )
     format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
-    data_dir: str = setting(
-        "", "TFDS data directory; empty for the one that the run had", is_path=True
-    )
+    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
 
     def __post_init__(self):
         settings.check(self)
