@@ -144,11 +144,11 @@ def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evalua
         if which == "all":
             return list(range(num_clients))
         if kind != "worst":
-            found = [int(client) for client in which.split(",")]
+            found = [values.whole_of(client.strip()) for client in which.split(",")]
             if len(set(found)) < len(found):
                 raise ValueError
             return found
-        if int(count) < 1:
+        if values.whole_of(count) < 1:
             raise ValueError
     except ValueError:
         raise ValueError(

@@ -114,7 +114,7 @@ def run(flag_values, interruption: Interruption) -> None:
 def _shots_of(text):
     found = []
     for part in text.split(","):
-        if part != ALL and not (part.isdecimal() and 0 < int(part) < 10**9):
+        if part != ALL and not (part.isascii() and part.isdecimal() and 0 < int(part) < 10**9):
             raise ValueError(
                 f"`shots` must be numbers of examples, or all, with commas between; got {text!r}. "
                 "Write e.g. `shots='1,5,all'`."
