@@ -133,7 +133,6 @@ ROWS = [
     (["--flagfile={tmp}"], "must be a file that can be read; got '{tmp}' (Is a",
      "Correct the path"),
     (["--flagfile={tmp}/binary"], "{tmp}/binary is not text", "Name a file such as run_configs"),
-    (["--flagfile=/dev/zero"], "/dev/zero is not text, or too long", "Name a file such as"),
     (["--flagfile={tmp}/itself"],
      "must not include itself; got '{tmp}/itself' again in {tmp}/itself"
      ", line 2", "Leave that line out"),
@@ -178,6 +177,22 @@ ROWS = [
      "fetched with --download"),
     (["--dataset=mnist", "--data_dir={tmp}/words"], "mnist is not in {tmp}/words",
      "Point --data_dir"),
+    (["--flagfile={tmp}/wide0"], "--flagfile must lead to at most 100 files", "Include fewer"),
+    (["--flagfile={tmp}/fifo"], "must be a file that can be read; got '{tmp}/fifo' (it is no reg",
+     "Correct the path"),
+    (["--flagfile=/dev/zero"], "got '/dev/zero' (it is no regular file)", "Correct the path"),
+    (["--flagfile={tmp}/held"], "got '{tmp}/held' (Is a directory)", "Correct the path"),
+    # Numbers that Python would take.
+    *(
+        ([f"--{name}={text}"], f"--{name} must be {expected}; got {text!r}", f"Correct --{name}")
+        for name, expected, texts in (
+            ("num_rounds", "a whole number", ("0x10", "0o17", "1_0", " 3", "3 ", "\u0663", "1e2")),
+            ("dirichlet_alpha", "a number", ("0x10", "1_0.5", " 0.5", "\u0663", "1e1_0")),
+            ("client_learning_rate", "a number or auto", ("1_0", " 1", "\u0663")),
+        )
+        for text in texts
+    ),
+    (["--engine=ray", "--shard_resources=data=1_0"], "got 'data=1_0'", "Set e.g. --shard_res"),
     # A Ray cluster.
     (["--num_shards=0"], "--num_shards must be at least 1; got 0", "Raise --num_shards"),
     (["--num_shards=10001"], "--num_shards must be at most 10000; got", "Lower --num_shards"),
@@ -286,9 +301,13 @@ def files(tmp_path_factory):
         "words": "hello there\n",
         "value": "--num_rounds=x\n",
         "lost": "--flagfile={tmp}/none\n",
+        # Each includes the next one twice: 2^40 files in all.
+        **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
+        "wide40": "--num_rounds=3\n",
     }
     for name, text in texts.items():
         (directory / name).write_text(text.format(tmp=directory))
+    os.mkfifo(directory / "fifo")
     (directory / "held").mkdir()
     (directory / "held" / "config.json").write_text('{"algorithm": "pfl')
     return directory

@@ -102,6 +102,17 @@ def resume(digits_dir, output, capsys, *more, rounds=ROUNDS):
     return in_this_process(flags, capsys)
 
 
+def test_a_copy_by_hard_links_keeps_what_it_has(copy, digits_dir, capsys, tmp_path, undisturbed):
+    with open(copy / "metrics.jsonl", "ab") as metrics:
+        metrics.write(b"a line that was cut")
+    kept = tmp_path / "kept"
+    shutil.copytree(copy, kept, copy_function=os.link)
+    before = contents(kept)
+    assert resume(digits_dir, copy, capsys).returncode == 0
+    assert contents(kept) == before
+    assert outcome(copy) == outcome(undisturbed)
+
+
 # Each child runs the program and dies before one of its operations on the files of the run; the
 # next child goes on. Python reports these operations as audit events.
 KILLED_AGAIN_AND_AGAIN = """

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.test_resume import contents
+from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.metrics import RunDirectoryError
 from tf_pflego.training import CheckpointError
 
@@ -60,7 +62,7 @@ def assert_identical(first, second):
 def test_a_finished_run_answers_and_stays_as_it_was(finished, digits_dir):
     before = contents(finished)
     rows = list(csv.DictReader((finished / "clients.csv").open()))
-    with pfl.load_run(finished) as run:
+    with pfl.load_run(finished, digits_dir) as run:
         assert (run.configuration["algorithm"], run.configuration["local_steps"]) == ("pflego", 3)
         assert run.versions["tf_pflego"] == pfl.__version__
         assert run.summary == json.loads((finished / "summary.json").read_text())
@@ -96,7 +98,7 @@ def test_metrics_are_a_table(finished):
 
 def test_a_restored_simulation_goes_on_as_if_it_had_never_stopped(finished, digits_dir, tmp_path):
     before = contents(finished)
-    with pfl.load_run(finished).simulation() as restored:
+    with pfl.load_run(finished, digits_dir).simulation() as restored:
         restored.run(3)
         with pytest.raises(ValueError, match="must not hold checkpoints of another simulation"):
             restored.save(finished / "checkpoints")
@@ -120,7 +122,7 @@ def test_a_run_that_trains_is_read_at_its_newest_checkpoint(digits_dir, tmp_path
             metrics.write('{"round": 4, "part')  # A line that is being written.
             metrics.flush()
         before = contents(output)
-        with pfl.load_run(output) as run:
+        with pfl.load_run(output, digits_dir) as run:
             seen["summary"], seen["round"] = run.summary, run.round_number
             seen["rounds"] = run.metrics["round"].tolist()
             seen["loss"] = run.evaluate().train_loss
@@ -198,21 +200,33 @@ def test_a_run_of_an_own_model_needs_it_again(tmp_path):
         pfl.run(longer, clients=clients, **STEPS)
 
 
-def test_a_model_is_refused_where_the_run_has_one_of_ours(finished):
+def test_a_model_is_refused_where_the_run_has_one_of_ours(finished, digits_dir):
     with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* a model of ours"):
-        pfl.load_run(finished, model=own_model()).evaluate()
+        pfl.load_run(finished, digits_dir, model=own_model()).evaluate()
 
 
-def test_the_data_may_be_elsewhere(copy, digits_dir, tmp_path):
-    moved = shutil.copytree(digits_dir, tmp_path / "tfds")
+def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp_path, monkeypatch):
+    """Neither where they are nor whether they are fetched, nor which cluster is asked."""
+    elsewhere = tmp_path / "theirs"
+    elsewhere.mkdir()
+    os.mkfifo(elsewhere / "mnist")  # Whoever opened it would wait.
     config = json.loads((copy / "config.json").read_text())
-    missing = config | {"data_dir": str(tmp_path / "missing"), "dataset": "mnist"}
-    (copy / "config.json").write_text(json.dumps(missing))
-    with pytest.raises(ValueError, match="`dataset` mnist is not in"):
+    theirs = {"data_dir": str(elsewhere), "download": True, "dataset": "mnist"}
+    (copy / "config.json").write_text(json.dumps(config | theirs))
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path / "default"))
+    with pytest.raises(RunDirectoryError, match="`data_dir` must be given for the run in") as error:
         pfl.load_run(copy).evaluate()
-    (copy / "config.json").write_text(json.dumps(missing | {"dataset": "digits"}))
-    assert pfl.load_run(copy, data_dir=moved).evaluate().test_hits.shape == (CLIENTS,)
-    assert not (tmp_path / "missing").exists()  # Where the digits would have been made anew.
+    assert f"Give `data_dir='{elsewhere}'` if you trust what is there." in str(error.value)
+    assert not (tmp_path / "default").exists()
+    with pytest.raises(pfl.data.DatasetError, match=f"`dataset` mnist is not in {tmp_path}/own"):
+        pfl.load_run(copy, data_dir=tmp_path / "own").evaluate()
+    theirs = {"data_dir": str(elsewhere), "engine": "ray", "ray_address": "127.0.0.1:1"}
+    (copy / "config.json").write_text(json.dumps(config | theirs))
+    shutil.copytree(digits_dir, tmp_path / "default")
+    with pfl.load_run(copy) as run, run.simulation() as simulation:
+        assert run.configuration["ray_address"] == "127.0.0.1:1"
+        assert simulation.round_number == 5
+        assert run.evaluate().test_hits.shape == (CLIENTS,)
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -234,18 +248,18 @@ def test_without_checkpoints_it_has_metrics_alone(finish, digits_dir, tmp_path):
     else:
         with pytest.raises(KeyboardInterrupt):
             pfl.run(config, stop, **STEPS)
-    run = pfl.load_run(tmp_path / "run")
+    run = pfl.load_run(tmp_path / "run", digits_dir)
     assert len(run.metrics["round"]) == (5 if finish else 2)
     for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
         with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*checkpoint_every=0"):
             ask()
 
 
-def test_a_run_that_has_just_begun_is_refused(copy):
+def test_a_run_that_has_just_begun_is_refused(copy, digits_dir):
     shutil.rmtree(copy / "checkpoints")
     (copy / "summary.json").unlink()
     with pytest.raises(RunDirectoryError, match=r"not finished .* Wait for its first checkpoint"):
-        pfl.load_run(copy).evaluate()
+        pfl.load_run(copy, digits_dir).evaluate()
 
 
 @pytest.mark.parametrize(
@@ -277,20 +291,20 @@ def test_a_configuration_that_is_none_is_refused(changed, copy):
         pfl.load_run(copy)
 
 
-def test_damaged_checkpoints_are_told(copy, capsys):
+def test_damaged_checkpoints_are_told(copy, digits_dir, capsys):
     newest, older = copy / "checkpoints/server-5.npz", copy / "checkpoints/server-4.npz"
     newest.write_bytes(newest.read_bytes()[:-1])
-    run = pfl.load_run(copy)
+    run = pfl.load_run(copy, digits_dir)
     assert run.round_number == 4
     assert "the one of round 4 is used" in capsys.readouterr().err
     older.unlink()
     with pytest.raises(CheckpointError, match="all are damaged"):
-        pfl.load_run(copy).evaluate()
+        pfl.load_run(copy, digits_dir).evaluate()
 
 
-def test_a_checkpoint_that_is_replaced_while_it_is_read(finished, copy, monkeypatch):
+def test_a_checkpoint_that_is_replaced_while_it_is_read(copy, digits_dir, monkeypatch):
     """The run that trains has written the next one, and removed the one that was being read."""
-    run = pfl.load_run(copy)
+    run = pfl.load_run(copy, digits_dir)
     kept = shutil.move(copy / "checkpoints", copy / "later")
     shutil.copytree(kept, copy / "checkpoints")
     for path in (copy / "checkpoints").glob("*-5*"):
@@ -308,10 +322,11 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(finished, copy, monkeypa
     assert run.round_number == 5
 
 
-def test_the_engine_and_the_places_are_not_the_runs(copy):
+def test_the_engine_is_not_the_runs(copy, digits_dir):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"engine": "tff", "resume": True}))
-    run = pfl.load_run(copy)
+    run = pfl.load_run(copy, digits_dir)
     assert run.configuration["engine"] == "tff"
-    with run.simulation("in_process") as simulation:
+    with run.simulation() as simulation:
         assert simulation.round_number == 5
+        assert isinstance(simulation._engine, InProcessEngine)

@@ -7,6 +7,7 @@ file may name others, relative to the directory in which the program runs.
 import os
 import pathlib
 import re
+import stat
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from absl import flags
 
 from tf_pflego.core import texts
 
-_MOST_BYTES = 2**20
+# Of all flag files together, each counted as often as it is included.
+_MOST_BYTES, _MOST_FILES = 2**20, 100
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -88,7 +90,10 @@ def as_flags(
 
 
 def expanded(
-    arguments: Sequence[str], place: str = "", within: tuple[str, ...] = ()
+    arguments: Sequence[str],
+    place: str = "",
+    within: tuple[str, ...] = (),
+    sizes: list[int] | None = None,
 ) -> list[_Argument]:
     """Returns arguments with those of flag files in their places.
 
@@ -96,12 +101,14 @@ def expanded(
       arguments: What follows the program's name.
       place: Where they were written, if that is a file.
       within: The files that are being read.
+      sizes: The bytes of each that has been read, to which more are added.
 
     Raises:
       CommandLineError: A file cannot be read, is not text, has a line that is no flag, or includes
-        itself.
+        itself, or there are too many.
     """
     found: list[_Argument] = []
+    sizes = [] if sizes is None else sizes
     left = iter(arguments)
     for argument in left:
         if argument == "--":
@@ -117,18 +124,25 @@ def expanded(
                 f"--flagfile must name a file; got nothing{place}. Write --flagfile=FILE, or leave "
                 "it out."
             )
-        found += _of_file(path, place, within)
+        found += _of_file(path, place, within, sizes)
     return found
 
 
-def _of_file(path, place, within):
+def _of_file(path, place, within, sizes):
     real = os.path.realpath(os.path.expanduser(path))
     if real in within:
         raise CommandLineError(
             f"--flagfile must not include itself; got {path!r} again{place}. Leave that line out."
         )
     found = []
-    for number, line in enumerate(_text(path, place).splitlines(), 1):
+    text = _text(path, place)
+    sizes.append(len(text))
+    if len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES:
+        raise CommandLineError(
+            f"--flagfile must lead to at most {_MOST_FILES} files of 1 MiB together; {path!r}"
+            f"{place} is one too many. Include fewer."
+        )
+    for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line.startswith(("#", "//")):
             continue
@@ -140,13 +154,16 @@ def _of_file(path, place, within):
             )
         if line.lstrip("-") == "flagfile":
             line += "="  # Its value must be on the same line.
-        found += expanded([line], here, (*within, real))
+        found += expanded([line], here, (*within, real), sizes)
     return found
 
 
 def _text(path, place):
     try:
-        with open(pathlib.Path(path).expanduser(), "rb") as file:
+        # Whoever opens a FIFO waits for its writer.
+        with open(pathlib.Path(path).expanduser(), "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("it is no regular file")
             content = file.read(_MOST_BYTES + 1)
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -164,6 +181,10 @@ def _text(path, place):
             "too long for one. Name a file such as run_configs/quickstart.flags."
         )
     return text
+
+
+def _without_waiting(path, mode):
+    return os.open(path, mode | os.O_NONBLOCK)
 
 
 def _explained(error, flag_values, arguments):

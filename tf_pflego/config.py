@@ -500,7 +500,21 @@ def options_from(options: type, flag_values: flags.FlagValues) -> Any:
     return options(**{name: flag_values[name].value for name in names})
 
 
-class _NumberOrWord(flags.FloatParser):
+class _Whole(flags.IntegerParser):
+    """Parses a whole number in digits 0 to 9."""
+
+    def convert(self, argument):
+        return values.whole_of(argument) if isinstance(argument, str) else argument
+
+
+class _Number(flags.FloatParser):
+    """Parses a number in digits 0 to 9."""
+
+    def convert(self, argument):
+        return values.number_of(argument) if isinstance(argument, str) else float(argument)
+
+
+class _NumberOrWord(_Number):
     """Parses a number or one of the given words."""
 
     def __init__(self, words):
@@ -517,21 +531,19 @@ class _NumberOrWord(flags.FloatParser):
 
 def _define(field, default, flag_values):
     kind, help_text, words = type(field.default), field.metadata["help"], field.metadata["words"]
+    parser = None
     if words:
         parser = _NumberOrWord(words)
-        flags.DEFINE(
-            parser, field.name, default, help_text, flag_values, flags.ArgumentSerializer()
-        )
-        return
-    if field.metadata["choices"] is not None:
+    elif kind in (int, float):
+        parser = _Whole() if kind is int else _Number()
+    if parser is not None:
+        serializer = flags.ArgumentSerializer()
+        flags.DEFINE(parser, field.name, default, help_text, flag_values, serializer)
+    elif field.metadata["choices"] is not None:
         flags.DEFINE_enum(
             field.name, default, list(field.metadata["choices"]), help_text, flag_values=flag_values
         )
     elif kind is bool:
         flags.DEFINE_bool(field.name, default, help_text, flag_values=flag_values)
-    elif kind is int:
-        flags.DEFINE_integer(field.name, default, help_text, flag_values=flag_values)
-    elif kind is float:
-        flags.DEFINE_float(field.name, default, help_text, flag_values=flag_values)
     else:
         flags.DEFINE_string(field.name, default, help_text, flag_values=flag_values)

@@ -2,6 +2,9 @@
 
 Reading changes nothing in the directory and takes no lock, so that a run can be read while it
 trains: its metrics as far as they are written, and what it had learnt at its newest checkpoint.
+
+A directory may come from somebody else. It says what was run, and not where this machine's data are
+read or which computers are asked: who loads the run says that.
 """
 
 import dataclasses
@@ -16,8 +19,10 @@ import numpy as np
 from tf_pflego import data, experiment, models
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.config import RunConfig
+from tf_pflego.core import values
 from tf_pflego.data.datasets import NAMES
 from tf_pflego.metrics import RunDirectoryError
+from tf_pflego.places import PLACES
 from tf_pflego.training import CheckpointError, Checkpoints, Evaluation, Simulation
 
 # How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
@@ -56,7 +61,8 @@ class StoredRun:
         self.versions = self.configuration.pop("versions", {})
         summary = self.path / "summary.json"
         self.summary = self._json("summary.json") if summary.is_file() else None
-        self._run_config, self._hyper_parameters = self._configured(data_dir)
+        self._data_dir = None if data_dir is None else values.path("data_dir", data_dir)
+        self._run_config, self._hyper_parameters = self._configured()
         self._given_clients, self._given_model = clients, model
 
     def __repr__(self) -> str:
@@ -122,7 +128,17 @@ class StoredRun:
                 f"own ({self.configuration['dataset']}). Call load_run(directory, clients=...) "
                 "with what the run was given."
             )
-        return experiment.load_clients(self._run_config)
+        try:
+            return experiment.load_clients(self._run_config)
+        except data.DatasetError as error:
+            name, place = self._run_config.dataset, self.configuration.get("data_dir")
+            if self._data_dir is not None or not place or not isinstance(place, str):
+                raise
+            raise RunDirectoryError(
+                f"`data_dir` must be given for the run in {self.path}; your own TFDS directory has "
+                f"no {name} that can be read, and the run's was {place!r}. Give "
+                f"`data_dir={place!r}` if you trust what is there."
+            ) from error
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -142,13 +158,14 @@ class StoredRun:
         """Returns the statistics of all clients; see `Simulation.evaluate`."""
         return self._restored.evaluate(train_loss)
 
-    def simulation(self, engine: str | None = None) -> Simulation:
+    def simulation(self, engine: str = "in_process") -> Simulation:
         """Returns a simulation at the newest checkpoint, which can go on; close it after use.
 
         What it does changes nothing in the directory; it saves elsewhere.
 
         Args:
-          engine: tff or in_process; None for the run's own.
+          engine: tff or in_process, whatever the run had; ray for a cluster of its own on this
+            machine.
 
         Raises:
           RunDirectoryError: There is no checkpoint, or data or a model must be given.
@@ -164,9 +181,7 @@ class StoredRun:
                 f"`model` must be {expected} for the run in {self.path}, which trained a model of "
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
-        run_config = dataclasses.replace(
-            self._run_config, engine=engine or self.configuration["engine"]
-        )
+        run_config = dataclasses.replace(self._run_config, engine=engine)
         simulation = experiment.build_simulation(
             run_config, self.clients, self._given_model, **self._hyper_parameters
         )
@@ -180,7 +195,7 @@ class StoredRun:
     @functools.cached_property
     def _restored(self):
         """The simulation that answers."""
-        return self.simulation("in_process")
+        return self.simulation()
 
     def _restore(self, simulation, checkpoints):
         for attempt in range(1, _ATTEMPTS + 1):
@@ -222,7 +237,7 @@ class StoredRun:
     def _has_own_model(self):
         return self.configuration.get("network") == experiment.OWN_NETWORK
 
-    def _configured(self, data_dir):
+    def _configured(self):
         """Returns the RunConfig and the algorithm's hyper-parameters."""
         names = {field.name for field in dataclasses.fields(RunConfig)}
         try:
@@ -231,11 +246,12 @@ class StoredRun:
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
             if not isinstance(self.configuration["dataset"], str):
                 raise ValueError(f"dataset is {self.configuration['dataset']!r}")
-            own = {name: value for name, value in self.configuration.items() if name in names}
-            # These tell how a run writes its directory, which is not done here.
-            own |= {"overwrite": False, "resume": False}
-            if data_dir is not None:
-                own["data_dir"] = os.fspath(data_dir)
+            own = {
+                name: value
+                for name, value in self.configuration.items()
+                if name in names and name not in PLACES
+            }
+            own["data_dir"] = self._data_dir or ""
             if not self._has_dataset:
                 del own["dataset"]
             if self._has_own_model:
@@ -275,7 +291,8 @@ def load_run(
 
     Args:
       directory: The directory; nothing in it is changed.
-      data_dir: The TFDS directory with the run's dataset, if it is not where the run found it.
+      data_dir: The TFDS directory with the run's dataset; None for TFDS' own default, also if the
+        run had another: its directory does not decide what is read here.
       clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
         what `run` was given.
       model: The model of a run that was given one. What it learnt is in the directory; its layers

@@ -4,8 +4,9 @@
       --ray_address=auto --flagfile=run_configs/quickstart.flags
 
 The nodes are processes of `ray start`, as on machines of their own. Whoever speaks to them needs
-the token, and every connection is encrypted; both are made anew in a directory of mode 0700, which
-is removed at the end. The command finds the cluster by RAY_ADDRESS.
+the token, and every connection is encrypted; both are made anew in a directory of mode 0700, in
+which the nodes have their sockets and logs too, and which is removed at the end. The command finds
+the cluster by RAY_ADDRESS.
 """
 
 import argparse
@@ -89,7 +90,9 @@ class LocalCluster:
     """
 
     def __init__(self, nodes: int, cpus: int):
-        self._directory = pathlib.Path(tempfile.mkdtemp(prefix="tf_pflego_cluster_"))
+        # The paths of sockets must be short.
+        made = tempfile.mkdtemp(prefix="tf_pflego_cluster_", dir="/tmp")
+        self._directory = pathlib.Path(made)
         self._cpus = cpus
         self.nodes: list[Node] = []
         self.address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
@@ -98,7 +101,10 @@ class LocalCluster:
             self.environment = (
                 os.environ | _security(self._directory, host) | {"RAY_ADDRESS": self.address}
             )
-            self._add(["--head", f"--port={port}", "--include-dashboard=false"])
+            # Ray opens its directory to everybody (mode 0777); the one around it stays closed. The
+            # other nodes take that of the first.
+            place = f"--temp-dir={self._directory}/r"
+            self._add(["--head", f"--port={port}", "--include-dashboard=false", place])
             for _ in range(nodes - 1):
                 # Ray gives a node half a minute, in which two cores start no more than two.
                 if len(self.nodes) > 1:

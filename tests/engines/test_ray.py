@@ -369,6 +369,14 @@ def test_nothing_is_left_behind(number, digits_dir, tmp_path):
     (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
     assert b"RAY_AUTH_MODE=token" in pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
     assert not (home / ".ray").exists()
+    # Ray's own directories are open to everybody. The one around them is not.
+    (place,) = pathlib.Path("/tmp").glob(f"tf_pflego_directory_{running.pid}_*")
+    assert place.stat().st_mode & 0o777 == 0o700
+    sockets = [path for path in place.rglob("*") if path.is_socket()]
+    assert len(sockets) > 1
+    # There is room for the longest process id, which is in two names.
+    longest = max(len(str(path)) for path in sockets) + 2 * (7 - len(str(running.pid)))
+    assert longest <= 107
     running.send_signal(number)
     said = running.communicate(timeout=60)[1]
     if number == signal.SIGINT:

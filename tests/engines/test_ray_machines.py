@@ -71,6 +71,21 @@ def cluster():
     assert all(not node.is_running() for node in cluster.nodes)
 
 
+def test_the_files_of_the_nodes_are_in_a_directory_of_this_user_alone(cluster):
+    commands = [
+        pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        for node in cluster.nodes
+        for process in local_cluster.processes_of(node.leader)
+    ]
+    raylets = [command for command in commands if command[0].endswith(b"/raylet")]
+    assert len(raylets) == 2
+    for command in raylets:
+        (socket,) = [part for part in command if part.startswith(b"--store_socket_name=")]
+        *_, place = pathlib.Path(os.fsdecode(socket.partition(b"=")[2])).parents[:4]
+        assert place.name.startswith("tf_pflego_cluster_")
+        assert place.stat().st_mode & 0o777 == 0o700
+
+
 def test_where_the_shards_are_and_what_is_lost_does_not_change_a_bit(cluster, digits_dir, tmp_path):
     alone, spread = tmp_path / "alone", tmp_path / "spread"
     ended(start(alone, digits_dir, dict(os.environ)))

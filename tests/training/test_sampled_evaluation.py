@@ -157,12 +157,12 @@ def config_of(path, digits_dir, **others):
     )
 
 
-def test_a_run_ends_with_the_clients_of_its_sample(run_directory, capsys):
+def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, capsys):
     """The others can be tested later, from its checkpoint."""
     sample = sample_of_clients(0, 12, 5)
     columns = read_client_columns(run_directory / "clients.csv")
     assert list(map(int, columns["client"])) == sample.tolist()
-    with pfl.load_run(run_directory) as run:
+    with pfl.load_run(run_directory, digits_dir) as run:
         assert run.summary[f"{ERROR}/last10"] > 0
         every = run.evaluate()
         shares = every.test_hits / every.test_examples

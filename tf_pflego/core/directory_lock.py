@@ -1,9 +1,11 @@
 """A directory that one process at a time uses."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
+import stat
 
 from tf_pflego.core import leftovers
 
@@ -22,7 +24,8 @@ class DirectoryLock:
 
     Raises:
       InUseError: Another process holds the lock.
-      OSError: The directory cannot be made or written.
+      OSError: The directory cannot be made or written, or what has the name of the lock's file is a
+        link, or no file of its own.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -31,8 +34,9 @@ class DirectoryLock:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path / _NAME
         while True:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT)
+            self._descriptor = self._opened()
             try:
+                self._refuse_other_names()
                 # The kernel unlocks the file when its descriptor is closed.
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current():
@@ -41,19 +45,43 @@ class DirectoryLock:
                     leftovers.add(self.release)
                     return
             except BlockingIOError:
-                holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()
+                holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
                 os.close(self._descriptor)
                 # A process that has just taken it may not have written its number yet.
-                raise InUseError(f"process {holder}" if holder else "another process") from None
+                known = f"process {holder}" if holder.isdigit() else "another process"
+                raise InUseError(known) from None
             except BaseException:
                 os.close(self._descriptor)
                 raise
             os.close(self._descriptor)
 
+    def _opened(self):
+        # Who may read the file could lock it. A FIFO must not let the program wait.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            return os.open(self._path, flags, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise self._refusal() from error
+            raise
+
+    def _refuse_other_names(self):
+        """Raises OSError if what is written to the file would be in another place too."""
+        about = os.fstat(self._descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+            raise self._refusal()
+
+    def _refusal(self):
+        return OSError(
+            errno.EPERM, f"{_NAME} there is a link or no plain file: remove it", str(self._path)
+        )
+
     def _is_current(self):
         """Returns whether the file was not removed, after it was opened, by a run that ended."""
-        held = os.fstat(self._descriptor).st_ino
-        return self._path.exists() and self._path.stat().st_ino == held
+        try:
+            return os.path.samestat(self._path.lstat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Unlocks the directory, and removes it and its parents if they were made and are empty.

@@ -1,7 +1,8 @@
 """Files that are either whole or absent, whatever interrupts the program that writes them.
 
 A file is written beside its place, brought to the disk (fsync) and then renamed. What an
-interruption leaves behind has a name of the form `.NAME.partial`.
+interruption leaves behind has a name of the form `.NAME.partial`. Nothing is written through a link
+that somebody has put in either place: the link is replaced.
 """
 
 import concurrent.futures
@@ -9,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -67,8 +69,10 @@ class Batch:
     def open(self, path: pathlib.Path) -> Iterator[Stream]:
         """Yields a stream to a new file, which will take the place of `path`."""
         partial = self._partial[path] = path.with_name(f".{path.name}.partial")
-        with naming(path), open(partial, "wb") as file:
-            yield Stream(file)
+        with naming(path):
+            partial.unlink(missing_ok=True)
+            with open(partial, "xb") as file:
+                yield Stream(file)
 
     def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray | Blocks]]) -> Stream:
         """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
@@ -149,6 +153,14 @@ def naming(path: pathlib.Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+def remove(path: pathlib.Path) -> None:
+    """Removes a file, a directory with all that is in it, or a link; there may be nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def to_disk(path: pathlib.Path) -> None:

@@ -26,6 +26,25 @@ SEED_LIMIT = 2**63 - 1
 _LEAST_FLOAT = float(np.finfo(np.float32).tiny)
 
 
+def whole_of(text: str) -> int:
+    """Returns the whole number that a text is, in digits 0 to 9; raises ValueError for another.
+
+    Python takes more: hexadecimal numbers, underscores, spaces and digits of other scripts.
+    """
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError(f"a whole number must be digits 0 to 9; got {text!r}. Correct it.")
+    return int(text)
+
+
+def number_of(text: str) -> float:
+    """Returns the number that a text is, such as 0.01 or 1e-3; raises ValueError for another."""
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text.lower()):
+        # These are numbers to Python; what they are for says that they must be finite.
+        if text.lower().lstrip("+-") not in ("inf", "infinity", "nan"):
+            raise ValueError(f"a number must be digits 0 to 9; got {text!r}. Correct it.")
+    return float(text)
+
+
 def whole(name: str, value: Any, at_least: int | None = None, at_most: int = INTEGER_LIMIT) -> int:
     """Returns a whole number as an int.
 

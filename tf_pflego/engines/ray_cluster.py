@@ -342,13 +342,17 @@ def _disconnect():
 
 
 def _own_directory():
-    """Makes the directory in which a cluster of its own has its sockets and logs."""
-    # The paths of sockets must be short.
+    """Makes the directory in which a cluster of its own has its sockets and logs.
+
+    Ray lets everybody write to it and to those below (mode 0777). It is in one of mode 0700, by
+    which nobody else passes.
+    """
+    # The path of a socket has 107 bytes at most, of which Ray takes 64 and a process id.
     path = temporary.make_directory("/tmp")
     remove = functools.partial(shutil.rmtree, path, ignore_errors=True)
     leftovers.add(remove)
     _DIRECTORIES.append(remove)
-    return path
+    return os.path.join(path, "r")
 
 
 def _refuse_unfit_node(call):

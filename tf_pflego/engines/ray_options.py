@@ -118,7 +118,7 @@ def resources_of(name: str, text: str) -> dict[str, float]:
     for item in filter(None, text.split(",")):
         resource, _, amount = (part.strip() for part in item.partition("="))
         try:
-            found[resource] = check_amount(resource, float(amount))
+            found[resource] = check_amount(resource, values.number_of(amount))
         except ValueError:
             found[resource] = 0
         if not resource or not found[resource]:

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import pathlib
-import shutil
+import stat
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +40,7 @@ _TENSORBOARD = "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
+_STEPS = (".new_run", ".whole_run", ".old_run")
 # Flags that earlier versions did not have, with the values that mean what these versions did.
 _ADDED_FLAGS = {
     "dropout_rate": 0.0,
@@ -79,8 +80,9 @@ class RunDirectory:
       finished: The summary, if `resume` was asked for and the run has all its rounds.
 
     Raises:
-      RunDirectoryError: The directory cannot be written, or is in use, or holds another run, or the
-        run in it has another configuration, or too many rounds, or no checkpoint.
+      RunDirectoryError: The directory cannot be written, or is in use, or holds another run, or a
+        link in a file's place, or the run in it has another configuration, or too many rounds, or
+        no checkpoint.
       CheckpointError: The checkpoints are damaged.
     """
 
@@ -102,6 +104,7 @@ class RunDirectory:
         self._checkpoint = None  # that the run goes on from
         self._lock = self._locked()
         try:
+            self._refuse_links()
             self._work = self._place(overwrite, resume)
             self._checkpoints = Checkpoints(self._work / _CHECKPOINTS, kept)
             if resume:
@@ -151,17 +154,17 @@ class RunDirectory:
     def _start(self, simulation, clients, versions):
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
-        _remove(self.path / ".new_run")
+        durable.remove(self.path / ".new_run")
         self._work.mkdir(exist_ok=True)
         for name in _FILES:
-            _remove(self._work / name)
+            durable.remove(self._work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         if clients.partition is not None:
             held = io.BytesIO()
             clients.partition.save(held, clients.class_counts)
             with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
                 stream.write(held.getvalue())
-        self._metrics = open(self._work / _METRICS, "wb")
+        self._metrics = open(self._work / _METRICS, "xb")
         self._held = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1
         return []
@@ -264,6 +267,21 @@ class RunDirectory:
                 f"`output_dir` must be a directory that can be written; {self.path} is not "
                 f"({error.strerror}). Choose another `output_dir`."
             ) from error
+
+    def _refuse_links(self):
+        """Raises RunDirectoryError if a write or a rename would reach what is not the run's."""
+        for place in (self.path, *(self.path / name for name in _STEPS)):
+            for path in (place / name for name in (*_FILES, *_STEPS)):
+                try:
+                    mode = path.lstat().st_mode
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    what = "a link" if stat.S_ISLNK(mode) else "neither"
+                    raise RunDirectoryError(
+                        f"`output_dir` must have plain files and directories of a run; {path} is "
+                        f"{what}. Remove it, or choose another `output_dir`."
+                    )
 
     def _place(self, overwrite, resume):
         """Returns the directory in which the run works."""
@@ -371,26 +389,29 @@ class RunDirectory:
         """Restores a checkpoint, and returns the metrics of the rounds up to it."""
         simulation.restore_from(self._checkpoints, content)
         for name in _RESULTS:
-            _remove(self._work / name)
+            durable.remove(self._work / name)
         path = self._work / _METRICS
-        os.truncate(path, content["metrics"]["bytes"])
-        self._metrics = open(path, "ab")
+        with open(path, "rb") as file:
+            lines = file.read(content["metrics"]["bytes"])
+        # A copy of the run may share the file by a hard link, and must keep what it has.
+        with durable.batch() as files, files.open(path) as stream:
+            stream.write(lines)
+        self._metrics = open(path, "ab", opener=_without_links)
         self._held = content["metrics"]
         self._round = self._checkpoint_round = content["round"]
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines.splitlines()]
 
     def _replace(self):
         """Puts a new run that is whole in the place of the old one, or goes on with that."""
-        new, whole, old = (self.path / name for name in (".new_run", ".whole_run", ".old_run"))
+        new, whole, old = (self.path / name for name in _STEPS)
         if (new / _SUMMARY).exists():
             old.mkdir(exist_ok=True)
             _move(self.path, old, _FILES)
             new.rename(whole)
         if whole.exists():
             _move(whole, self.path, reversed(_FILES))
-            _remove(whole)
-        _remove(old)
+            durable.remove(whole)
+        durable.remove(old)
 
     def _write_csv(self, name, columns, rows):
         text = io.StringIO(newline="")
@@ -430,8 +451,5 @@ def _move(source, target, names):
         durable.to_disk(directory)
 
 
-def _remove(path):
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _without_links(path, flags):
+    return os.open(path, flags | os.O_NOFOLLOW)

@@ -4,11 +4,12 @@ import contextlib
 import errno
 import math
 import pathlib
-import shutil
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+
+from tf_pflego.core import durable
 
 
 class EventFiles:
@@ -24,8 +25,7 @@ class EventFiles:
     def __init__(self, directory: pathlib.Path, records: Iterable[dict[str, Any]]):
         # What an interrupted run has written may go further than the checkpoint from which the run
         # goes on, or end in the middle of an event. One new file has every round once.
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(directory)
+        durable.remove(directory)
         self._directory = directory
         self._scalar = tf.compat.v1.SummaryMetadata(
             plugin_data={"plugin_name": "scalars"}, data_class=1

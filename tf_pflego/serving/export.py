@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import pathlib
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -145,11 +144,11 @@ def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evalua
         if which == "all":
             return list(range(num_clients))
         if kind != "worst":
-            found = [int(client) for client in which.split(",")]
+            found = [values.whole_of(client.strip()) for client in which.split(",")]
             if len(set(found)) < len(found):
                 raise ValueError
             return found
-        if int(count) < 1:
+        if values.whole_of(count) < 1:
             raise ValueError
     except ValueError:
         raise ValueError(
@@ -200,10 +199,14 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
 
     def settle():
-        shutil.rmtree(partial, ignore_errors=True)
-        if replaced.exists() and not path.exists():  # The new one did not get its place.
-            replaced.rename(path)
-        shutil.rmtree(replaced, ignore_errors=True)
+        # What cannot be removed must not hide an error of the export; the next one meets it.
+        with contextlib.suppress(OSError):
+            durable.remove(partial)
+            if replaced.is_symlink():  # An export is a directory: nothing of ours is there.
+                replaced.unlink()
+            if replaced.exists() and not path.exists():  # The new one did not get its place.
+                replaced.rename(path)
+            durable.remove(replaced)
 
     settle()  # A program that was killed may have left something.
     refuse_used(path, overwrite)

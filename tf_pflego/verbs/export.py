@@ -40,9 +40,7 @@ class ExportOptions:
         "how TFLite holds the weights that do not learn on; the accuracy before and after is shown",
         choices=export_lib.QUANTIZATIONS,
     )
-    data_dir: str = setting(
-        "", "TFDS data directory; empty for the one that the run had", is_path=True
-    )
+    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
 
     def __post_init__(self):
         settings.check(self)

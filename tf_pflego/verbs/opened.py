@@ -15,7 +15,7 @@ def opened(run: str, data_dir: str) -> Iterator[Simulation]:
 
     Args:
       run: The run's output directory.
-      data_dir: The TFDS data directory; empty for the one that the run had.
+      data_dir: The TFDS data directory; empty for TFDS' own default.
 
     Raises:
       ValueError: The run is on a user's own arrays or model.
@@ -33,6 +33,6 @@ def opened(run: str, data_dir: str) -> Iterator[Simulation]:
     with (
         temporary.own_directory(),
         stored,
-        stored.simulation("in_process") as simulation,
+        stored.simulation() as simulation,
     ):
         yield simulation

@@ -50,9 +50,7 @@ class PersonalizeOptions:
         False, "replace the earlier export that the output directory holds, when the new is whole"
     )
     format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
-    data_dir: str = setting(
-        "", "TFDS data directory; empty for the one that the run had", is_path=True
-    )
+    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
 
     def __post_init__(self):
         settings.check(self)
@@ -116,7 +114,7 @@ def run(flag_values, interruption: Interruption) -> None:
 def _shots_of(text):
     found = []
     for part in text.split(","):
-        if part != ALL and not (part.isdecimal() and 0 < int(part) < 10**9):
+        if part != ALL and not (part.isascii() and part.isdecimal() and 0 < int(part) < 10**9):
             raise ValueError(
                 f"`shots` must be numbers of examples, or all, with commas between; got {text!r}. "
                 "Write e.g. `shots='1,5,all'`."
