@@ -154,7 +154,8 @@ def test_a_run_on_own_arrays_needs_them_again(tmp_path):
     pfl.run(config_of(output, num_clients=0), clients=own_clients(), **STEPS)
     run = pfl.load_run(output)
     assert run.configuration["num_clients"] == CLIENTS
-    assert (run.configuration["dataset"], run.partition) == ("mine", None)
+    assert run.configuration["dataset"] == "mine"
+    assert [own.tolist() for own in run.partition.classes] == [[0, 3], [1, 3], [2, 3]] * 2
     with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
         run.client_model(0)
     run = pfl.load_run(output, clients=own_clients())
@@ -163,8 +164,14 @@ def test_a_run_on_own_arrays_needs_them_again(tmp_path):
     rows = list(csv.DictReader((output / "clients.csv").open()))
     loss = [f"{loss:.6g}" for loss in run.evaluate().train_loss]
     assert loss == [row["train_loss"] for row in rows]
+    others = r"`clients` must be those of the run .*; 6 of 6 are not, the first is client 0. Give"
+    with pytest.raises(ValueError, match=others):
+        pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
+    (output / "partition.npz").unlink()  # Earlier versions did not write it.
     with pytest.raises(CheckpointError, match="data_crc32"):
         pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
+    run = pfl.load_run(output, clients=own_clients())
+    assert (run.partition, run.evaluate().test_hits.shape) == (None, (CLIENTS,))
 
 
 def own_model(seed=0):
@@ -196,7 +203,7 @@ def test_a_run_of_an_own_model_needs_it_again(tmp_path):
                 assert_identical(leaves(restored), leaves(undisturbed))
     longer = dataclasses.replace(config, num_rounds=6, resume=True)
     assert pfl.run(longer, clients=clients, model=own_model(), **STEPS)["round"] == 6
-    with pytest.raises(RunDirectoryError, match="`network`: expected own, got auto"):
+    with pytest.raises(RunDirectoryError, match="`network`: expected own, got mlp"):
         pfl.run(longer, clients=clients, **STEPS)
 
 

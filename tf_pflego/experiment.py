@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_pflego
-from tf_pflego import algorithms, config, console, data, engines, models, new_clients
+from tf_pflego import algorithms, config, console, data, engines, given_clients, models, new_clients
 from tf_pflego.core import values
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.engines import ray_options
@@ -250,8 +250,9 @@ def run(
       run_config: The run.
       on_round: Called with the metrics of each round, when they are written.
       clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
-        The output directory has the name of their dataset, and their partition if they have one.
-        Validation examples are drawn from them as in `build_simulation`.
+        The output directory has their names, their partition, and fingerprints by which they are
+        known again; its configuration has what they are. Validation examples are drawn from them as
+        in `build_simulation`.
       between_steps: Called where nothing is half done: between the steps before the first round and
         after the last, and after each round when it is written. It may raise `KeyboardInterrupt`,
         which ends the run; a checkpoint is written first.
@@ -281,6 +282,9 @@ def run(
     if not run_config.output_dir:
         return _run(run_config, hyper_parameters, *listeners, clients, model)
     with _directory(run_config, hyper_parameters, clients, model) as directory:
+        if clients is not None and run_config.resume:
+            clients = all_clients(run_config, clients)
+            directory.refuse_other_clients(clients)
         if directory.finished is not None:
             console.note(
                 f"tf_pflego: the run in {directory.path} is finished, with all "
@@ -324,7 +328,7 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
 def _directory(run_config, hyper_parameters, clients=None, model=None):
     configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
     if clients is not None:
-        configuration |= {"dataset": clients.dataset, "num_clients": clients.num_clients}
+        configuration |= given_clients.recorded(run_config, clients, load_clients)
     if model is not None:
         configuration["network"] = OWN_NETWORK
     return RunDirectory(

@@ -21,8 +21,8 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.config import RunConfig
 from tf_pflego.core import values
 from tf_pflego.data.datasets import NAMES
-from tf_pflego.metrics import RunDirectoryError
-from tf_pflego.places import PLACES
+from tf_pflego.metrics import RunDirectoryError, partition_file
+from tf_pflego.places import OF_CLIENTS, OWN_CLIENTS, PLACES
 from tf_pflego.training import CheckpointError, Checkpoints, Evaluation, Simulation
 
 # How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
@@ -87,7 +87,10 @@ class StoredRun:
 
     @functools.cached_property
     def partition(self) -> data.Partition | None:
-        """Which examples of the dataset the clients have; None for a run on a user's own arrays."""
+        """Which examples the clients have of the dataset, or of a user's own arrays end to end.
+
+        None for a run on own arrays of an earlier version.
+        """
         path = self.path / "partition.npz"
         if not path.exists() and not self._has_dataset:
             return None
@@ -121,7 +124,9 @@ class StoredRun:
     def clients(self) -> data.ClientData:
         """The clients' data, loaded again by the configuration; also of those that took no part."""
         if self._given_clients is not None:
-            return experiment.all_clients(self._run_config, self._given_clients)
+            clients = experiment.all_clients(self._run_config, self._given_clients)
+            partition_file.refuse_others(self.path, clients)
+            return clients
         if not self._has_dataset:
             raise RunDirectoryError(
                 f"`clients` must be given for the run in {self.path}, which is on arrays of your "
@@ -231,7 +236,8 @@ class StoredRun:
 
     @property
     def _has_dataset(self):
-        return self.configuration["dataset"] in NAMES
+        is_own = self.configuration.get("partition") == OWN_CLIENTS
+        return self.configuration["dataset"] in NAMES and not is_own
 
     @property
     def _has_own_model(self):
@@ -256,6 +262,9 @@ class StoredRun:
                 del own["dataset"]
             if self._has_own_model:
                 del own["network"]
+            if own.get("partition") == OWN_CLIENTS:
+                del own["partition"]
+                own = {n: v for n, v in own.items() if n not in OF_CLIENTS or v is not None}
             others = {
                 name: value for name, value in self.configuration.items() if name not in names
             }

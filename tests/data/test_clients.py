@@ -200,7 +200,7 @@ def with_value(value, dtype, row=3):
         pytest.param(
             {"train": split_of(labels=[0.0, 1, 0, 2, 1])},
             TypeError,
-            "`train.labels` must be integers; got float64. Convert them",
+            "`train.labels` must be integers; got float64. One class per example",
             id="float labels",
         ),
         pytest.param(
@@ -297,8 +297,14 @@ def with_value(value, dtype, row=3):
         pytest.param(
             {"train": split_of(np.full((5, 2), "word"))},
             TypeError,
-            "train examples must be numbers .*; got <U4. Encode them",
+            "train examples must be numbers .*; got <U4. Convert numbers",
             id="text",
+        ),
+        pytest.param(
+            {"train": split_of(np.ma.masked_equal(with_value(7, np.int32), 7))},
+            ValueError,
+            "`train.examples` must have no masked values; got 1, the first of them in example 3",
+            id="masked examples",
         ),
         pytest.param(
             {"train": split_of(np.zeros((5, 2), np.uint8))},

@@ -45,7 +45,7 @@ def clients_of(make_examples, **keywords):
 )
 def test_clients_have_their_own_examples(make_examples, stored):
     clients = clients_of(make_examples, name="ours")
-    assert (clients.num_clients, clients.dataset, clients.partition) == (2, "ours", None)
+    assert (clients.num_clients, clients.dataset) == (2, "ours")
     assert clients.example_shape == make_examples(1).shape[1:]
     for split, sizes in ((clients.train, TRAIN_SIZES), (clients.test, TEST_SIZES)):
         assert split.examples.dtype == stored
@@ -194,7 +194,8 @@ def with_nan(row):
         pytest.param(
             second((X, Y.astype(np.float32))),
             TypeError,
-            "client 1's train labels must be integers; got float32. Convert them",
+            "client 1's train labels must be integers; got float32. One class per example is .* "
+            r"number them with `np.unique\(labels, return_inverse=True\)`, .* `np.digitize",
             id="float labels",
         ),
         pytest.param(
@@ -221,6 +222,46 @@ def with_nan(row):
             ValueError,
             r"got shape \(9, 10\). If they are one-hot, convert them with `labels.argmax",
             id="one-hot labels of floats",
+        ),
+        pytest.param(
+            second((X, np.tile([0, 1, 1], (9, 1)))),
+            ValueError,
+            r"got shape \(9, 3\). One class per example is what can be learnt, and neither several "
+            r"of them \(multi-hot\) nor a label for each token. Choose one",
+            id="multi-hot labels",
+        ),
+        pytest.param(
+            second((X, [[3], [0, 3], *[[9]] * 7])),
+            ValueError,
+            "client 1's train labels must .* ragged ones .* One class per example is what can be",
+            id="lists of labels",
+        ),
+        pytest.param(
+            second((X, np.ma.masked_equal(Y, 9))),
+            ValueError,
+            "client 1's train labels must have no masked values; got 3, the first of them in "
+            r"example 2. Fill them in with `.filled\(VALUE\)`, or leave",
+            id="masked labels",
+        ),
+        pytest.param(
+            second((np.ma.masked_invalid(with_nan(5)), Y)),
+            ValueError,
+            "client 1's train examples must have no masked values; got 1, .* in example 5. Fill",
+            id="masked examples",
+        ),
+        pytest.param(
+            second((list(np.ma.masked_invalid(with_nan(5))), Y), "train"),
+            ValueError,
+            "client 1's train examples must have no masked values; got 1, .* in example 5. Fill",
+            id="rows of masked examples",
+        ),
+        pytest.param(
+            second((X.astype(str), Y)),
+            TypeError,
+            r"client 1's train examples must be numbers .*; got <U32. Convert numbers that were "
+            r"read as text with `.astype\(np.float32\)`; number the values .* `np.unique\(column, "
+            ".* make texts tokens",
+            id="strings as examples",
         ),
         pytest.param(
             second((X, np.array(["cat", "dog", "cat"] * 3))),

@@ -89,7 +89,7 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
         pytest.param(
             {"train_labels": labels_of(10, 20).astype(np.float64)},
             TypeError,
-            "`train_labels` must be integers; got float64. Convert them",
+            "`train_labels` must be integers; got float64. One class per example",
             id="float labels",
         ),
         pytest.param(

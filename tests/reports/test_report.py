@@ -13,7 +13,7 @@ from PIL import Image
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import data, reports
-from tf_pflego.reports import comparison, stored
+from tf_pflego.reports import comparison, pairing, stored
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -100,7 +100,7 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
     ours, theirs = (np.array(clients_of(runs[name])) for name in ("fedavg", "pflego"))
     read = [stored.read(runs[name]) for name in ("pflego", "fedavg")]
     base, other = comparison.series_of(read)
-    gains = comparison.gains_of(other, base)
+    gains = pairing.gains_of(other, base)
     np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
     page = reports.write(
         [runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"]

@@ -11,7 +11,42 @@ import numpy as np
 
 # One more than the largest label that can be stored.
 LABEL_LIMIT = 2**31
+# What is said of labels of which an example has several.
+ONE_CLASS = (
+    "One class per example is what can be learnt, and neither several of them (multi-hot) nor a "
+    "label for each token. Choose one class for each example."
+)
 _INT32 = np.iinfo(np.int32)
+
+
+def array(values: Any, what: str) -> np.ndarray:
+    """Returns values as an array.
+
+    Args:
+      values: An array or array-like.
+      what: What they are, for the message.
+
+    Raises:
+      ValueError: They are ragged, or a mask hides some of them, which NumPy would uncover.
+    """
+    try:
+        if isinstance(values, list | tuple):
+            hides = any(isinstance(value, np.ma.MaskedArray) for value in values)
+            values = np.ma.array(values) if hides else np.asarray(values)
+        hidden = np.atleast_1d(np.ma.getmask(values))
+        found = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"{what} must all have the same shape; got ragged ones ({error}). "
+            + (ONE_CLASS if "labels" in what else "Pad or cut them.")
+        ) from error
+    if hidden.any():
+        raise ValueError(
+            f"{what} must have no masked values; got {np.count_nonzero(hidden)}, the first of them "
+            f"in example {np.argwhere(hidden)[0][0]}. Fill them in with `.filled(VALUE)`, or leave "
+            "these examples out."
+        )
+    return found
 
 
 def arrays(parts: Sequence[Any], what: str) -> list[np.ndarray]:
@@ -22,20 +57,12 @@ def arrays(parts: Sequence[Any], what: str) -> list[np.ndarray]:
       what: What they are, for the message.
 
     Raises:
-      ValueError: A part is ragged.
+      ValueError: As `array`.
     """
-    try:
-        return list(map(np.asarray, parts))
-    except ValueError:
-        for client, part in enumerate(parts):
-            try:
-                np.asarray(part)
-            except ValueError as error:
-                raise ValueError(
-                    f"client {client}'s {what} must all have the same shape; got ragged ones "
-                    f"({error}). Pad or cut them."
-                ) from error
-        raise
+    return [
+        part if type(part) is np.ndarray else array(part, f"client {client}'s {what}")
+        for client, part in enumerate(parts)
+    ]
 
 
 def integers(values: Any, what: str) -> np.ndarray:
@@ -49,7 +76,7 @@ def integers(values: Any, what: str) -> np.ndarray:
       TypeError: The dtype is no integer dtype, even if the values are whole numbers.
       ValueError: The rank is not 1.
     """
-    values = np.asarray(values)
+    values = array(values, what)
     if values.shape == (0,):
         return values.astype(np.int64)  # NumPy takes an empty list for floats.
     if values.dtype.kind not in "iu":
@@ -73,11 +100,14 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
       TypeError: The dtype is no integer dtype, even if the values are whole numbers.
       ValueError: The rank is not 1.
     """
-    labels = np.asarray(labels)
-    if labels.ndim == 2 and labels.shape[1] > 1:
+    labels = array(labels, what)
+    if labels.ndim > 1 and labels[:1].size > 1:
+        remedy = ONE_CLASS
+        if labels.ndim == 2 and _is_one_hot(labels):
+            remedy = "If they are one-hot, convert them with `labels.argmax(axis=1)`."
         raise ValueError(
             f"{what} must be of rank 1, one integer for each example; got shape {labels.shape}. "
-            "If they are one-hot, convert them with `labels.argmax(axis=1)`."
+            f"{remedy}"
         )
     if labels.dtype.kind in "USO" and labels.size:
         raise TypeError(
@@ -85,7 +115,50 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
             f"{str(labels.flat[0])!r:.40}. Number the classes with `np.unique(labels, "
             "return_inverse=True)`, over the labels of all clients together."
         )
+    if labels.dtype.kind == "f" and labels.size:
+        raise TypeError(
+            f"{what} must be integers; got {labels.dtype}. One class per example is what can be "
+            "learnt: if these are classes, number them with `np.unique(labels, "
+            "return_inverse=True)`, over the labels of all clients together; if they are "
+            "quantities, cut them into ranges with `np.digitize(labels, bins)`."
+        )
     return integers(labels, what)
+
+
+def _is_one_hot(labels):
+    """Returns whether each row of [n, K] is 0 but for a single 1."""
+    if labels.dtype.kind not in "biuf":
+        return False
+    return bool(np.all((labels == 0) | (labels == 1)) and np.all(np.sum(labels, axis=1) == 1))
+
+
+def class_names(names: Sequence[Any], num_classes: int) -> tuple[str, ...]:
+    """Returns the names of `num_classes` global classes, or of more, as a tuple.
+
+    Raises:
+      TypeError: A name is no text.
+      ValueError: They are fewer, or one is not of one line or occurs twice.
+    """
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"`class_names` must be text; got {name!r}. Give every class its name, in the "
+                "order of the labels."
+            )
+    first_wrong, seen = None, set()
+    for name in names:
+        if len(name.splitlines()) != 1 or name in seen:
+            first_wrong = name
+            break
+        seen.add(name)
+    if len(names) < num_classes or first_wrong is not None:
+        got = f"{len(names)} names" if first_wrong is None else repr(first_wrong)
+        raise ValueError(
+            f"`class_names` must be different names, of one line each, of all {num_classes} global "
+            f"classes; got {got}. Give every class its name, in the order of the labels."
+        )
+    return names
 
 
 def client_ids(
@@ -259,6 +332,7 @@ def storable_examples(split: str, examples: np.ndarray, offsets: np.ndarray) -> 
       TypeError: They are no numbers.
       ValueError: A float is not finite in float32, or an integer does not fit int32.
     """
+    refuse_no_numbers(examples, f"{split} examples")
     kind = examples.dtype.kind
     if kind == "f":
         with np.errstate(over="ignore"):  # What becomes infinite is refused with its place.
@@ -271,11 +345,6 @@ def storable_examples(split: str, examples: np.ndarray, offsets: np.ndarray) -> 
         return stored
     if examples.dtype == np.uint8:
         return examples
-    if kind not in "biu":
-        raise TypeError(
-            f"{split} examples must be numbers (uint8 for images, floats, or integers); got "
-            f"{examples.dtype}. Encode them as numbers."
-        )
     if not np.can_cast(examples.dtype, np.int32):
         outside = (examples < _INT32.min) | (examples > _INT32.max)
         if outside.any():
@@ -283,6 +352,18 @@ def storable_examples(split: str, examples: np.ndarray, offsets: np.ndarray) -> 
             remedy = "Number the tokens from 0, or convert the examples to floats."
             _refuse_value(split, examples, offsets, outside, expected, remedy)
     return examples.astype(np.int32, copy=False)
+
+
+def refuse_no_numbers(examples: np.ndarray, what: str) -> None:
+    """Raises TypeError unless examples are of real numbers; `what` they are is for the message."""
+    if examples.dtype.kind not in "biuf":
+        raise TypeError(
+            f"{what} must be numbers (uint8 for images, floats, or integers); got "
+            f"{examples.dtype}. Convert numbers that were read as text with `.astype(np.float32)`; "
+            "number the values of a column of categories with `np.unique(column, "
+            "return_inverse=True)`, over all clients together; make texts tokens, for example with "
+            "`tf.keras.layers.TextVectorization`."
+        )
 
 
 def _refuse_value(split, examples, offsets, wrong, expected, remedy):

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import texts, values
-from tf_pflego.data import checks, disagreement, file_arrays
+from tf_pflego.data import checks, client_names, disagreement, file_arrays, fingerprints
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.datasets import Dataset
 from tf_pflego.data.validation import held_out
@@ -95,6 +95,7 @@ class ClientData:
         local one it has no other labels.
       validation: Examples that are neither trained on nor part of the test, of the same dtype and
         shape; None if there are none. See `with_validation`.
+      client_names: What the clients are called, each in another way; None for their ids alone.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
@@ -117,6 +118,7 @@ class ClientData:
     client_groups: Mapping[str, np.ndarray] = None  # type: ignore[assignment]  # Made if left out.
     class_mask: bool = False
     validation: ClientSplit | None = None
+    client_names: tuple[str, ...] | None = None
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
@@ -147,13 +149,14 @@ class ClientData:
         if names is not None:
             most = num_classes.max() if self.label_space == "global" else 0
             largest = max(int(own[-1]) for own in classes)
-            names = _checked_class_names(names, max(int(most), largest + 1))
+            names = checks.class_names(names, max(int(most), largest + 1))
         stored = {
             **splits,
             "num_classes": num_classes,
             "classes": classes,
             "class_names": names,
             "identities": identities,
+            "client_names": client_names.checked(self.client_names, len(num_classes)),
             "client_groups": _checked_groups(self.client_groups, self.partition, len(num_classes)),
         }
         for field, value in stored.items():
@@ -191,7 +194,7 @@ class ClientData:
         return tf.int32 if self.train.examples.dtype == np.int32 else tf.float32
 
     @functools.cached_property
-    def _joined_classes(self) -> tuple[np.ndarray, np.ndarray]:
+    def joined_classes(self) -> tuple[np.ndarray, np.ndarray]:
         """The classes of all clients end to end, int32, and their offsets [I + 1]."""
         flat, offsets = partition_lib.joined(self.classes, "classes")
         return flat.astype(np.int32), offsets
@@ -203,7 +206,7 @@ class ClientData:
             return len(self.class_names)
         if self.label_space == "global":
             return int(self.num_classes.max())
-        return int(self._joined_classes[0].max()) + 1
+        return int(self.joined_classes[0].max()) + 1
 
     @property
     def kind_of_labels(self) -> str:
@@ -223,7 +226,7 @@ class ClientData:
         ids, rows = np.asarray(client_ids, np.int64), np.arange(num_rows, dtype=np.int32)
         if self.label_space == "global" and not self.class_mask:
             return np.where(rows < self.num_classes[ids, None], rows, -1)
-        classes, offsets = self._joined_classes
+        classes, offsets = self.joined_classes
         first, last = offsets[ids, None], offsets[ids + 1, None] - 1
         own = classes[np.minimum(first + rows, last)]  # The last one fills the rows that are left.
         if not self.class_mask:
@@ -239,6 +242,31 @@ class ClientData:
             classes = np.arange(self.num_classes[client_id])
         names = self.class_names
         return tuple(str(own) if names is None else names[own] for own in classes)
+
+    def name_of(self, client_id: int) -> str:
+        """Returns what a client is called: its name, or else its id."""
+        return str(client_id) if self.client_names is None else self.client_names[client_id]
+
+    @functools.cached_property
+    def fingerprints(self) -> np.ndarray:
+        """[I, 16] uint8, by which a client is known again; see `data.fingerprints`."""
+        return fingerprints.of(self)
+
+    @property
+    def whole_partition(self) -> partition_lib.Partition:
+        """`partition` or, without one, that of the clients' own rows.
+
+        The indices are then those into the examples of all clients end to end, where the validation
+        examples stand after the training examples.
+        """
+        if self.partition is not None:
+            return self.partition
+        rows = {}
+        for name, split in self.splits.items():
+            first = len(self.train.labels) if name == "validation" else 0
+            indices = first + np.arange(len(split.labels))
+            rows[f"{name}_indices"] = partition_lib.parted(indices, split.offsets)
+        return partition_lib.Partition(self.classes, **rows)
 
     def groups_of(self, client_ids: np.ndarray | slice) -> dict[str, np.ndarray]:
         """Returns `client_groups` of some clients, in their order."""
@@ -260,19 +288,8 @@ class ClientData:
         origin = self.origin
         if origin is not None:  # Only the first clients have the identities that they had there.
             origin = None if start else Origin(origin.load, origin.clients[start:stop])
-        return ClientData(
-            splits["train"],
-            splits["test"],
-            self.num_classes[start:stop],
-            self.label_space,
-            dataset=self.dataset,
-            validation=splits.get("validation"),
-            classes=self.classes[start:stop],
-            class_names=self.class_names,
-            origin=origin,
-            client_groups=self.groups_of(slice(start, stop)),
-            class_mask=self.class_mask,
-        )
+        ids = np.arange(start, stop)
+        return self._those(ids, splits, identities=None, all_examples=None, origin=origin)
 
     def without(self, client_ids: Sequence[int]) -> ClientData:
         """Returns the other clients in their order; they keep their identities."""
@@ -293,20 +310,24 @@ class ClientData:
             rows = np.concatenate([np.zeros(0, np.int64), *map(split.rows_of, client_ids)])
             splits[name] = _taken(split, rows, split.sizes[client_ids])
         origin = self.origin
-        return ClientData(
-            splits["train"],
-            splits["test"],
-            self.num_classes[client_ids],
-            self.label_space,
-            dataset=self.dataset,
-            validation=splits.get("validation"),
+        origin = None if origin is None else Origin(origin.load, origin.clients[client_ids])
+        identities = self.identities[client_ids]
+        return self._those(
+            client_ids, splits, identities=identities, all_examples=all_examples, origin=origin
+        )
+
+    def _those(self, client_ids, splits, **others):
+        """Returns some of the clients with these splits; they have what is said of each of them."""
+        names = self.client_names
+        return dataclasses.replace(
+            self,
+            **splits,
+            num_classes=self.num_classes[client_ids],
+            partition=None,
             classes=tuple(self.classes[client] for client in client_ids),
-            class_names=self.class_names,
-            identities=self.identities[client_ids],
-            all_examples=all_examples,
-            origin=None if origin is None else Origin(origin.load, origin.clients[client_ids]),
+            client_names=None if names is None else tuple(names[client] for client in client_ids),
             client_groups=self.groups_of(client_ids),
-            class_mask=self.class_mask,
+            **others,
         )
 
     def joined_by(self, others: ClientData) -> ClientData:
@@ -314,7 +335,7 @@ class ClientData:
 
         Raises:
           ValueError: The others' examples or labels are of another kind, or either has no
-            validation examples while the other has.
+            validation examples or no names while the other has, or two have the same name.
         """
         expected, got = (
             (data.train.examples.dtype.name, data.example_shape, data.kind_of_labels)
@@ -351,18 +372,17 @@ class ClientData:
             )
             for name in {**self.client_groups, **others.client_groups}
         }
-        return ClientData(
-            splits["train"],
-            splits["test"],
-            np.concatenate([self.num_classes, others.num_classes]),
-            self.label_space,
-            dataset=self.dataset,
-            validation=splits.get("validation"),
+        return dataclasses.replace(
+            self,
+            **splits,
+            num_classes=np.concatenate([self.num_classes, others.num_classes]),
+            partition=None,
             classes=(*self.classes, *others.classes),
-            class_names=self.class_names,
             identities=np.concatenate([self.identities, new]),
+            all_examples=None,
+            origin=None,
+            client_names=client_names.joined(self.client_names, others.client_names),
             client_groups=groups,
-            class_mask=self.class_mask,
         )
 
     def with_validation(self, fraction: float, seed: int = 0) -> ClientData:
@@ -449,7 +469,8 @@ def federate(
     sources = {"train": dataset.train, "test": dataset.test or dataset.train}
     for split, source in sources.items():
         labels = checks.class_labels(source.labels, f"`{split}.labels`")
-        _refuse_unpaired(split, np.asarray(source.examples), labels)
+        examples = checks.array(source.examples, f"`{split}.examples`")
+        _refuse_unpaired(split, examples, labels)
     sizes = {split: len(source.labels) for split, source in sources.items()}
     dealt = {
         "train": _checked_indices("train", partition, partition.train_indices, sizes["train"]),
@@ -590,7 +611,7 @@ def _checked_groups(groups, partition, num_clients):
 
 def _stored(name, split, num_classes):
     """Returns the checked split in the dtypes in which it is stored."""
-    examples = np.asarray(split.examples)
+    examples = checks.array(split.examples, f"`{name}.examples`")
     labels = checks.class_labels(split.labels, f"`{name}.labels`")
     offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
     _refuse_unpaired(name, examples, labels)
@@ -658,30 +679,6 @@ def _checked_classes(classes, num_classes, label_space, splits):
         for name, split in splits.items():
             checks.positions_among_classes(name, split.labels, split.offsets, flat, offsets)
     return partition_lib.parted(flat, offsets)
-
-
-def _checked_class_names(names, num_classes):
-    """Returns the names of `num_classes` global classes, or of more, as a tuple."""
-    names = tuple(names)
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"`class_names` must be text; got {name!r}. Give every class its name, in the "
-                "order of the labels."
-            )
-    first_wrong, seen = None, set()
-    for name in names:
-        if len(name.splitlines()) != 1 or name in seen:
-            first_wrong = name
-            break
-        seen.add(name)
-    if len(names) < num_classes or first_wrong is not None:
-        got = f"{len(names)} names" if first_wrong is None else repr(first_wrong)
-        raise ValueError(
-            f"`class_names` must be different names, of one line each, of all {num_classes} global "
-            f"classes; got {got}. Give every class its name, in the order of the labels."
-        )
-    return names
 
 
 def _checked_indices(split, partition, indices, num_examples):

@@ -1,33 +1,42 @@
 """Clients from a user's own arrays."""
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_pflego.core import values
 from tf_pflego.data import checks
+from tf_pflego.data import client_names as names_lib
 from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.clients import LABEL_SPACES, ClientData, ClientSplit, check_class_mask
 
 
 def from_arrays(
-    train: Sequence[tuple[Any, Any]],
-    test: Sequence[tuple[Any, Any]],
+    train: Sequence[tuple[Any, Any]] | Mapping[str, tuple[Any, Any]],
+    test: Sequence[tuple[Any, Any]] | Mapping[str, tuple[Any, Any]],
     *,
     label_space: str = "local",
     num_classes: int | None = None,
     name: str = "custom",
     class_names: Sequence[str] | None = None,
     class_mask: bool = False,
+    client_names: Sequence[str] | None = None,
 ) -> ClientData:
     """Returns clients with the examples and labels that a user has for each of them.
+
+    The partition of the clients has the places of their examples among those of all clients, end to
+    end.
 
     Args:
       train: For each client a pair (examples, labels), arrays or array-likes [N_i, ...] and [N_i].
         Examples may be images (uint8, which a model sees as floats in [0, 1]), floats (seen as
-        float32) or other integers such as tokens (seen as int32). Labels are integers from 0 on.
-      test: The same for the test examples, with the clients in the same order.
+        float32) or other integers such as tokens (seen as int32). Labels are integers from 0 on. A
+        dictionary of such pairs also names the clients, whose order is its own.
+      test: The same for the test examples, with the clients in the same order, or a dictionary with
+        the same names in any order.
       label_space: local (a label becomes its position among the client's own classes, which are
         those of its training and test labels, ascending) or global (labels stay).
       num_classes: C, the number of global classes; None for one more than the largest label. It is
@@ -36,14 +45,23 @@ def from_arrays(
       class_names: The names of the global classes, in the order of the labels; None for their
         numbers.
       class_mask: Whether a client predicts only among its own classes, in the global label space.
+      client_names: The names of clients that are given as lists: different texts of one line and at
+        most 60 characters, in the order of the clients; None for their numbers.
 
     Raises:
-      TypeError: A client has no pair of examples and labels, its labels are no integers, or its
-        examples no numbers.
-      ValueError: `train` and `test` have different numbers of clients, a client has no examples,
-        `label_space`, `num_classes` or `class_mask` has a value that it does not take, or a
-        client's arrays do not fit together or to those of client 0; and as `ClientData`.
+      TypeError: A client has no pair of examples and labels, its labels are no integers, its
+        examples no numbers, or its name no text.
+      ValueError: `train` and `test` have other clients, a client has no examples, `label_space`,
+        `num_classes` or `class_mask` has a value that it does not take, or a client's arrays do not
+        fit together or to those of the first; and as `ClientData`.
     """
+    if isinstance(train, Mapping) or isinstance(test, Mapping):
+        if client_names is not None:
+            raise ValueError(
+                "`client_names` must be left out where `train` and `test` are dictionaries, whose "
+                f"keys are the names; got {client_names!r:.60}. Leave it out."
+            )
+        client_names, train, test = _as_lists(train, test)
     label_space = values.one_of("label_space", label_space, LABEL_SPACES)
     check_class_mask(class_mask, label_space)
     name = values.text("name", name)
@@ -60,6 +78,44 @@ def from_arrays(
             "`train` and `test` must have one pair for each client; got "
             f"{len(train)} and {len(test)} pairs. Leave out clients that lack one of them."
         )
+    client_names = names_lib.checked(client_names, len(train))
+    with _naming(client_names):
+        return _clients_of(
+            train, test, label_space, num_classes, name, class_names, class_mask, client_names
+        )
+
+
+def _as_lists(train, test):
+    """Returns the names of the clients, and their pairs in that order, from dictionaries."""
+    for split, pairs in (("train", train), ("test", test)):
+        if not isinstance(pairs, Mapping):
+            raise TypeError(
+                "`train` and `test` must both be dictionaries, if one is; got "
+                f"{type(pairs).__name__} for `{split}`. Name the clients of both."
+            )
+    differing = [key for key in (*train, *test) if key not in train or key not in test]
+    if differing:
+        lacks = "test" if differing[0] in train else "train"
+        raise ValueError(
+            f"`train` and `test` must have the same clients; `{lacks}` lacks {differing[0]!r:.60}. "
+            "Give the client examples of both, or leave it out of both."
+        )
+    return tuple(train), list(train.values()), [test[name] for name in train]
+
+
+@contextlib.contextmanager
+def _naming(names: Sequence[str] | None) -> Iterator[None]:
+    """Lets errors that number a client call it by its name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if names is None or type(error) not in (TypeError, ValueError):
+            raise
+        message = re.sub(r"\bclient (\d+)\b", lambda m: f"client {names[int(m[1])]}", str(error))
+        raise type(error)(message) from error.__cause__
+
+
+def _clients_of(train, test, label_space, num_classes, name, class_names, class_mask, client_names):
     splits = {"train": _joined_pairs("train", train), "test": _joined_pairs("test", test)}
     limit = checks.LABEL_LIMIT if num_classes is None else num_classes
     for split, (_, labels, offsets) in splits.items():
@@ -69,20 +125,23 @@ def from_arrays(
         counts = np.diff(class_offsets)
     else:
         counts = np.full(len(train), num_classes or classes.max() + 1)
-    stored = []
+    stored, rows = [], []
     for split, (examples, labels, offsets) in splits.items():
+        rows.append(partition_lib.parted(np.arange(len(labels)), offsets))
         if label_space == "local":
             labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
         stored.append(ClientSplit(examples, labels, offsets))
+    classes = partition_lib.parted(classes, class_offsets)
     return ClientData(
         stored[0],
         stored[1],
         counts,
         label_space,
+        partition_lib.Partition(classes, *rows),
         dataset=name,
-        classes=partition_lib.parted(classes, class_offsets),
         class_names=None if class_names is None else tuple(class_names),
         class_mask=class_mask,
+        client_names=client_names,
     )
 
 
@@ -98,6 +157,8 @@ def _joined_pairs(split, pairs):
                 "Give one pair per client."
             )
     examples = checks.arrays([examples for examples, _ in pairs], f"{split} examples")
+    for client, array in enumerate(examples):
+        checks.refuse_no_numbers(array, f"client {client}'s {split} examples")
     labels, offsets = partition_lib.joined(
         [labels for _, labels in pairs], f"{split} labels", checks.class_labels
     )

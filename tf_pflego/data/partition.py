@@ -113,7 +113,7 @@ class Partition:
             validation_indices=tuple(own[of_client] for own, of_client in pairs),
         )
 
-    def save(self, file: Any, class_counts: np.ndarray | None = None) -> None:
+    def save(self, file: Any, class_counts: np.ndarray | None = None, **about: np.ndarray) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
 
         `shifts` is an array [I] of text. What is None is left out; a client without a renaming has
@@ -123,8 +123,11 @@ class Partition:
           file: A path, or a binary file that is open for writing.
           class_counts: What `ClientData.class_counts` gives; it is written under that name, for
             those who read the file without the dataset and its labels.
+          **about: Arrays that are written beside the lists; `load` leaves them out.
         """
-        arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
+        arrays: dict[str, Any] = dict(about)
+        if class_counts is not None:
+            arrays["class_counts"] = class_counts
         lists = {name: getattr(self, name) for name in _LISTS}
         if self.validation_indices is not None:
             lists["validation_indices"] = self.validation_indices

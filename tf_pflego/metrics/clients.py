@@ -19,7 +19,8 @@ Columns = Mapping[str, Sequence[Any]]
 def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
     """Returns the columns of clients.csv, one row per client that was tested.
 
-    For each group of clients there is a column that is 1 for those who belong to it and else 0.
+    Clients that have names have them as `name`. For each group of clients there is a column that is
+    1 for those who belong to it and else 0.
 
     Args:
       evaluations: What `Simulation.evaluate_all` returns, of all clients or of a sample; without a
@@ -31,6 +32,7 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
     classes = [data.classes[client] for client in tested]
     columns = {
         "client": tested,
+        **_names(data.client_names, tested),
         "train_examples": first.train_examples,
         "test_examples": first.test_examples,
         **_validation_examples(first),
@@ -47,23 +49,32 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
     return columns
 
 
-def new_client_columns(evaluation: Evaluation, epoch: int, first_client: int) -> Columns:
+def new_client_columns(
+    evaluation: Evaluation, epoch: int, first_client: int, names: Sequence[str] | None = None
+) -> Columns:
     """Returns the columns of new_clients.csv, one row per new client.
 
     Args:
       evaluation: Of clients that never took part, after so many epochs of their own training.
       epoch: How many.
       first_client: The id of the first; the others' follow.
+      names: Those of all clients of the run, by their ids; None if they have none.
     """
     count = len(evaluation.test_hits)
+    ids = range(first_client, first_client + count)
     return {
         "epoch": [epoch] * count,
-        "client": range(first_client, first_client + count),
+        "client": ids,
+        **_names(names, ids),
         "train_examples": evaluation.train_examples,
         "test_examples": evaluation.test_examples,
         **_validation_examples(evaluation),
         **_accuracies(evaluation),
     }
+
+
+def _names(names, ids):
+    return {} if names is None else {"name": [names[client] for client in ids]}
 
 
 def _validation_examples(evaluation):
@@ -109,6 +120,6 @@ def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
         if len(classes) > _MOST_CLASSES_WIDTH:
             classes = f"{columns['num_classes'][row]} classes"
         sizes = (str(columns[f"{split}_examples"][row]) for split in ("train", "test"))
-        name = f"  client {columns['client'][row]}"
+        name = f"  client {columns.get('name', columns['client'])[row]}"
         rows.append((name, classes, *sizes, f"{accuracy[row]:.4f}"))
     return mean, len(tenth), rows

@@ -29,9 +29,10 @@ from tf_pflego.core.directory_lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
+from tf_pflego.metrics import partition_file
 from tf_pflego.metrics.clients import client_columns, new_client_columns
 from tf_pflego.metrics.tensorboard import EventFiles
-from tf_pflego.places import PLACES
+from tf_pflego.places import OF_CLIENTS, OWN_CLIENTS, PLACES
 from tf_pflego.training import CheckpointError, Checkpoints, DamagedError, Evaluation, Simulation
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
@@ -39,7 +40,7 @@ _CHECKPOINTS = "checkpoints"
 _TENSORBOARD = "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
-_FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, "partition.npz", _CONFIG)
+_FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
 _STEPS = (".new_run", ".whole_run", ".old_run")
 # Flags that earlier versions did not have, with the values that mean what these versions did.
 _ADDED_FLAGS = {
@@ -128,6 +129,10 @@ class RunDirectory:
                 self._metrics.close()
         self._lock.release()
 
+    def refuse_other_clients(self, clients: ClientData) -> None:
+        """Raises ValueError if the run that goes on had other clients; see `partition_file`."""
+        partition_file.refuse_others(self._work, clients)
+
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
@@ -141,6 +146,7 @@ class RunDirectory:
         Returns:
           The metrics of the rounds that are done.
         """
+        self._client_names = clients.client_names
         records = self._start(simulation, clients, versions)
         self._begin_events(records)
         return records
@@ -159,11 +165,8 @@ class RunDirectory:
         for name in _FILES:
             durable.remove(self._work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
-        if clients.partition is not None:
-            held = io.BytesIO()
-            clients.partition.save(held, clients.class_counts)
-            with durable.batch() as files, files.open(self._work / "partition.npz") as stream:
-                stream.write(held.getvalue())
+        are_own = self._configuration["partition"] == OWN_CLIENTS
+        partition_file.write(self._work, clients, are_own)
         self._metrics = open(self._work / _METRICS, "xb")
         self._held = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1
@@ -246,7 +249,7 @@ class RunDirectory:
             files.npz(self._work / "server.npz", arrays)
         if new_clients:
             parts = [
-                new_client_columns(found, epoch, data.num_clients)
+                new_client_columns(found, epoch, data.num_clients, self._client_names)
                 for epoch, found in enumerate(new_clients)
             ]
             rows = [row for part in parts for row in zip(*part.values(), strict=True)]
@@ -337,10 +340,13 @@ class RunDirectory:
 
     def _refuse_another(self, earlier):
         own, earlier = (_ADDED_FLAGS | flags for flags in (self._configuration, earlier))
+        unsaid = PLACES
+        if own["partition"] == OWN_CLIENTS != earlier.get("partition"):
+            unsaid += OF_CLIENTS  # As earlier versions wrote it; a checkpoint tells the data.
         differing = [
             f"`{name}`: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
             for name in sorted(own.keys() | earlier.keys())
-            if name not in ("num_rounds", *PLACES) and own.get(name) != earlier.get(name)
+            if name not in ("num_rounds", *unsaid) and own.get(name) != earlier.get(name)
         ]
         rounds = earlier.get("num_rounds")
         falls = own["server_schedule"] != CONSTANT and not own["schedule_rounds"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from tf_pflego.reports import comparison, figures
+from tf_pflego.reports import comparison, figures, pairing
 from tf_pflego.reports.comparison import Series
 from tf_pflego.reports.figures import Line
 from tf_pflego.reports.stored import Holdings
@@ -60,7 +60,7 @@ def gains(series: Sequence[Series], reference: Series, size: tuple[float, float]
     """Returns a figure of who gained over the reference; None if nothing can be compared."""
     lines = []
     for number, one in enumerate(series):
-        differences = comparison.gains_of(one, reference).differences
+        differences = pairing.gains_of(one, reference).differences
         if one is not reference and len(differences):
             lines.append((one.label, differences, number, one.marked))
     if not lines:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core import durable
-from tf_pflego.reports import comparison, drawing, figures
+from tf_pflego.reports import comparison, drawing, figures, pairing
 from tf_pflego.reports.comparison import PERCENT, Series
 from tf_pflego.reports.stored import ReportedRun
 
@@ -65,6 +65,7 @@ class _Page:
         self._begun = [run for run in runs if run.num_rounds]
         self._rounds = [run.rounds for run in self._begun]
         self._metrics = comparison.metrics_of(self._rounds)
+        self._named = any(run.holdings is not None and run.holdings.names for run in runs)
         self._accuracies = [name for name in self._metrics if comparison.is_accuracy(name)]
         self._data = {}  # for the script
         self._drawn = 0
@@ -120,13 +121,19 @@ class _Page:
         def one(key):
             return _listed(list(dict.fromkeys(str(own.get(key, "?")) for own in configurations)))
 
-        holders = [len(run.holdings.classes) for run in self._runs if run.holdings is not None]
-        federation = _counted(_listed(sorted(set(holders))), "client") if holders else "clients"
+        numbers = [
+            run.configuration.get("num_clients") if run.holdings is None else len(run.holdings.keys)
+            for run in self._runs
+        ]
+        numbers = sorted({number for number in numbers if type(number) is int and number > 0})
+        federation = f"{one('clients_per_round')} of the clients"
+        if numbers:
+            clients = _counted(_listed(numbers), "client")
+            federation = f"{clients}, {one('clients_per_round')} of them"
         runs = _counted(len(self._runs), "run")
         parts = [
             f"<p><strong>What was run.</strong> {runs}: {_text(one('algorithm'))} on "
-            f"{_text(one('dataset'))}, with {_text(federation)}, "
-            f"{_text(one('clients_per_round'))} of them in a round, and "
+            f"{_text(one('dataset'))}, with {_text(federation)} in a round, and "
             f"{_text(_counted(one('num_rounds'), 'round'))}; seed {_text(one('seed'))}.</p>"
         ]
         parts.append(f"<p><strong>What came out.</strong> {self._outcome()}</p>")
@@ -476,7 +483,7 @@ class _Page:
             return ""
         base, rows, notes, compared = self._base, [], [], []
         for one in others:
-            found = comparison.gains_of(one, base)
+            found = pairing.gains_of(one, base)
             if found.why_not:
                 notes.append(f"{one.label} is not compared: {found.why_not}.")
                 continue
@@ -619,32 +626,24 @@ class _Page:
             columns.insert(0, "partition")
         fixed = len(columns)
         ended = [run for group in groups for run in group if run.clients is not None]
-        values = []  # of each further column: the run, and its accuracies by client
-        base = [run for run in self._base.runs if run.clients is not None]
+        values = []  # of each further column: the run, and its accuracies by the clients' keys
+
+        def by_key(run, column="test_accuracy"):
+            shares = PERCENT * run.clients[column]
+            return dict(zip(run.client_keys.tolist(), shares, strict=True))
+
         for run in ended:
             name = self._names[id(run)]
             for column in run.clients:
                 if column.endswith("test_accuracy"):
                     model = column.removesuffix("test_accuracy").rstrip("/")
                     columns.append(f"{name}{', ' * bool(model)}{model}: accuracy, %")
-                    shares = PERCENT * run.clients[column]
-                    values.append((run, dict(zip(run.clients["client"], shares, strict=True))))
+                    values.append((run, by_key(run, column)))
         for run in ended:
-            same = [
-                other
-                for other in base
-                if run.holdings is not None
-                and other.holdings is not None
-                and other.holdings.identity == run.holdings.identity
-            ]
-            if same and run not in base:
-                columns.append(f"{self._names[id(run)]}: gain over {self._names[id(same[0])]}")
-                ours, theirs = (
-                    dict(
-                        zip(r.clients["client"], PERCENT * r.clients["test_accuracy"], strict=True)
-                    )
-                    for r in (run, same[0])
-                )
+            other = pairing.partner_of(run, self._base)
+            if other is not None and run not in self._base.runs:
+                columns.append(f"{self._names[id(run)]}: gain over {self._names[id(other)]}")
+                ours, theirs = by_key(run), by_key(other)
                 values.append((run, {k: ours[k] - theirs[k] for k in ours if k in theirs}))
         rows, total = [], 0
         for letter, group in enumerate(groups):
@@ -668,8 +667,9 @@ class _Page:
                 f"{_letter(k)}: {_listed([self._names[id(run)] for run in group])}"
                 for k, group in enumerate(groups)
             ]
-            said += " Runs whose clients hold other examples have rows of their own: " + (
-                "; ".join(lists) + "."
+            said += (
+                " Runs whose clients hold other examples, or of which no partition.npz says what "
+                f"they hold, have rows of their own: {'; '.join(lists)}."
             )
         if total > len(rows):
             said += f" The table has the first {len(rows)} of {total} clients."
@@ -680,32 +680,28 @@ class _Page:
         )
 
     def _client_rows(self, group, letter, values, several):
-        first = group[0]
-        held = first.holdings
-        with_clients = next((run for run in group if run.clients is not None), None)
+        held = group[0].holdings
         if held is not None:
-            ids = range(len(held.classes))
-            about = [
-                [
-                    client,
-                    int(held.train_sizes[client]),
-                    int(held.test_sizes[client]),
-                    _ranges(held.classes[client]),
-                ]
-                for client in ids
-            ]
-        else:
-            columns = (
-                with_clients.clients[name] for name in ("client", "train_examples", "test_examples")
+            keys, names = held.keys.tolist(), held.names or range(len(held.keys))
+            about = zip(
+                map(str, names) if self._named else names,
+                held.train_sizes.tolist(),
+                held.test_sizes.tolist(),
+                map(_ranges, held.classes),
+                strict=True,
             )
-            about = [[*map(int, row), ""] for row in zip(*columns, strict=True)]
+        else:
+            own = next(run for run in group if run.clients is not None)
+            keys = own.client_keys.tolist()
+            sizes = (own.clients[f"{split}_examples"].astype(int) for split in ("train", "test"))
+            classes = own.clients.get("classes", [""] * len(keys))
+            names = map(str, keys) if self._named else keys
+            about = zip(names, *(one.tolist() for one in sizes), map(str, classes), strict=True)
         rows = []
-        for row in about[:_MOST_CLIENTS]:
-            cells = [
-                _tidy(own.get(row[0], np.nan)) if run in group else None for run, own in values
-            ]
+        for key, row in itertools.islice(zip(keys, about, strict=True), _MOST_CLIENTS):
+            cells = [_tidy(own.get(key, np.nan)) if run in group else None for run, own in values]
             rows.append([*([_letter(letter)] if several else []), *row, *cells])
-        rows += [None] * (len(about) - len(rows))
+        rows += [None] * (len(keys) - len(rows))
         return rows
 
     def _filters(self, columns, fixed):
@@ -750,7 +746,7 @@ class _Page:
             if differing:
                 parts.append(
                     f"<p>The runs differ in {len(differing)} of {len(keys)} settings; a dash means "
-                    "that the method does not have a setting.</p>"
+                    "that the run does not have a setting.</p>"
                     + _table("Settings that differ", ["setting", *names], rows(differing))
                 )
             else:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tf_pflego.records import BOOKKEEPING
 
+_TEXTS = ("name", "classes")
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
 
 
@@ -31,7 +32,11 @@ class Holdings:
       test_sizes: [I] numbers of test examples.
       class_counts: [sum |classes_i|] training examples of each client and class; None if the run
         was made by a version that did not keep them.
-      identity: Equal for two runs whose clients hold the same examples of the same dataset.
+      identity: Equal for two runs whose clients hold the same examples of the same dataset, those
+        that a user gave in any order.
+      names: What the clients are called; None if they have no names.
+      keys: [I] by what a client is known again: of clients that a user gave, text that follows from
+        their examples; else their ids, which say something within the same `identity` alone.
     """
 
     classes: tuple[np.ndarray, ...]
@@ -39,6 +44,8 @@ class Holdings:
     test_sizes: np.ndarray
     class_counts: np.ndarray | None
     identity: tuple
+    names: list[str] | None
+    keys: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +60,8 @@ class ReportedRun:
         a round has no value, or none that is finite.
       lost: For each metric, how many rounds have it as a value that is not finite.
       left_out: [T] how many participants each round had to leave out.
-      clients: The columns of clients.csv, [I] floats; None if the run has not ended.
+      clients: The columns of clients.csv, [I] floats, but for text in `name` and `classes`; None if
+        the run has not ended.
       new_clients: The columns of new_clients.csv; None if there are none.
       holdings: Who holds what; None if partition.npz is not there yet.
       finished: Whether the run has all the rounds that it was made for, and its last files.
@@ -79,6 +87,12 @@ class ReportedRun:
     def algorithm(self) -> str:
         """The name of its algorithm."""
         return str(self.configuration.get("algorithm", "unknown"))
+
+    @property
+    def client_keys(self) -> np.ndarray:
+        """[n] by what the clients in `clients` are known again; see `Holdings.keys`."""
+        ids = self.clients["client"].astype(int)
+        return ids if self.holdings is None else self.holdings.keys[ids]
 
 
 def read(path: str | pathlib.Path) -> ReportedRun:
@@ -137,6 +151,8 @@ def _read(path):
     holdings = None
     if (path / "partition.npz").is_file():
         holdings = _holdings(path / "partition.npz", configuration)
+        if clients is not None and not np.isin(clients["client"], range(len(holdings.keys))).all():
+            raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
     left_out = np.array([record.get("not_finite") or 0 for record in records], int)
     return ReportedRun(
         path,
@@ -216,8 +232,12 @@ def _table(path, needed):
             rows = list(csv.DictReader(file))
         if not rows or not set(needed) <= set(rows[0]):
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
-        names = [name for name in rows[0] if name != "classes"]
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+        return {
+            name: np.array(
+                [row[name] if name in _TEXTS else float(row[name] or "nan") for row in rows]
+            )
+            for name in rows[0]
+        }
     except FileNotFoundError:
         raise _damaged(path, "is missing") from None
     except (ValueError, TypeError, csv.Error) as error:
@@ -243,6 +263,9 @@ def _holdings(path, configuration):
         counts = held.get("class_counts")
         if counts is not None and len(counts) != len(values):
             raise ValueError("class_counts does not fit the classes")
+        keys, names = _who(held, len(offsets) - 1)
+        if keys.dtype.kind == "U":
+            checksum = zlib.crc32("".join(sorted(keys)).encode())
     except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, f"cannot be read ({error})") from None
     return Holdings(
@@ -251,4 +274,28 @@ def _holdings(path, configuration):
         np.diff(parts["test_indices"][1]),
         counts,
         (configuration.get("dataset"), len(offsets) - 1, checksum),
+        names,
+        keys,
     )
+
+
+def _who(held, num_clients):
+    """Returns the keys of the clients, and their names or None."""
+    names, prints = held.get("names"), held.get("fingerprints")
+    if names is not None:
+        names = names.tolist()
+        if len(names) != num_clients or not all(
+            isinstance(n, str) and n.isprintable() for n in names
+        ):
+            raise ValueError("the names do not fit the clients")
+    if prints is None:
+        return np.arange(num_clients), names
+    if prints.dtype != np.uint8 or prints.ndim != 2 or len(prints) != num_clients:
+        raise ValueError("the fingerprints do not fit the clients")
+    times: dict[str, int] = {}  # Clients may hold the same examples.
+    keys = []
+    for row in prints:
+        key = row.tobytes().hex()
+        times[key] = times.get(key, 0) + 1
+        keys.append(f"{key} {times[key]}")
+    return np.array(keys), names

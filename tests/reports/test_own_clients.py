@@ -1,0 +1,120 @@
+"""A report of runs on clients that a user gave pairs them by what they hold."""
+
+import csv
+import dataclasses
+import html
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.test_own_clients import NAMES, clients_of, config_of
+from tf_pflego import reports
+from tf_pflego.reports import comparison, pairing, stored
+
+pytestmark = pytest.mark.same_on_both_lines
+
+TURNED = NAMES[::-1]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of two methods with two seeds; those of FedAvg have the clients in another order."""
+    root, made = tmp_path_factory.mktemp("own"), []
+    for algorithm, names in (("pflego", NAMES), ("fedavg", TURNED)):
+        for seed in (0, 1):
+            made.append(root / f"{algorithm}_{seed}")
+            config = config_of(made[-1], algorithm=algorithm, seed=seed)
+            pfl.run(config, clients=clients_of(names))
+    return made
+
+
+def page_of(directories, output):
+    """Returns the text of a page, and what its script is given of the clients."""
+    page = reports.write(directories, output)[0].read_text(encoding="utf-8")
+    clients = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["clients"]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split()), clients
+
+
+def accuracies(directory):
+    with open(directory / "clients.csv", newline="") as file:
+        return {row["name"]: 100 * float(row["test_accuracy"]) for row in csv.DictReader(file)}
+
+
+def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
+    text, clients = page_of(runs, tmp_path / "r.html")
+    assert "4 runs: pflego and fedavg on mine, with 4 clients, 2 of them in a round" in text
+    assert "All runs have this partition. 4 clients hold 10 training examples of 2 classes" in text
+    assert "has not ended" not in text and "is not compared" not in text
+    assert [row[:4] for row in clients["rows"]] == [
+        [name, 10, 6, f"{number} 4" if number < 3 else "3–4"] for number, name in enumerate(NAMES)
+    ]
+    for column, directory in enumerate(runs, 4):
+        expected = [accuracies(directory)[name] for name in NAMES]
+        assert [row[column] for row in clients["rows"]] == pytest.approx(expected, abs=1e-3)
+    # Each run is compared with that of the same seed.
+    assert clients["columns"][8:] == [
+        f"fedavg, seed {seed}: gain over pflego, seed {seed}" for seed in (0, 1)
+    ]
+    expected = [
+        accuracies(runs[2 + seed])[name] - accuracies(runs[seed])[name]
+        for seed in (0, 1)
+        for name in NAMES
+    ]
+    base, other = comparison.series_of([stored.read(run) for run in runs])
+    assert sorted(pairing.gains_of(other, base).differences) == pytest.approx(sorted(expected))
+    assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
+
+
+def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
+    earlier = [shutil.copytree(run, tmp_path / run.name) for run in runs[::2]]
+    for directory in earlier:
+        (directory / "partition.npz").unlink()
+    text, clients = page_of(earlier, tmp_path / "r.html")
+    assert "2 runs: pflego and fedavg on mine, with 4 clients, 2 of them in a round" in text
+    assert "fedavg is not compared: no partition.npz says which examples the clients of" in text
+    assert "has not ended" not in text
+    assert [row[:5] for row in clients["rows"][:2]] == [
+        ["A", 0, 10, 6, "0 4"],
+        ["A", 1, 10, 6, "1 4"],
+    ]
+    assert len(clients["rows"]) == 8 and clients["rows"][4][0] == "B"
+
+
+def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_path):
+    few = clients_of(("west", "north"))
+    few = few.joined_by(dataclasses.replace(few.part(1, 2), client_names=("twin",)))
+    pfl.run(config_of(tmp_path / "few", algorithm="local"), clients=few)
+    base, other = (
+        comparison.series_of([stored.read(run)])[0] for run in (runs[0], tmp_path / "few")
+    )
+    gains = pairing.gains_of(other, base).differences
+    ours, theirs = accuracies(tmp_path / "few"), accuracies(runs[0])
+    assert sorted(gains) == pytest.approx(sorted(ours[n] - theirs[n] for n in ("west", "north")))
+    _, clients = page_of([runs[0], tmp_path / "few"], tmp_path / "r.html")
+    assert [row[:2] for row in clients["rows"]] == [
+        *(["A", name] for name in NAMES),
+        *(["B", name] for name in ("west", "north", "twin")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"names": np.array(["a"] * 3)},
+        {"names": np.array(["a", "b", "c", "\x1b[2J"])},
+        {"names": np.arange(4)},
+        {"fingerprints": np.zeros((3, 16), np.uint8)},
+        {"fingerprints": np.zeros(4)},
+    ],
+)
+def test_damaged_identities_are_refused(harm, runs, tmp_path):
+    directory = shutil.copytree(runs[0], tmp_path / "run")
+    with np.load(directory / "partition.npz") as arrays:
+        content = dict(arrays) | harm
+    np.savez(directory / "partition.npz", **content)
+    with pytest.raises(reports.RunError, match=r"partition\.npz .* do not fit the clients"):
+        stored.read(directory)
