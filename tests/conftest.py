@@ -33,7 +33,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("line") == "tff":
         try:
-            importlib.import_module("tensorflow_federated")
+            importlib.import_module("tf_pflego.engines.worker")
         except ImportError as error:
             raise pytest.UsageError(
                 f"--line=tff needs TensorFlow Federated, without which tests would be skipped "
