@@ -7,8 +7,12 @@ current TensorFlow without it. `--line` says which one a run of the tests is for
 import dataclasses
 import importlib
 import os
+import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Some tests fork, and gRPC, which is in this process for the TFF engine or for Ray, might then wait
+# for its threads for ever.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import numpy as np
 import pytest
@@ -31,9 +35,13 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # The tests may have been started by nohup or as a shell's background job, and what is ignored
+    # stays so in the programs that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.getoption("line") == "tff":
         try:
-            importlib.import_module("tensorflow_federated")
+            importlib.import_module("tf_pflego.engines.worker")
         except ImportError as error:
             raise pytest.UsageError(
                 f"--line=tff needs TensorFlow Federated, without which tests would be skipped "

@@ -2,14 +2,17 @@
 
 import os
 import pathlib
+import signal
 import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_pflego as pfl
 from tf_pflego import data, models
 from tf_pflego.core import values
+from tf_pflego.core.tracing import Traced
 from tf_pflego.data import ClientData
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -379,29 +382,56 @@ def test_a_second_thread_waits_or_is_refused():
         assert everything(simulation) == everything(alone)
 
 
+def said_in_a_forked_child(*uses, end=lambda: None):
+    """Returns the child's process id, and what the RuntimeErrors of the uses say."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # What is not refused may wait for ever.
+        for use in uses:
+            try:
+                use()
+            except RuntimeError as error:
+                os.write(writing, f"{error}\n".encode())
+        end()
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        lines = said.read().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    return child, lines
+
+
 @pytest.mark.parametrize("engine", ["in_process", "tff"])
 def test_a_forked_child_is_refused_and_ends_nothing(engine):
     if engine == "tff":
         pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     with simulation_of(engine=engine) as simulation:
         simulation.run_round()
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                simulation.run_round()
-            except RuntimeError as error:
-                os.write(writing, str(error).encode())
+
+        def end():
             simulation.close()
             if engine == "tff":
                 simulation._engine.worker.stop()  # As at the child's normal exit.
-            os._exit(0)
-        os.close(writing)
-        with open(reading) as said:
-            assert f"`run_round` was called in process {child}, forked from" in said.read()
-        assert os.waitpid(child, 0)[1] == 0
+
+        child, said = said_in_a_forked_child(simulation.run_round, end=end)
+        (line,) = said
+        assert f"`run_round` was called in process {child}, forked from" in line
         simulation.run_round()
         assert simulation.round_number == 2
+
+
+def test_a_forked_child_is_refused_what_would_wait_for_tensorflows_threads():
+    uses = (simulation_of, lambda: data.load("digits"), lambda: Traced(tf.abs)(np.ones(1)))
+    tf.abs(1.0)  # Now TensorFlow has threads, in this process.
+    child, said = said_in_a_forked_child(*uses)
+    things = ("simulation must be made", "dataset must be loaded", "model must learn and predict")
+    assert said == [
+        f"a {thing} in a process that has TensorFlow's threads; process {child} has none, since it "
+        "was forked from one that had used TensorFlow. Start processes by "
+        "`multiprocessing.get_context('spawn')`, or before anything is computed."
+        for thing in things
+    ]
 
 
 def test_a_damaged_partition_says_which_file(tmp_path):

@@ -14,9 +14,6 @@ import signal_runs
 from tests.test_main import ROOT, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.same_on_both_lines
-# The tests may have been started by nohup, and what is ignored stays so in the programs they start.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
 
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
@@ -40,27 +37,18 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def run(*body, grace=0.3, ignored=None, program=PROGRAM):
-    def prepare():
-        # A shell's background jobs, and all that they start, ignore Ctrl-C.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if ignored:
-            signal.signal(ignored, signal.SIG_IGN)
-
     lines = "\n".join(f"        {line}" for line in body)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c"]
+    command.append(program.format(body=lines, grace=grace))
+    if ignored:
+        command = ["sh", "-c", f'trap "" {ignored:d}; exec "$@"', "sh", *command]
     return subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore::DeprecationWarning",
-            "-c",
-            program.format(body=lines, grace=grace),
-        ],
+        command,
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
         check=False,
-        preexec_fn=prepare,
     )
 
 
@@ -191,7 +179,6 @@ def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             assert Endless.asked.wait(TIMEOUT_SECONDS)

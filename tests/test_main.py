@@ -287,8 +287,6 @@ def test_stopped_in_the_middle_on_tff(sent, code, digits_dir, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background jobs, and all that they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + TIMEOUT_SECONDS

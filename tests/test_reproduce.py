@@ -397,8 +397,6 @@ def test_a_table_is_run_written_skipped_and_continued(tmp_path, digits_dir):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background jobs, and all that they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         start_new_session=True,
     )
     for line in running.stdout:

@@ -7,6 +7,8 @@ TensorFlow's messages first.
 import importlib
 from typing import TYPE_CHECKING
 
+import tf_pflego.core.forked  # noqa: F401 (It has to know of each fork from now on.)
+
 __version__ = "0.1.0"
 
 _HOME = {

@@ -193,8 +193,6 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(temporary)},
-        # A shell's background jobs, and all that they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + _START_SECONDS
@@ -286,5 +284,7 @@ def _options(arguments):
 
 
 if __name__ == "__main__":
+    # A shell's background jobs, and all that they start, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console.prepare()
     sys.exit(main(sys.argv[1:]))

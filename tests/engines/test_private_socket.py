@@ -13,15 +13,16 @@ import textwrap
 
 import pytest
 
-from tf_pflego.engines.private_socket import PrivateSocket
+from tf_pflego.engines import launcher
+from tf_pflego.engines.private_socket import ASK_AT_LISTEN, PrivateSocket
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
 
 NOBODY = 65534
 PROXY = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "grpc_proxy")}
 PROGRAM = """
-import ctypes, os, sys
-from tf_pflego.engines import private_socket
+import ctypes, struct, sys
+from tf_pflego.engines import launcher
 from tf_pflego.engines.worker import Worker
 if __name__ == "__main__":
     {before}
@@ -29,21 +30,20 @@ if __name__ == "__main__":
     print(worker.pid, flush=True)
     sys.stdin.read()
 """
-BECOME_NOBODY = f"""
-    os.setgroups([])
-    os.setresgid(*[{NOBODY}] * 3)
-    os.setresuid(*[{NOBODY}] * 3)
-    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # Else /proc/self still belongs to root.
+# Root without capabilities, which it does not get back by exec either.
+DROP_PRIVILEGES = """
+    libc, set_securebits, no_root = ctypes.CDLL(None, use_errno=True), 28, 3
+    assert libc.prctl(set_securebits, no_root, 0, 0, 0) == 0
+    assert libc.capset(struct.pack("II", 0x20080522, 0), bytes(24)) == 0
 """
 INSTALL = """
-    filter = private_socket.FilterInstaller({instructions}, {flags})
-    filter()
+    launcher.install_filter({instructions}, {flags})
 """
 SYS_IOCTL, SYS_SECCOMP = 16, 317
 RETURN_ERROR, ALLOW = 0x00050000, (0x06, 0, 0, 0x7FFF0000)
 LISTENING = "0A"
 
-# In the notation of `private_socket`.
+# In the notation of `launcher`.
 REFUSE_SECCOMP = (
     (0x20, 0, 0, 0),
     (0x15, 0, 1, SYS_SECCOMP),
@@ -104,13 +104,15 @@ def own_lines(errors):
 
 def connect_as_nobody(path):
     """Returns the error number with which another user's `connect` fails; 0 if it does not."""
-    child = os.fork()
-    if child == 0:
-        os.setgroups([])
-        os.setresgid(*[NOBODY] * 3)
-        os.setresuid(*[NOBODY] * 3)
-        os._exit(socket.socket(socket.AF_UNIX).connect_ex(path))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = f"""
+import os, socket, sys
+tried = socket.socket(socket.AF_UNIX)
+os.setgroups([])
+os.setresgid(*[{NOBODY}] * 3)
+os.setresuid(*[{NOBODY}] * 3)
+sys.exit(tried.connect_ex({path!r}))
+"""
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
 def knows_notifications():
@@ -138,8 +140,8 @@ def test_a_worker_listens_on_no_port_and_at_no_path(tmp_path):
 
 @needs_root
 def test_no_privilege_is_needed():
-    with program(BECOME_NOBODY) as (pid, errors):
-        assert os.stat(f"/proc/{pid}").st_uid == NOBODY
+    with program(DROP_PRIVILEGES) as (pid, errors):
+        assert "CapEff:\t0000000000000000" in pathlib.Path(f"/proc/{pid}/status").read_text()
         assert listening_ports(pid) == []
     assert own_lines(errors) == []
 
@@ -172,15 +174,15 @@ except OSError as error:
     print(error.errno)
 """
     private = PrivateSocket()
+    command = [sys.executable, "-c", child_source]
     try:
         child = subprocess.Popen(
-            [sys.executable, "-c", child_source],
+            launcher.command_of(command, private.listener_to, ASK_AT_LISTEN),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=private.before_exec,
+            pass_fds=[private.listener_to],
         )
-        private.after_start()
         while not private.answer(0.1):
             assert child.poll() is None
     finally:

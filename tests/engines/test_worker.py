@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tf_pflego.engines import launcher
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
 
@@ -67,8 +70,6 @@ def test_no_worker_and_no_file_is_left_behind(ending, sent, code, tmp_path):
         text=True,
         cwd=os.getcwd(),
         env={**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(temporary)},
-        # A shell's background jobs, and all that they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         worker_pid = int(program.stdout.readline())
@@ -86,6 +87,57 @@ def test_no_worker_and_no_file_is_left_behind(ending, sent, code, tmp_path):
         assert program.returncode == code
     wait_until_gone(worker_pid)
     assert list(temporary.iterdir()) == []
+
+
+GRPC_FIRST = """
+import concurrent.futures, os, sys
+import grpc
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, details):
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+server.add_generic_rpc_handlers([Echo()])
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+ask = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/echo")
+assert ask(b"1", wait_for_ready=True) == b"1"
+
+from tf_pflego.engines.worker import Worker
+
+forks = []
+os.register_at_fork(before=lambda: forks.append(1))
+for _ in range(int(sys.argv[1])):
+    Worker().close()
+    assert ask(b"1") == b"1"
+print(len(forks))
+"""
+
+
+def test_a_start_does_not_fork_the_program():
+    """Where gRPC was used before, as by Ray, it may wait for ever at a fork for its threads."""
+    command = [sys.executable, "-c", GRPC_FIRST, "5"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=variables, check=False, timeout=180
+    )
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+    # Nor do finalizers fail when Python ends.
+    assert "Exception ignored" not in result.stderr
+
+
+def test_a_worker_whose_program_has_ended_already_does_not_start(tmp_path):
+    """The signal for that would never come; here the launcher has another parent."""
+    made = tmp_path / "made"
+    command = launcher.command_of([shutil.which("touch"), str(made)])
+    assert subprocess.run(command, check=False).returncode == 0
+    assert made.exists()
+    made.unlink()
+    by_a_shell = ["sh", "-c", '"$@"; exit $?', "sh", *command]
+    result = subprocess.run(by_a_shell, capture_output=True, text=True, check=False)
+    assert (result.returncode, made.exists()) == (1, False)
+    assert result.stderr == "the program that wanted this process has ended\n"
 
 
 def test_functions_reach_the_worker_as_they_are():

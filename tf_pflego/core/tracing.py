@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_pflego.core import forked
+
 
 class Traced:
     """A function that is traced when it is first called.
@@ -28,6 +30,7 @@ class Traced:
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function returns; the arguments may be arrays or tensors."""
+        forked.refuse("a model must learn and predict")
         if self._concrete is None:
             self._trace(arguments, self._first_shapes(arguments))
         try:

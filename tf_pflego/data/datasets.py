@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_pflego.core import texts, values
+from tf_pflego.core import forked, texts, values
 from tf_pflego.data import file_arrays, omniglot, prepared
 from tf_pflego.data.prepared import DatasetError
 
@@ -127,12 +127,14 @@ def load(
     Raises:
       DatasetError: Unknown name or split, not there and not to be downloaded, a published file that
         is missing or damaged, or a download that failed. What failed leaves nothing behind.
+      RuntimeError: This process was forked from one that had used TensorFlow.
       ValueError: `data_dir` is no path of this machine, or `download` no truth value.
     """
     if name not in NAMES:
         raise DatasetError(
             f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}. Correct `dataset`."
         )
+    forked.refuse("a dataset must be loaded")
     data_dir = None if data_dir is None else values.path("data_dir", data_dir)
     download = values.truth("download", download)
     known = KNOWN[name]

@@ -11,7 +11,6 @@ connected, so that afterwards nobody can connect, and nothing is left behind by 
 killed.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -20,20 +19,12 @@ import select
 import shutil
 import socket
 import struct
-from collections.abc import Sequence
 
 from tf_pflego.core.temporary import make_directory
 
 # The numbers of Linux on x86-64, the only machine for which there is a TFF worker on Linux.
 _MACHINE = "x86_64"
 _SYS_LISTEN = 50
-_SYS_SECCOMP = 317
-_PR_SET_NO_NEW_PRIVS = 38
-_SECCOMP_SET_MODE_FILTER = 1
-# Without the first, some kernels would slow down all that the child computes, to protect it against
-# what it itself speculates on.
-_FILTER_FLAG_SPEC_ALLOW = 1 << 2
-_FILTER_FLAG_NEW_LISTENER = 1 << 3
 _RET_USER_NOTIF = 0x7FC00000
 _RET_ALLOW = 0x7FFF0000
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # of classic BPF
@@ -45,8 +36,8 @@ _NOTIF = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, call, machine, instructio
 _RESPONSE = struct.Struct("=QqiI")  # id, result, error, flags
 _ADDFD = struct.Struct("=QIIII")  # id, flags, our descriptor, the child's, its flags
 
-# (code, offsets of a jump if true and if false, operand)
-_ASK_AT_LISTEN = (
+# The filter of the child, for `engines.launcher`.
+ASK_AT_LISTEN = (
     (_LOAD, 0, 0, 0),  # the number of the system call
     (_JUMP_IF_EQUAL, 0, 1, _SYS_LISTEN),
     (_RETURN, 0, 0, _RET_USER_NOTIF),
@@ -61,11 +52,12 @@ class NotPrivateError(Exception):
 class PrivateSocket:
     """A listening Unix socket for one child process; close it when the child has been reached.
 
-    Pass `before_exec` to the `subprocess.Popen` that starts the child, call `after_start` when it
-    has returned, and then `answer` until the child can be reached at `address`.
+    Start the child by `engines.launcher` with the filter `ASK_AT_LISTEN`, let it inherit
+    `listener_to`, and call `answer` until the child can be reached at `address`.
 
     Attributes:
       address: The address in the form that gRPC takes; it holds in this process only.
+      listener_to: Descriptor of the socket to which the launcher sends the filter's listener.
 
     Raises:
       NotPrivateError: The machine is another than x86-64, or the directory for temporary files
@@ -75,11 +67,11 @@ class PrivateSocket:
     def __init__(self):
         if platform.machine() != _MACHINE:
             raise NotPrivateError(f"it is a {platform.machine()}, not an {_MACHINE}")
-        self._install = FilterInstaller(_ASK_AT_LISTEN, _FILTER_FLAG_NEW_LISTENER)
         self._requests = None
         self._directory = make_directory()
         self._directory_descriptor = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
         self._ours, self._childs = socket.socketpair()
+        self.listener_to = self._childs.fileno()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.setblocking(False)  # As the child has set its own, which this one replaces.
         # A socket's path may have 107 bytes, and this one is short whatever TMPDIR is. The name
@@ -97,28 +89,6 @@ class PrivateSocket:
                 f"{self._directory} takes no sockets: {error.strerror}"
             ) from error
 
-    def before_exec(self) -> None:
-        """Runs in the child: installs the filter, and hands its listener to the parent."""
-        try:
-            socket.send_fds(self._childs, [b"\0"], [self._install()])
-        except OSError as error:
-            self._childs.send(bytes([error.errno]))
-            os._exit(1)
-
-    def after_start(self) -> None:
-        """Takes the filter's listener from the child.
-
-        Raises:
-          NotPrivateError: The child could not install the filter, and has ended.
-        """
-        self._childs.close()
-        message, descriptors, _, _ = socket.recv_fds(self._ours, 1, 1)
-        self._ours.close()
-        if descriptors:
-            (self._requests,) = descriptors
-        elif message:
-            raise NotPrivateError(f"seccomp: {os.strerror(message[0])}")
-
     def answer(self, timeout: float) -> bool:
         """Waits for the child's `listen`, and puts the private socket in the place of its own.
 
@@ -129,13 +99,13 @@ class PrivateSocket:
           Whether the child listens now; else it has not asked in time, or has ended.
 
         Raises:
-          NotPrivateError: The kernel cannot replace the child's socket; the child waits in vain.
+          NotPrivateError: The child may have no filter, or the kernel cannot replace its socket;
+            the child waits in vain.
         """
+        self._childs.close()  # Only the child has it now, and its end can be seen.
         if self._requests is None:
-            return False
-        poll = select.poll()
-        poll.register(self._requests, select.POLLIN)
-        if not any(event & select.POLLIN for _, event in poll.poll(1000 * timeout)):
+            self._requests = self._listener(timeout)
+        if self._requests is None or not _has_input(self._requests, timeout):
             return False
         request = bytearray(_NOTIF.size)
         try:
@@ -150,6 +120,15 @@ class PrivateSocket:
                 return False  # The child has ended since.
             raise NotPrivateError(f"seccomp_unotify: {error.strerror}") from error
         return True
+
+    def _listener(self, timeout):
+        """Returns the filter's listener, if the child has sent it in time."""
+        if not _has_input(self._ours, timeout):
+            return None
+        message, descriptors, _, _ = socket.recv_fds(self._ours, 1, 1)
+        if message and not descriptors:
+            raise NotPrivateError(f"seccomp: {os.strerror(message[0])}")
+        return descriptors[0] if descriptors else None
 
     def close(self) -> None:
         """Closes the socket and removes it; the child keeps its own copy.
@@ -167,40 +146,7 @@ class PrivateSocket:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class FilterInstaller:
-    """Installs a seccomp filter in the calling thread, which keeps it for good.
-
-    Everything that needs memory is made beforehand, for a child between fork and exec.
-
-    Args:
-      instructions: The instructions of the filter.
-      flags: Flags of seccomp(2).
-    """
-
-    def __init__(self, instructions: Sequence[tuple[int, int, int, int]], flags: int = 0):
-        code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
-        self._code = ctypes.create_string_buffer(code, len(code))
-        # struct sock_fprog, with the padding before its pointer.
-        self._program = ctypes.create_string_buffer(
-            struct.pack("@HP", len(instructions), ctypes.addressof(self._code))
-        )
-        self._flags = flags | _FILTER_FLAG_SPEC_ALLOW
-        self._libc = ctypes.CDLL(None, use_errno=True)
-
-    def __call__(self) -> int:
-        """Returns what seccomp(2) returns: the filter's listener, if that was asked for.
-
-        Raises:
-          OSError: The kernel refuses.
-        """
-        # Without this promise only a privileged process may install a filter.
-        self._check(self._libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        return self._check(
-            self._libc.syscall(_SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, self._flags, self._program)
-        )
-
-    def _check(self, result):
-        if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return result
+def _has_input(descriptor, timeout):
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(1000 * timeout))

@@ -24,7 +24,6 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import ctypes
 import functools
 import os
 import signal
@@ -35,7 +34,7 @@ import time
 from collections.abc import Callable, Sequence
 
 # Before each fork gRPC waits for its threads, so that the child could use gRPC too; now and then it
-# waits for ever. Nothing here uses gRPC in a child. gRPC reads this when it is first used.
+# waits for ever. Nothing here forks, but a user may. gRPC reads this when it is first used.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
@@ -43,11 +42,14 @@ import portpicker
 import tensorflow_federated as tff
 
 from tf_pflego import console
+from tf_pflego.engines import launcher
 from tf_pflego.engines.engine import WorkerError
-from tf_pflego.engines.private_socket import NotPrivateError, PrivateSocket
+from tf_pflego.engines.private_socket import ASK_AT_LISTEN, NotPrivateError, PrivateSocket
 from tf_pflego.engines.watch import LOOK_SECONDS, Watch
 
-_PR_SET_PDEATHSIG = 1
+# At its import TFF makes a context whose finalizer fails when Python has taken modules apart.
+atexit.register(tff.test.set_no_default_context)
+
 _GRPC_OPTIONS = (
     ("grpc.max_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
@@ -89,7 +91,7 @@ class Worker:
         start_timeout: float = 60.0,
     ):
         if threading.current_thread() is not threading.main_thread():
-            # PR_SET_PDEATHSIG fires when the *thread* that forked the child ends, not its process.
+            # PR_SET_PDEATHSIG fires when the *thread* that started the child ends, not its process.
             raise WorkerError(
                 "the TFF worker must be started from the main thread, so that it lives as long as "
                 "the program"
@@ -119,8 +121,7 @@ class Worker:
         private = PrivateSocket()
         try:
             # The worker takes some port that is free, but never listens on it.
-            self._process = self._started(0, private.before_exec)
-            private.after_start()
+            self._process = self._started(0, [private.listener_to], ASK_AT_LISTEN)
             while not private.answer(_POLL_SECONDS):
                 self._check_starting(deadline)
             self._connect(private.address, deadline)
@@ -137,27 +138,24 @@ class Worker:
         self._process = self._started(port)
         self._connect(f"localhost:{port}", deadline)
 
-    def _started(self, port, before_exec=lambda: None):
-        die_with_parent = _die_with_parent(os.getpid())
-
-        def prepare():
-            die_with_parent()
-            before_exec()
-
-        return subprocess.Popen(
-            [
-                _binary_path(),
-                f"--port={port}",
-                f"--max_concurrent_computation_calls={os.cpu_count()}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=self._inherited_files,
-            preexec_fn=prepare,
-            env=self._environment,
-        )
+    def _started(self, port, listener_to=(), instructions=()):
+        command = [
+            _binary_path(),
+            f"--port={port}",
+            f"--max_concurrent_computation_calls={os.cpu_count()}",
+        ]
+        try:
+            return subprocess.Popen(
+                launcher.command_of(command, *listener_to, instructions=instructions),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(*self._inherited_files, *listener_to),
+                env=self._environment,
+            )
+        except OSError as error:
+            raise WorkerError(f"the TFF worker did not start ({error})") from error
 
     def _connect(self, address, deadline):
         """Makes the channel, and waits until the worker answers."""
@@ -427,14 +425,3 @@ def _binary_path() -> str:
             f"tensorflow_federated has no worker at {path}; install it again from requirements.txt"
         )
     return path
-
-
-def _die_with_parent(parent_pid: int):
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def before_exec():
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
-            os._exit(1)  # The parent ended between fork and prctl: the signal will never come.
-
-    return before_exec

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from tf_pflego.core import forked
+
 _Method = TypeVar("_Method", bound=Callable)
 
 
@@ -21,6 +23,7 @@ class Turns:
     """
 
     def __init__(self):
+        forked.refuse("a simulation must be made")
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._calls_back = self.ended = False

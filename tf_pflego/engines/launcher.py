@@ -1,0 +1,107 @@
+"""Starts a command that ends with this program, and perhaps under a seccomp filter.
+
+Python would have to fork the program for that (`preexec_fn`). But a forked child has none of the
+program's threads, and gRPC, where anything has used it, may wait for its own for ever. So this file
+is also a small program, which prepares itself and then becomes the command; it imports nothing but
+what it needs, so that it starts within some hundredths of a second.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+# The numbers of Linux on x86-64.
+_SYS_SECCOMP = 317
+_SECCOMP_SET_MODE_FILTER = 1
+# Without it, some kernels would slow down all that the command computes, to protect it against what
+# it itself speculates on.
+_FILTER_FLAG_SPEC_ALLOW = 1 << 2
+_FILTER_FLAG_NEW_LISTENER = 1 << 3
+_NO_SOCKET = -1
+_SEPARATOR = "--"
+
+
+def command_of(
+    command: Sequence[str],
+    listener_to: int = _NO_SOCKET,
+    instructions: Sequence[tuple[int, int, int, int]] = (),
+) -> list[str]:
+    """Returns what to start in place of a command, from the main thread.
+
+    The kernel then ends the command by SIGKILL when the thread ends that has started it.
+
+    Args:
+      command: The path of an executable file, and its arguments.
+      listener_to: Descriptor of a Unix socket, inherited by what is started, to which one message
+        is sent: a byte, with the listener of the filter, or the error number with which the kernel
+        has refused the filter. Without it there is no filter.
+      instructions: The instructions of the filter.
+    """
+    numbers = (os.getpid(), listener_to, *(number for one in instructions for number in one))
+    launcher = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+    return [*launcher, *map(str, numbers), _SEPARATOR, *command]
+
+
+def install_filter(instructions: Sequence[tuple[int, int, int, int]], flags: int = 0) -> int:
+    """Installs a seccomp filter in the calling thread, which keeps it for good.
+
+    Args:
+      instructions: (code, offsets of a jump if true and if false, operand) of classic BPF.
+      flags: Flags of seccomp(2).
+
+    Returns:
+      What seccomp(2) returns: the filter's listener, if that was asked for.
+
+    Raises:
+      OSError: The kernel refuses.
+    """
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+    code = ctypes.create_string_buffer(code, len(code))
+    # struct sock_fprog, with the padding before its pointer.
+    program = struct.pack("@HP", len(instructions), ctypes.addressof(code))
+    # Without this promise only a privileged process may install a filter.
+    _checked("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return _checked(
+        "syscall", _SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, flags | _FILTER_FLAG_SPEC_ALLOW, program
+    )
+
+
+def _checked(name, *arguments):
+    """Returns what a function of the C library returns, if that is no error."""
+    result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _main(arguments):
+    separator = arguments.index(_SEPARATOR)
+    parent, listener_to, *numbers = map(int, arguments[:separator])
+    command = arguments[separator + 1 :]
+    _checked("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the program that wanted this process has ended")  # The signal will never come.
+    if listener_to != _NO_SOCKET:
+        instructions = list(zip(*[iter(numbers)] * 4, strict=True))
+        with socket.socket(fileno=listener_to) as answer:
+            try:
+                listener = install_filter(instructions, _FILTER_FLAG_NEW_LISTENER)
+            except OSError as error:
+                answer.send(bytes([error.errno]))
+                answer.recv(1)  # It ends when that has been read, and the other end is closed.
+                sys.exit(f"seccomp: {error.strerror}")
+            socket.send_fds(answer, [b"\0"], [listener])  # The kernel closes it here at exec.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # What Python ignores, and exec would keep so.
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
