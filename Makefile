@@ -40,6 +40,7 @@ lint: $(INSTALLED)
 
 docs: $(INSTALLED_CURRENT)
 	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict
+	@echo "The documentation is at file://$(abspath site/index.html)"
 
 check: lint types test test-current docs quickstart
 

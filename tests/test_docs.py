@@ -1,7 +1,6 @@
 """The pages of the documentation show what really happens, and lead to what there is."""
 
 import functools
-import http.server
 import importlib
 import json
 import os
@@ -10,9 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 
 import method_pages
+import numpy as np
 import pytest
 from absl import flags
 
@@ -47,9 +46,9 @@ WRITTEN = {
 }
 
 
-# own_method.md runs on TensorFlow Federated if it is there, and serving.md has a block that newer
-# versions of TensorFlow cannot run.
-ON_BOTH_LINES = {"own_method.md", "serving.md"}
+# own_method.md runs on TensorFlow Federated if it is there, tff.md needs it, and serving.md has a
+# block that newer versions of TensorFlow cannot run.
+ON_BOTH_LINES = {"own_method.md", "serving.md", "tff.md"}
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,26 @@ ON_BOTH_LINES = {"own_method.md", "serving.md"}
     ],
 )
 def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
+    if path.name == "tff.md":
+        pytest.importorskip("tensorflow_federated")
     pages.check(path, tmp_path, TFDS_DATA_DIR=digits_dir)
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert set(WRITTEN.get(name_of(path), ())) <= found
+
+
+def test_the_type_of_the_federated_computation_is_as_shown():
+    """On the page for users of TFF, for the run above it."""
+    pytest.importorskip("tensorflow_federated")
+    page = (DOCS / "tff.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- a test holds this type.*-->\n```text\n(.*?)```", page, re.DOTALL)
+    x, y = np.zeros((60, 4), np.float32), np.arange(60) % 2
+    clients = tf_pflego.from_arrays(6 * [(x[:40], y[:40])], 6 * [(x[40:], y[40:])])
+    model = models.SplitModel(models.mlp((4,), seed=0, units=8), num_classes=2)
+    method = algorithms.build("pflego", model, client_learning_rate="auto")
+    with Simulation(method, clients, Participation(6, 3), "tff") as simulation:
+        simulation.run_round()
+        (exchange,) = simulation._engine._exchanges.values()
+    assert "".join(shown.split()) == "".join(str(exchange._run.type_signature).split())
 
 
 @same_on_both_lines
@@ -333,38 +349,49 @@ def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
         assert "<blockquote>" not in built and "repository alone" not in built
 
 
-def test_the_site_in_a_browser(site):
-    """Nothing is asked of other hosts, no script fails, and no page is wider than the screen."""
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no browser is installed")
-    handler = functools.partial(QuietHandler, directory=str(site))
-    with (
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-        sync_api.sync_playwright() as playwright,
-    ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        here = f"http://127.0.0.1:{server.server_port}/"
-        browser = playwright.chromium.launch(executable_path=chromium)
-        for width in (360, 1600):
-            page = browser.new_context(viewport={"width": width, "height": 800}).new_page()
-            seen = []
-            page.on("request", lambda request, seen=seen: seen.append(request.url))
-            page.on("pageerror", lambda error, seen=seen: seen.append(str(error)))
-            for name in ("index", "methods/pgfed", "reference/simulation", "results", "faq"):
-                page.goto(f"{here}{name}.html", wait_until="networkidle")
-                size = "document.documentElement.scrollWidth"
-                assert page.evaluate(size) <= width, (name, width)
-                broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
-                assert page.evaluate(broken) == 0, name
-            assert [one for one in seen if not one.startswith((here, "data:"))] == []
-        browser.close()
-        server.shutdown()
+    with sync_api.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium)
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files, and says nothing of it."""
+@pytest.fixture
+def open_page(site, browser):
+    """A function that opens a page as a file; no script fails, and nothing else is asked for."""
+    seen = []
 
-    def log_message(self, *unused):
-        pass
+    def opened(name, width=1600):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.on("request", lambda request: seen.append(request.url))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
+        return page
+
+    yield opened
+    assert [one for one in seen if not one.startswith((f"{site.as_uri()}/", "data:"))] == []
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_no_page_of_the_site_is_wider_than_the_screen(open_page, width):
+    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "results", "tff"):
+        page = open_page(name, width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+        assert page.evaluate(broken) == 0, name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("GRU", "models.html"), ("clients.csv", "data.html"), ("learning_rate", "methods.html")],
+)
+def test_the_search_of_the_site_finds_words_inside_code(open_page, words, name):
+    """Also from a page in a folder, and where the site is opened as files."""
+    page = open_page("methods/pflego")
+    page.click("input[name=query]")
+    page.keyboard.type(words)
+    page.wait_for_selector(f'.md-search-result__link[href*="/{name}"]', state="attached")

@@ -27,6 +27,12 @@ pfl.run(config, local_steps=3)
 """
 
 
+def without_log_level(**variables):
+    """The environment of a user: these tests themselves set how much TensorFlow logs."""
+    rest = {name: text for name, text in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return rest | variables
+
+
 def test_snippets_print_what_they_say(digits_dir, tmp_path):
     snippets = [text for language, text in BLOCKS if language == "python"]
     assert all(len(snippet.strip().splitlines()) <= 15 for snippet in snippets)
@@ -35,18 +41,15 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", "\n".join([own_data, first, RUN, *others])],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TFDS_DATA_DIR": digits_dir},
+        env=without_log_level(PYTHONPATH=str(ROOT), TFDS_DATA_DIR=digits_dir),
         capture_output=True,
         text=True,
         check=True,
     )
-    number = re.compile(r"\d+\.\d+")
-    assert number.sub("", result.stdout) == number.sub("", promised)
-    # Other machines take sums in another order, which may change the answer for one example of one
-    # client.
-    assert float(number.search(result.stdout)[0]) == pytest.approx(
-        float(number.search(promised)[0]), abs=0.011
-    )
+    pages.assert_like(result.stdout, promised)
+    # Of what TensorFlow logs, nothing but that the check of an export has started TFLite.
+    said = [line for line in result.stderr.splitlines() if not line.startswith("round ")]
+    assert said == ["INFO: Created TensorFlow Lite XNNPACK delegate for CPU."]
 
 
 @pytest.mark.parametrize("document", reproduce.DOCUMENTS, ids=lambda path: path.name)
@@ -66,7 +69,7 @@ def test_a_short_script_exports_a_model_of_own_arrays(tmp_path):
     (script,) = (text for language, text in BLOCKS if "pfl.from_arrays(" in text)
     assert len(script.strip().splitlines()) <= 15
     pages.run(script, tmp_path)
-    assert (tmp_path / "models" / "client_3.tflite").stat().st_size > 10_000
+    assert (tmp_path / "models" / "pflego" / "client_3.tflite").stat().st_size > 10_000
 
 
 def test_every_algorithm_is_named_once_and_every_file_named_exists():

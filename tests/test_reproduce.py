@@ -264,7 +264,7 @@ def test_a_shared_head_adds_to_plain_pflego(degree, points):
 
 
 def test_no_group_of_clients_that_disagree_is_far_below_plain_pflego():
-    """But for one, which docs/results.md names: all permuted, and all classes held by all."""
+    """But for one that docs/results/shared_head.md names: all permuted, all classes held by all."""
     found = tables_shared_head.groups_in_conflict(
         tables.read_runs(RESULTS, "shared_head_conflicts")
     )
@@ -273,7 +273,7 @@ def test_no_group_of_clients_that_disagree_is_far_below_plain_pflego():
 
 
 def test_pgfed_is_above_local_and_fedavg_with_every_seed():
-    """docs/results.md says so of the twin on Fashion-MNIST."""
+    """docs/results/pgfed.md says so of the twin on Fashion-MNIST."""
     rows = tables.read_runs(RESULTS, "pgfed_table1")
     served = {(row["run"], row["seed"]): row[tables.SERVED] for row in rows}
     for seed in range(3):
@@ -283,7 +283,7 @@ def test_pgfed_is_above_local_and_fedavg_with_every_seed():
 
 
 def test_pflego_with_as_many_passes_is_above_local():
-    """docs/results.md says so of the first seed, at every rate, and that PGFed is above both."""
+    """docs/results/pgfed.md says so of the first seed at every rate, and PGFed is above both."""
 
     def first_seed_of(experiment):
         rows = tables.read_runs(RESULTS, experiment)
@@ -298,7 +298,7 @@ def test_pflego_with_as_many_passes_is_above_local():
 
 
 def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
-    """docs/results.md says so of every run on Fashion-MNIST, as the paper's Figure 3 does."""
+    """docs/results/pgfed.md says so of every run on Fashion-MNIST, as the paper's Figure 3 does."""
     rows = tables.read_runs(RESULTS, "pgfed_table1")
     found = tables_pgfed.regressions(rows, "pgfed_table1", RESULTS)
     found = [change for change in found if change["federation"].dataset == "fashion_mnist"]
@@ -325,7 +325,7 @@ def first_round_within_a_point(curves, cell, of_cell, seed):
 
 @pytest.mark.parametrize("degree,tuned", [("medium", 0.006), ("no", 0.007)])
 def test_newtons_participants_need_about_a_third_of_the_rounds(degree, tuned):
-    """docs/results.md says so about Newton's method."""
+    """docs/results/pflego.md says so about Newton's method."""
     curves = tables.read_curves(RESULTS, "head_solvers")
     newton, descent = (f"fashion_mnist_{degree}_{cell}" for cell in ("newton_auto", f"gd_{tuned}"))
     for seed in range(3):

@@ -1,13 +1,17 @@
 """Personalised federated learning on TensorFlow Federated: PFLEGO and methods compared with it.
 
-These are the public names. Each is imported when it is first used, so that the program can silence
-TensorFlow's messages first.
+These are the public names. Each is imported when it is first used. Where this imports TensorFlow,
+the lines that TensorFlow logs at its import are left out.
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import tf_pflego.core.forked  # noqa: F401 (It has to know of each fork from now on.)
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 __version__ = "0.1.0"
 
@@ -104,6 +108,9 @@ else:
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _HOME[name].partition(":")
+        if "tensorflow" not in sys.modules:
+            with importlib.import_module("tf_pflego.console").without_native_messages():
+                importlib.import_module(module)
         return getattr(importlib.import_module(module), attribute or name)
 
     def __dir__():

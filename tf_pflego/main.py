@@ -5,11 +5,8 @@ python -m tf_pflego.main [VERB] --flagfile=run_configs/quickstart.flags [--outpu
 With flags and without a verb it trains; see `tf_pflego.verbs`. With neither it says what there is.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
-
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 

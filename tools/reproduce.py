@@ -55,7 +55,12 @@ from tf_pflego import console
 from tf_pflego.interruption import Interrupted, Interruption
 
 RESULTS = ROOT / "results"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "serving.md")
+# The pages with tables of `results`.
+DOCUMENTS = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if "<!-- results/" in path.read_text(encoding="utf-8")
+]
 
 _LAST_LOG_LINES = 3
 # A run that is interrupted ends within its own three seconds, and a few tenths for its processes.
@@ -380,7 +385,7 @@ def _parser():
     printed.add_argument("experiment", choices=TITLES, metavar="EXPERIMENT")
     printed.add_argument("cell", metavar="CELL")
     commands.add_parser("configs", help="write one flag file per algorithm to run_configs/")
-    commands.add_parser("documents", help="put the tables into README.md and docs/results.md")
+    commands.add_parser("documents", help="put the tables into README.md and docs/")
     for name, title in TITLES.items():
         _add_options(commands.add_parser(name, help=title, description=title))
     return parser

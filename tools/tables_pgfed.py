@@ -17,7 +17,8 @@ the last one that it had, as the mean over clients; with several seeds their mea
 deviation, in the order of the first seed, which all methods have. *Best* is the best of all
 rounds, as the PGFed paper reports it, *last ten* the mean of the last ten rounds, and *flattered*
 what the best adds to it. *Paper* is the paper's figure.
-*Gain* is what a client has over Local at the end of the runs with the same seed, in points.
+*Gain* is what a client has over Local at the end of the runs with the same seed, in points, and its
+standard deviation is that of the clients. All deviations are those of a sample, by n - 1.
 *Bytes* are those down and up in a round over FedAvg's. *Rounds*, *megabytes* and *seconds* are
 those until the mean over clients first reaches the target, as the mean of the seeds that reach it;
 the machine may have been busy with other work.
@@ -233,7 +234,7 @@ def _gains(federation, methods, clients):
             for run, base in pairs
         ]
         mean = statistics.mean(float(np.mean(gain)) for gain in gains)
-        deviation = statistics.mean(float(np.std(gain)) for gain in gains)
+        deviation = statistics.mean(float(np.std(gain, ddof=1)) for gain in gains)
         share = statistics.mean(float(np.mean(gain > 0)) for gain in gains)
         cells = [f"`{method}`", str(len(pairs)), f"{mean:+.2f}", f"{deviation:.2f}"]
         cells.append(f"{tables.PERCENT * share:.0f} %")

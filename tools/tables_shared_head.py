@@ -125,7 +125,17 @@ def page_of_comparison(title: str, rows: list[dict], _: str, results: pathlib.Pa
     lines = [f"# {title}", "", _COMPARISON]
     for heading, key in (("As served", tables.SERVED), ("Participants", tables.PARTICIPANTS)):
         lines += [f"## {heading}", "", *_by_degree(rows, key), ""]
-    return "\n".join(lines)
+    lines += ["## Muon less FedAvg with Adam", "", "As served, in points, seed by seed:", ""]
+    return "\n".join([*lines, *_by_seed(rows, "shared_head_with_muon", "fedavg_adam"), ""])
+
+
+def _by_seed(rows: list[dict], one: str, other: str) -> Iterator[str]:
+    served = {(row["run"], row["seed"]): tables.PERCENT * row[tables.SERVED] for row in rows}
+    yield f"| seed | {' | '.join(_HEADINGS.values())} |"
+    yield "|---" * (len(_HEADINGS) + 1) + "|"
+    for seed in sorted({row["seed"] for row in rows}):
+        changes = [served[f"{d}_{one}", seed] - served[f"{d}_{other}", seed] for d in _HEADINGS]
+        yield f"| {seed} | {' | '.join(f'{change:+.2f}' for change in changes)} |"
 
 
 def _by_degree(rows: list[dict], key: str) -> Iterator[str]:

@@ -20,7 +20,8 @@ The server keeps w; client i keeps v_i and a_i.
   beta     client_learning_rate
 
 Differences from the paper: the mean is weighted by N_i, as that of all methods here. Where PGFed's
-authors compare with APFL, the share is fixed.
+authors compare with APFL, the share is fixed. If it is learnt, that it moves with each mini-batch,
+and before the steps on w_i and v_i, is our choice.
 """
 
 from __future__ import annotations

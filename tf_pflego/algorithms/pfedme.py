@@ -24,7 +24,8 @@ The server keeps w; client i keeps theta_i, which serves it.
 
 Differences from the paper: the inner problem is solved by K steps from where the last batch left
 theta_i, with a weight decay, as the authors' and PGFed's programs do. They have no momentum, which
-is the default.
+is the default. In the authors' program all clients train in each round, and the server averages a
+sample of them; here, as in the other methods, only the sample trains.
 """
 
 import dataclasses

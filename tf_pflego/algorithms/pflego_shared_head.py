@@ -45,7 +45,7 @@ predict. Only the sum over the participants reaches the server. A server that sa
 single client would see which classes it holds; see docs/methods.md.
 
 The settings that say what is learnt (`gate`, `correction`) and what holds the rate back
-(`rate_cap`) are there to be compared; docs/results.md has the comparison. The
+(`rate_cap`) are there to be compared; docs/results has the comparison. The
 last step on U_i is not checked as those before it are: if `rate_cap` is none, it can raise F.
 
 Differences from PFLEGO: W_i is made of V, U_i and g_i, and U_i is penalised; the last step on U_i
