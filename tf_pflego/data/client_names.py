@@ -55,13 +55,15 @@ def joined(names: tuple[str, ...] | None, others: tuple[str, ...] | None) -> tup
     Raises:
       ValueError: Only one of the two has names.
     """
-    if (names is None) != (others is None):
+    if names is not None and others is not None:
+        return (*names, *others)
+    if names is not None or others is not None:
         expected, got = ("no names", "some") if names is None else ("names", "none")
         raise ValueError(
             f"the clients that join must have {expected}, as those that they join; got {got}. Name "
             "all of them or nobody."
         )
-    return None if names is None else (*names, *others)
+    return None
 
 
 def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:

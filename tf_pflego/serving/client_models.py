@@ -44,17 +44,17 @@ class ClientModels:
     def model(self, client: int | str, name: str | None = None) -> tf.keras.Model:
         """Returns a client's model; see `Simulation.client_model`."""
         data, split = self._simulation.data, self._simulation.algorithm.model
-        client, name = self._client(client), self._name(name)
-        weights = self._weights_of_body_and_head(client, name)
-        names = names_of_outputs(split, data, client)
+        number, name = self._client(client), self._name(name)
+        weights = self._weights_of_body_and_head(number, name)
+        names = names_of_outputs(split, data, number)
         model = assemble(
             split.keras_body(weights.theta),
-            head_of_outputs(split, weights.head, own_classes(split, data, client), len(names)),
+            head_of_outputs(split, weights.head, own_classes(split, data, number), len(names)),
             data.example_shape,
             data.train.examples.dtype,
             names,
         )
-        self._compare(model, client, name, weights)
+        self._compare(model, number, name, weights)
         return model
 
     def weights(self, client: int | str, name: str | None = None) -> Structure:
