@@ -100,7 +100,8 @@ def write_client(path, classes=(3, 7)):
 
 def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
     paths = [
-        write_client(tmp_path / f"{k}.npz", classes) for k, classes in enumerate(((3, 7), (0, 1)))
+        write_client(tmp_path / f"{name}.npz", classes)
+        for name, classes in (("ann", (3, 7)), ("bob", (0, 1)))
     ]
     output = tmp_path / "new"
     flags = [f"--data={paths[0]},{paths[1]}", "--shots=2,all", "--draws=3", "--format=keras"]
@@ -117,7 +118,7 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
     assert float(every["mean"]) > float(every["before"])
     again = ["personalize", f"--run={run}", *flags, f"--output_dir={output}", "--overwrite"]
     assert in_this_process(again, capsys).returncode == 0
-    model = tf.keras.models.load_model(output / "client_1.keras", compile=False)
+    model = tf.keras.models.load_model(output / "client_bob.keras", compile=False)
     assert model.output_shape == (None, 2)
     if keras.__version__.startswith("2."):  # Keras 3 does not save this layer.
         assert model.get_layer("class_names").get_vocabulary() == ["0", "1"]

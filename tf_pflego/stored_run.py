@@ -155,7 +155,7 @@ class StoredRun:
         """The rounds that the run had had at the checkpoint which answers."""
         return self._restored.round_number
 
-    def client_model(self, client: int, name: str | None = None) -> Any:
+    def client_model(self, client: int | str, name: str | None = None) -> Any:
         """Returns a client's model as a Keras model; see `Simulation.client_model`."""
         return self._restored.client_model(client, name)
 

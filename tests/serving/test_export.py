@@ -372,15 +372,60 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
     assert (models / "clients.json").read_text() == "first"
 
 
+class Chosen:
+    """Three clients of which only what chooses them is asked."""
+
+    def __init__(self, names=None):
+        pairs = [([[0.0]], [0])] * 3
+        self.data = pfl.from_arrays(pairs, pairs, client_names=names)
+
+    def evaluate(self, train_loss):
+        return Evaluation(None, np.ones(3), np.array([9, 1, 4]), np.full(3, 10))
+
+
 @pytest.mark.parametrize(
-    ("which", "expected"), [("2", [2]), ("2,0", [2, 0]), ("all", [0, 1, 2]), ("worst:2", [1, 2])]
+    ("which", "expected"),
+    [("2", [2]), ("2,0", [2, 0]), ("all", [0, 1, 2]), ("worst:2", [1, 2]), ((1, 0), [1, 0])],
 )
 def test_clients_are_chosen(which, expected):
-    found = Evaluation(None, np.ones(3), np.array([9, 1, 4]), np.full(3, 10))
-    assert chosen_clients(which, 3, lambda: found) == expected
+    assert chosen_clients(which, Chosen()) == expected
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"), [("a b", [0]), ("2,1", [1, 2]), ("0,a b", None), (["1", 0], [2, 0])]
+)
+def test_clients_are_chosen_by_name(which, expected):
+    """A name that looks like an id comes before the id."""
+    if expected is None:
+        with pytest.raises(ValueError, match="such as 3,7 or their names, each once, or all"):
+            chosen_clients(which, Chosen(["a b", "2", "1"]))
+    else:
+        assert chosen_clients(which, Chosen(["a b", "2", "1"])) == expected
 
 
 @pytest.mark.parametrize("which", ["", "worst", "worst:0", "worst:x", "1,1", "best:3", "1;2"])
 def test_clients_that_cannot_be_chosen_are_refused(which):
     with pytest.raises(ValueError, match="`clients` must be numbers of clients such as 3,7"):
-        chosen_clients(which, 3, lambda: None)
+        chosen_clients(which, Chosen())
+
+
+def test_files_have_the_names_of_the_clients(tmp_path):
+    """Whatever a name is, its file is in the directory of the export."""
+    names = ["../Süd", "a/%2Fb"]
+    with simulation_of(small_cnn(), clients_of(images, client_names=names)) as simulation:
+        entries = pfl.export_clients(simulation, ["a/%2Fb", 0], tmp_path / "models", "keras")
+        assert [(e["client"], e["name"], e["file"]) for e in entries] == [
+            (1, "a/%2Fb", "client_a%2F%252Fb.keras"),
+            (0, "../Süd", "client_..%2FSüd.keras"),
+        ]
+        assert all((tmp_path / "models" / entry["file"]).is_file() for entry in entries)
+        pfl.export_shared_body(simulation, "all", tmp_path / "shared")
+        about = json.loads((tmp_path / "shared" / "clients.json").read_text())["clients"]
+        assert {name: own["row"] for name, own in about.items()} == {"../Süd": 0, "a/%2Fb": 1}
+        few = pfl.NewClients(simulation, simulation.data.part(1, 2), steps=1)
+        assert [client.name for client in few.learnt()] == ["a/%2Fb"]
+        assert [*simulation.client_model("../Süd").class_names] == ["5", "9"]
+        with pytest.raises(
+            ValueError, match=r"a client's id, or its name; got 'Süd'.* Give the id"
+        ):
+            simulation.client_model("Süd")

@@ -1,7 +1,10 @@
 """What clients are called: text of one line that stands in tables, on flags and in file names."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
+
+from tf_pflego.core import texts
 
 LONGEST = 60  # So that a file's name has room for it, whatever its letters are.
 _REMEDY = "Give every client a name of its own, in the order of the clients."
@@ -52,10 +55,52 @@ def joined(names: tuple[str, ...] | None, others: tuple[str, ...] | None) -> tup
     Raises:
       ValueError: Only one of the two has names.
     """
-    if (names is None) != (others is None):
+    if names is not None and others is not None:
+        return (*names, *others)
+    if names is not None or others is not None:
         expected, got = ("no names", "some") if names is None else ("names", "none")
         raise ValueError(
             f"the clients that join must have {expected}, as those that they join; got {got}. Name "
             "all of them or nobody."
         )
-    return None if names is None else (*names, *others)
+    return None
+
+
+def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
+    """Returns the id of a client that is called by its id or by its name.
+
+    Raises:
+      ValueError: There is no such client.
+    """
+    if isinstance(client, str):
+        if names is not None and client in names:
+            return names.index(client)
+        hint = texts.suggestion(client, names or ())
+    else:
+        hint = ""
+        try:
+            found = operator.index(client)
+        except TypeError:
+            found = -1
+        if 0 <= found < num_clients:
+            return found
+    or_name = "" if names is None else ", or its name"
+    raise ValueError(
+        f"`client` must be a whole number in [0, {num_clients}), a client's id{or_name}; got "
+        f"{client!r:.80}. {hint}Give the id{or_name.replace(', or its', ' or the')} of a client of "
+        "this simulation."
+    )
+
+
+def in_file_name(name: str) -> str:
+    """Returns a name as a part of a file's name: no separator, and nothing that shells expand.
+
+    Of ASCII these are letters, digits and `_.- `; others are percent-encoded, so that different
+    names stay different.
+    """
+    return "".join(
+        letter
+        if letter.isalnum() or letter in "_.- " or ord(letter) > 127
+        else f"%{ord(letter):02X}"
+        for letter in name
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -261,7 +261,7 @@ class ClientData:
         """
         if self.partition is not None:
             return self.partition
-        rows = {}
+        rows: dict[str, Any] = {}
         for name, split in self.splits.items():
             first = len(self.train.labels) if name == "validation" else 0
             indices = first + np.arange(len(split.labels))
@@ -354,7 +354,7 @@ class ClientData:
                 f"got {'some' if wanted == 'no' else 'none'}. Call `with_validation` on the data "
                 "of both or of neither."
             )
-        splits = {
+        splits: dict[str, Any] = {
             name: ClientSplit(
                 file_arrays.concatenated([own.examples, other.examples]),
                 np.concatenate([own.labels, other.labels]),

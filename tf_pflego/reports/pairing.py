@@ -36,7 +36,7 @@ def gains_of(series: Series, reference: Series) -> Gains:
     for run in series.runs:
         other = partner_of(run, reference)
         if other is not None:
-            found.append(PERCENT * client_differences(run, other))
+            found.append(PERCENT * _differences(run, other))
     if not found:
         return Gains(np.zeros(0), "its clients hold other examples than those of the reference")
     differences = np.concatenate(found)
@@ -60,7 +60,7 @@ def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
     return best
 
 
-def client_differences(run: ReportedRun, reference: ReportedRun) -> np.ndarray:
+def _differences(run, reference):
     """Returns [n] the accuracy of each client of a run minus its accuracy in the reference.
 
     Clients that one of the two does not have, such as those that it kept as new clients, are left

@@ -91,6 +91,8 @@ class ReportedRun:
     @property
     def client_keys(self) -> np.ndarray:
         """[n] by what the clients in `clients` are known again; see `Holdings.keys`."""
+        if self.clients is None:
+            return np.zeros(0, int)
         ids = self.clients["client"].astype(int)
         return ids if self.holdings is None else self.holdings.keys[ids]
 

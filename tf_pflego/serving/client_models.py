@@ -7,7 +7,6 @@ user's body with this theta, and a dense layer with this head.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Client, Served, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.tracing import Traced
+from tf_pflego.data import client_names
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
 from tf_pflego.models.split import SplitModel
@@ -41,23 +41,23 @@ class ClientModels:
         self._simulation = simulation
         self._fine_tune: dict[str, Traced] = {}  # by the name of the model that is served
 
-    def model(self, client: int, name: str | None = None) -> tf.keras.Model:
+    def model(self, client: int | str, name: str | None = None) -> tf.keras.Model:
         """Returns a client's model; see `Simulation.client_model`."""
         data, split = self._simulation.data, self._simulation.algorithm.model
-        client, name = self._client(client), self._name(name)
-        weights = self._weights_of_body_and_head(client, name)
-        names = names_of_outputs(split, data, client)
+        number, name = self._client(client), self._name(name)
+        weights = self._weights_of_body_and_head(number, name)
+        names = names_of_outputs(split, data, number)
         model = assemble(
             split.keras_body(weights.theta),
-            head_of_outputs(split, weights.head, own_classes(split, data, client), len(names)),
+            head_of_outputs(split, weights.head, own_classes(split, data, number), len(names)),
             data.example_shape,
             data.train.examples.dtype,
             names,
         )
-        self._compare(model, client, name, weights)
+        self._compare(model, number, name, weights)
         return model
 
-    def weights(self, client: int, name: str | None = None) -> Structure:
+    def weights(self, client: int | str, name: str | None = None) -> Structure:
         """Returns what a client predicts with; see `Simulation.served_weights`."""
         simulation = self._simulation
         client, name = self._client(client), self._name(name)
@@ -88,17 +88,8 @@ class ClientModels:
 
     def _client(self, client):
         """Returns a client's id as an int, after a check."""
-        count = self._simulation.data.num_clients
-        try:
-            found = operator.index(client)
-        except TypeError:
-            found = -1
-        if not 0 <= found < count:
-            raise ValueError(
-                f"`client` must be a whole number in [0, {count}), a client's id; got {client!r}. "
-                "Give the id of a client of this simulation."
-            )
-        return found
+        data = self._simulation.data
+        return client_names.id_of(client, data.client_names, data.num_clients)
 
     def _name(self, name):
         """Returns the name of a model that the algorithm serves."""

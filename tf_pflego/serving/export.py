@@ -2,7 +2,7 @@
 
   client_3/          SavedModel: signatures serve, class_names, personalize, save and restore
   client_3.tflite    the same signatures, for the TFLite interpreter
-  client_3.keras     a Keras model, which serves only
+  client_3.keras     a Keras model, which serves only; of a client that has a name, client_NAME
   clients.json       for each client its file, classes and accuracy, in the run and from the file
 
 Each file is read again and tested on its client's test examples before the export is put in place.
@@ -23,9 +23,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import durable, leftovers, values
+from tf_pflego.data import client_names
 from tf_pflego.serving.client_models import forget_eager_initializers
 from tf_pflego.serving.served_client import ServedClient, served_clients
-from tf_pflego.training.evaluation import Evaluation
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -78,7 +78,8 @@ def export(
     write, entries = _WRITERS[format], []
     with new_directory(output_dir, overwrite) as directory:
         for client in clients:
-            path = directory / f"client_{client.number}{_SUFFIXES[format]}"
+            called = client_names.in_file_name(client.name or str(client.number))
+            path = directory / f"client_{called}{_SUFFIXES[format]}"
             probabilities = write(client, path, quantize, learning)
             entries.append(_entry(client, path, probabilities))
             if on_client is not None:
@@ -91,7 +92,7 @@ def export(
 
 def export_clients(
     simulation: Any,
-    clients: Iterable[int],
+    clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
     format: str = "savedmodel",
     name: str | None = None,
@@ -104,7 +105,7 @@ def export_clients(
 
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
-      clients: The clients' ids.
+      clients: The clients' ids or names, or a text as for `chosen_clients`.
       output_dir: As in `export`, like the others below.
       format: One of `FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
@@ -118,7 +119,7 @@ def export_clients(
       accuracy in the run and of the file.
     """
     return export(
-        served_clients(simulation, clients, name),
+        served_clients(simulation, chosen_clients(clients, simulation), name),
         output_dir,
         format,
         quantize,
@@ -131,33 +132,44 @@ def export_clients(
     )
 
 
-def chosen_clients(which: str, num_clients: int, evaluation: Callable[[], Evaluation]) -> list[int]:
-    """Returns the clients that a text names: `3,7`, `all`, or `worst:10`, the ten least accurate.
+def chosen_clients(which: Iterable[int | str] | str, simulation: Any) -> list[int]:
+    """Returns the ids of the clients that are chosen, by their ids and names or by a text.
 
     Args:
-      which: The text.
-      num_clients: I.
-      evaluation: Gives the statistics of all clients.
+      which: Ids and names; or text such as `3,7` or `hospital_7,hospital_9`, where a name comes
+        before an id, `all`, or `worst:10`, the ten least accurate.
+      simulation: The `Simulation` whose clients they are.
+
+    Raises:
+      ValueError: There is no such client, or one is named twice, or the text is none of these.
     """
-    kind, _, count = which.partition(":")
+    names, count = simulation.data.client_names, simulation.data.num_clients
+    if not isinstance(which, str):
+        return [client_names.id_of(client, names, count) for client in which]
+    if which == "all":
+        return list(range(count))
     try:
-        if which == "all":
-            return list(range(num_clients))
+        kind, _, number = which.partition(":")
         if kind != "worst":
-            found = [values.whole_of(client.strip()) for client in which.split(",")]
+            found = [
+                names.index(client)
+                if names and client in names
+                else values.whole_of(client.strip())
+                for client in which.split(",")
+            ]
             if len(set(found)) < len(found):
                 raise ValueError
             return found
-        if values.whole_of(count) < 1:
+        if values.whole_of(number) < 1:
             raise ValueError
     except ValueError:
         raise ValueError(
-            "`clients` must be numbers of clients such as 3,7, each once, or all, or worst:10; got "
-            f"{which!r}. Correct `clients`."
+            f"`clients` must be numbers of clients such as 3,7{' or their names' * bool(names)}, "
+            f"each once, or all, or worst:10; got {which!r}. Correct `clients`."
         ) from None
-    tested = evaluation()
+    tested = simulation.evaluate(train_loss=False)
     accuracy = tested.test_hits / tested.test_examples
-    return np.argsort(accuracy, kind="stable")[: int(count)].tolist()
+    return np.argsort(accuracy, kind="stable")[: int(number)].tolist()
 
 
 def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathlib.Path:
@@ -284,6 +296,7 @@ def _entry(client, path, probabilities):
     }
     return {
         "client": client.number,
+        **({} if client.name is None else {"name": client.name}),
         "file": path.name,
         "bytes": size_of(path),
         "classes": list(client.class_names),

@@ -102,8 +102,9 @@ class NewClients:
             weights = self._learnt(client, *data.train.of(client))
             names, classes = names_of_outputs(model, data, client), self._classes(client).numpy()
             test = data.test.of(client)
-            rule = self._served.personalize
-            yield ServedClient(client, model, weights, names, classes, *test, rule, self._predict)
+            own = names, classes, *test, self._served.personalize, self._predict
+            called = None if data.client_names is None else data.client_names[client]
+            yield ServedClient(client, model, weights, *own, called)
 
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.tracing import Traced
+from tf_pflego.data import client_names
 from tf_pflego.data.clients import copied_as_model_inputs
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
@@ -39,6 +40,7 @@ class ServedClient:
       test_labels: [n] int32.
       rule: How it learns on; see `Served.personalize`.
       predict: `model.predict`, traced.
+      name: What the client is called; None if it has no name.
     """
 
     number: int
@@ -50,6 +52,7 @@ class ServedClient:
     test_labels: np.ndarray
     rule: Rule | None
     predict: Traced
+    name: str | None = None
 
     def personal_model(self) -> PersonalModel:
         """Returns the client's model as functions with signatures."""
@@ -83,13 +86,13 @@ class ServedClient:
 
 
 def served_clients(
-    simulation: Any, clients: Iterable[int], name: str | None = None
+    simulation: Any, clients: Iterable[int | str], name: str | None = None
 ) -> Iterator[ServedClient]:
     """Yields what clients of a simulation are served with now.
 
     Args:
       simulation: The `Simulation`.
-      clients: The clients' ids.
+      clients: The clients' ids or names.
       name: Which of the models that the algorithm serves; None for the first.
 
     Raises:
@@ -99,6 +102,7 @@ def served_clients(
     model, data = simulation.algorithm.model, simulation.data
     predict = traced_predict(model.predict)
     for client in clients:
+        client = client_names.id_of(client, data.client_names, data.num_clients)
         weights = simulation.served_weights(client, name)
         served = simulation.algorithm.served[name or next(iter(simulation.algorithm.served))]
         if not isinstance(weights, Weights) or served.predict != model.predict:
@@ -109,8 +113,9 @@ def served_clients(
         names, classes = names_of_outputs(model, data, client), own_classes(model, data, client)
         examples, labels = data.test.of(client)
         rule = served.personalize
+        called = None if data.client_names is None else data.client_names[client]
         yield ServedClient(
-            int(client), model, weights, names, classes, examples, labels, rule, predict
+            int(client), model, weights, names, classes, examples, labels, rule, predict, called
         )
 
 

@@ -2,7 +2,7 @@
 
   body/          SavedModel: signature serve, of examples and a head
   heads.npy      [C, K, M + 1] float32, the last column is the bias
-  clients.json   the row of each client in heads.npy, and its classes
+  clients.json   the row of each client in heads.npy, and its classes, by its name or else its id
 
 A client with fewer than K classes has rows of zeros, with a bias of -1e9, for those that it lacks;
 their probabilities are 0. TensorFlow alone reads all of it:
@@ -17,7 +17,7 @@ their probabilities are 0. TensorFlow alone reads all of it:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
 from tf_pflego.serving.client_models import head_of_outputs, names_of_outputs, own_classes
-from tf_pflego.serving.export import new_directory, refuse_used
+from tf_pflego.serving.export import chosen_clients, new_directory, refuse_used
 
 
 class SharedBody(tf.Module):
@@ -89,7 +89,7 @@ class SharedBody(tf.Module):
 
 def export_shared_body(
     simulation: Any,
-    clients: Sequence[int],
+    clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
     name: str | None = None,
     overwrite: bool = False,
@@ -98,7 +98,7 @@ def export_shared_body(
 
     Args:
       simulation: The `Simulation`.
-      clients: The clients' ids.
+      clients: The clients' ids or names, or a text as for `chosen_clients`.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       name: Which of the models that the algorithm serves; None for the first.
       overwrite: Whether the files may take the place of an earlier export. The whole directory is
@@ -113,6 +113,7 @@ def export_shared_body(
         export.
     """
     refuse_used(output_dir, overwrite)  # Before the work is done for which there would be no place.
+    clients = chosen_clients(clients, simulation)
     simulation.client_model(clients[0], name)  # It checks that body and head are served.
     name = name or next(iter(simulation.algorithm.served))
     model, data = simulation.algorithm.model, simulation.data
@@ -134,7 +135,7 @@ def export_shared_body(
             head[:, -1] = ABSENT_LOGIT
             classes = own_classes(model, data, client)
             head[: len(names)] = head_of_outputs(model, weights.head, classes, len(names))
-            about[str(client)] = {"row": row, "classes": list(names)}
+            about[data.name_of(client)] = {"row": row, "classes": list(names)}
             yield head
 
     served = simulation.algorithm.served[name]

@@ -339,7 +339,7 @@ class Simulation:
         }
 
     @in_turn()
-    def client_model(self, client: int, name: str | None = None) -> "tf.keras.Model":
+    def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
         """Returns a client's model, as it would be served now, as a Keras model of its own.
 
         It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
@@ -356,7 +356,7 @@ class Simulation:
         The layer `logits` gives the logits.
 
         Args:
-          client: The client's id.
+          client: The client's id or name.
           name: Which of the models that the algorithm serves; None for the first, which plain
             metrics are of.
 
@@ -367,11 +367,11 @@ class Simulation:
         return self._client_models.model(client, name)
 
     @in_turn()
-    def served_weights(self, client: int, name: str | None = None) -> Structure:
+    def served_weights(self, client: int | str, name: str | None = None) -> Structure:
         """Returns what a client predicts with, as it would be served now.
 
         Args:
-          client: The client's id.
+          client: The client's id or name.
           name: As in `client_model`.
 
         Returns:

@@ -74,11 +74,7 @@ def run(flag_values, interruption: Interruption) -> None:
     export_lib.refuse_used(options.output_dir, options.overwrite)
     with opened(options.run, options.data_dir) as simulation:
         interruption.check()
-        clients = export_lib.chosen_clients(
-            options.clients,
-            simulation.data.num_clients,
-            lambda: simulation.evaluate(train_loss=False),
-        )
+        clients = export_lib.chosen_clients(options.clients, simulation)
         name = options.model or None
         if options.shared_body:
             from tf_pflego.serving.shared_body import export_shared_body  # It starts TensorFlow.

@@ -1,5 +1,6 @@
 """Lets clients that never took part learn on from a run, by its method's own rule."""
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -11,6 +12,7 @@ import numpy as np
 from tf_pflego import config, console, data, help_pages
 from tf_pflego.core import durable, settings
 from tf_pflego.core.settings import setting
+from tf_pflego.data import client_names
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
@@ -28,7 +30,7 @@ class PersonalizeOptions:
         "",
         "a file for each new client, with commas between: .npz with the arrays train_examples, "
         "train_labels, test_examples and test_labels; examples as the run's data, labels the "
-        "numbers of the dataset's classes",
+        "numbers of the dataset's classes; the file's name is the client's",
     )
     steps: int = setting(50, "steps over all examples", at_least=0)
     learning_rate: float | str = setting(
@@ -140,6 +142,9 @@ def _clients_of(paths, of_run):
             ) from error
         train.append(held[:2])
         test.append(held[2:])
+    names = None
+    with contextlib.suppress(ValueError):  # Files in several directories may have one name.
+        names = client_names.checked([pathlib.Path(path).stem for path in paths], len(paths))
     is_global = of_run.label_space == "global"
     return data.from_arrays(
         train,
@@ -148,6 +153,7 @@ def _clients_of(paths, of_run):
         num_classes=int(of_run.num_classes.max()) if is_global else None,
         class_names=of_run.class_names,
         class_mask=of_run.class_mask,
+        client_names=names,
     )
 
 
