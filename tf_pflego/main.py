@@ -77,6 +77,8 @@ def _run(argv, interruption):
     chosen.define_flags(flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]
     try:
+        if hasattr(chosen, "define_flags_of_arguments"):
+            chosen.define_flags_of_arguments(others, flag_values)
         places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
         if len(others) < len(arguments):
             console.show(chosen.help_page(flag_values, console.STDOUT.columns()))

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego import data, experiment, models
-from tf_pflego.algorithms import REGISTRY
+from tf_pflego import algorithms, data, experiment, models, run_methods
 from tf_pflego.config import RunConfig
 from tf_pflego.data.datasets import NAMES
 from tf_pflego.metrics import RunDirectoryError
@@ -44,6 +43,7 @@ class StoredRun:
         data_dir: str | os.PathLike | None = None,
         clients: data.ClientData | None = None,
         model: models.SplitModel | None = None,
+        algorithm: algorithms.Named | None = None,
     ):
         self.path = pathlib.Path(directory).expanduser()
         if not (self.path / "config.json").is_file():
@@ -58,6 +58,7 @@ class StoredRun:
         self.summary = self._json("summary.json") if summary.is_file() else None
         self._run_config, self._hyper_parameters = self._configured(data_dir)
         self._given_clients, self._given_model = clients, model
+        self._given_algorithm = algorithm
 
     def __repr__(self) -> str:
         state = f"{self.configuration.get('num_rounds')} rounds, not ended"
@@ -151,7 +152,7 @@ class StoredRun:
           engine: tff or in_process; None for the run's own.
 
         Raises:
-          RunDirectoryError: There is no checkpoint, or data or a model must be given.
+          RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
           CheckpointError: The checkpoints are damaged, or the data are not those of the run.
           DatasetError, ImportError: The data or the engine cannot be had.
         """
@@ -164,11 +165,12 @@ class StoredRun:
                 f"`model` must be {expected} for the run in {self.path}, which trained a model of "
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
+        method = run_methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
         run_config = dataclasses.replace(
             self._run_config, engine=engine or self.configuration["engine"]
         )
         simulation = experiment.build_simulation(
-            run_config, self.clients, self._given_model, **self._hyper_parameters
+            run_config, self.clients, self._given_model, method, **self._hyper_parameters
         )
         try:
             self._restore(simulation, checkpoints)
@@ -240,11 +242,17 @@ class StoredRun:
                 del own["dataset"]
             if self._has_own_model:
                 del own["network"]
+            is_own = run_methods.is_own(self.configuration)
+            if is_own:
+                del own["algorithm"]
             others = {
-                name: value for name, value in self.configuration.items() if name not in names
+                name: value
+                for name, value in self.configuration.items()
+                if name not in names and name != run_methods.SOURCE
             }
             run_config = RunConfig(**own)
-            REGISTRY[run_config.algorithm][0](**others)  # It checks its hyper-parameters.
+            if not is_own:  # What hyper-parameters an own method has, its source says.
+                algorithms.check(own["algorithm"], others)
             return run_config, others
         except (ValueError, TypeError) as error:
             raise self._damaged("config.json", error) from error
@@ -270,6 +278,7 @@ def load_run(
     data_dir: str | os.PathLike | None = None,
     clients: data.ClientData | None = None,
     model: models.SplitModel | None = None,
+    algorithm: algorithms.Named | None = None,
 ) -> StoredRun:
     """Returns the run whose output directory this is, finished or not.
 
@@ -280,8 +289,10 @@ def load_run(
         what `run` was given.
       model: The model of a run that was given one. What it learnt is in the directory; its layers
         and the weights that are not trainable are as they were when the run began.
+      algorithm: The method of a run of the user's own: its builder, or FILE.py:FUNCTION. A run's
+        directory never says which code is loaded.
 
     Raises:
       RunDirectoryError: It is not a run's directory, or its configuration is damaged.
     """
-    return StoredRun(directory, data_dir, clients, model)
+    return StoredRun(directory, data_dir, clients, model, algorithm)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.records import BOOKKEEPING
+from tf_pflego.records import BOOKKEEPING, method_title
 
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
 
@@ -78,7 +78,7 @@ class StoredRun:
     @property
     def algorithm(self) -> str:
         """The name of its algorithm."""
-        return str(self.configuration.get("algorithm", "unknown"))
+        return method_title(str(self.configuration.get("algorithm", "unknown")))
 
 
 def read(path: str | pathlib.Path) -> StoredRun:

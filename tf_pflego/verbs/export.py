@@ -8,7 +8,7 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
-from tf_pflego.verbs.opened import opened
+from tf_pflego.verbs.opened import OWN_METHOD, opened
 
 FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
 
@@ -43,6 +43,7 @@ class ExportOptions:
     data_dir: str = setting(
         "", "TFDS data directory; empty for the one that the run had", is_path=True
     )
+    algorithm: str = setting("", OWN_METHOD)
 
     def __post_init__(self):
         settings.check(self)
@@ -74,7 +75,7 @@ def run(flag_values, interruption: Interruption) -> None:
     """Exports, and shows a line per client."""
     options = config.options_from(ExportOptions, flag_values)
     export_lib.refuse_used(options.output_dir, options.overwrite)
-    with opened(options.run, options.data_dir) as simulation:
+    with opened(options.run, options.data_dir, options.algorithm) as simulation:
         interruption.check()
         clients = export_lib.chosen_clients(
             options.clients,

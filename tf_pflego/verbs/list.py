@@ -6,6 +6,7 @@ import pathlib
 from tf_pflego import console, help_pages
 from tf_pflego.core import values
 from tf_pflego.interruption import Interruption
+from tf_pflego.records import method_title
 
 MOST_PLACES = 1
 _DEFAULT = "runs"
@@ -54,9 +55,9 @@ def _row(directory, top):
     """Returns what is shown of a run; None if the directory holds none."""
     try:
         flags = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        about = [flags["algorithm"], flags["dataset"]]
+        about = [method_title(flags["algorithm"]), flags["dataset"]]
         wanted = int(flags["num_rounds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     done, accuracy = 0, None
     try:

@@ -4,13 +4,15 @@ import pathlib
 import shlex
 import time
 
-from tf_pflego import command_line, config, console, engines, experiment, help_pages
+from tf_pflego import command_line, config, console, engines, experiment, help_pages, run_methods
 from tf_pflego.core import temporary
 from tf_pflego.interruption import Interruption
 from tf_pflego.metrics import result_table
+from tf_pflego.records import method_title
 from tf_pflego.verbs.starting import start_tensorflow
 
 define_flags = config.define_flags
+define_flags_of_arguments = run_methods.define_flags
 
 
 def help_page(flag_values, columns: int | None) -> str:
@@ -25,7 +27,7 @@ def run(flag_values, interruption: Interruption) -> None:
     for line in unused:
         console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
-    what = f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine})"
+    what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
     experiment.refuse_early(run_config, **hyper_parameters)
     start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
     engines.prepare_process(run_config.clients_per_round)
