@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import method_pages
 import numpy as np
@@ -18,7 +19,8 @@ from absl import flags
 import tf_pflego
 from tests import pages
 from tests.conftest import build_method
-from tf_pflego import algorithms, command_line, models, verbs
+from tests.test_own_methods import write_method
+from tf_pflego import algorithms, command_line, models, run_methods, verbs
 from tf_pflego.core.participation import Participation
 from tf_pflego.training import Simulation
 
@@ -42,6 +44,7 @@ def texts():
 # What the code of a page leaves behind.
 WRITTEN = {
     "serving.md": ("models", "phone/client_3.tflite", "shared", "client_3.learnt"),
+    "own_method.md": ("client_3.keras", "runs/mean_regularized.html"),
     "start.md": ("client_3.keras", "runs/own.html"),
 }
 
@@ -119,6 +122,13 @@ def test_commands_of_pages_have_flags_that_exist():
         refuse_bad_command("--num_rouns=3", "")
 
 
+@functools.cache
+def own_method():
+    """Returns a directory, which goes with the tests, and the file of own_method.md in it."""
+    directory = tempfile.TemporaryDirectory()
+    return directory, write_method(pathlib.Path(directory.name)).partition(":")[0]
+
+
 def refuse_bad_command(command, where):
     """Asserts that the program would take a command line: its verb, flags and their values."""
     words = command.split()
@@ -130,7 +140,10 @@ def refuse_bad_command(command, where):
     flag_values = flags_of(verb)
     most = getattr(importlib.import_module(f"tf_pflego.verbs.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
+    words = [word.replace("=mean_regularized.py:", f"={own_method()[1]}:") for word in words]
     try:
+        if verb == "train":
+            run_methods.define_flags(words, flag_values)
         command_line.parse(flag_values, words, most)
     except command_line.CommandLineError as error:
         raise AssertionError(f"{where}: {error}") from error

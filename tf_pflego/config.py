@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from tf_pflego import algorithms
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings, values
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
@@ -34,7 +35,9 @@ class RunConfig:
       ValueError: A field does not take its value, or two do not go together.
     """
 
-    algorithm: str = setting("pflego", "method to train with", choices=tuple(REGISTRY))
+    algorithm: str = setting(
+        "pflego", "method to train with: its name, or FILE.py:FUNCTION for one of your own"
+    )
     engine: str = setting(
         DEFAULT_ENGINE,
         "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
@@ -233,6 +236,7 @@ class RunConfig:
     )
 
     def __post_init__(self):
+        algorithms.check_name(self.algorithm)
         check(self)
         if self.resume and (self.overwrite or not self.output_dir):
             expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
@@ -375,7 +379,7 @@ def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -
     """
     of_run = dataclasses.fields(RunConfig)
     for field in of_run:
-        _define(field, field.default, flag_values)
+        define_flag(field, field.default, flag_values)
     for name, users in _users(registry).items():
         if name in {field.name for field in of_run}:
             raise ValueError(
@@ -384,7 +388,7 @@ def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -
             )
         field = _shared(name, users)
         # The flag has no default of its own: each algorithm has one, and two of them may differ.
-        _define(field, None, flag_values)
+        define_flag(field, None, flag_values)
 
 
 def _users(registry):
@@ -438,12 +442,13 @@ def from_flags(
         field.name: value(field.name) for field in dataclasses.fields(RunConfig)
     }
     config = RunConfig(**given)
-    own = {field.name for field in dataclasses.fields(REGISTRY[config.algorithm][0])}
+    method = algorithms.method_of(config.algorithm)
+    own = {field.name for field in dataclasses.fields(method.settings)}
     others = {field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)} - own
     given = {name: value(name) for name in own if value(name) is not None}
     foreign = sorted(name for name in others if flag_values[name].value is not None)
-    unused = [f"{config.algorithm} has no `{name}`; it is ignored" for name in foreign]
-    of_algorithm = REGISTRY[config.algorithm][0](**given)
+    unused = [f"{method.name} has no `{name}`; it is ignored" for name in foreign]
+    of_algorithm = method.settings(**given)
     unused += _not_read(config, of_algorithm, flag_values)
     checked = dataclasses.asdict(of_algorithm)
     return config, {name: checked[name] for name in (given if resumed else checked)}, unused
@@ -491,7 +496,7 @@ def _not_read(config, of_algorithm, flag_values):
 def define_options(options: type, flag_values: flags.FlagValues) -> None:
     """Defines a flag for each field of a dataclass of settings."""
     for field in dataclasses.fields(options):
-        _define(field, field.default, flag_values)
+        define_flag(field, field.default, flag_values)
 
 
 def options_from(options: type, flag_values: flags.FlagValues) -> Any:
@@ -529,7 +534,8 @@ class _NumberOrWord(_Number):
         return argument if argument in self._words else super().parse(argument)
 
 
-def _define(field, default, flag_values):
+def define_flag(field: dataclasses.Field, default: Any, flag_values: flags.FlagValues) -> None:
+    """Defines the flag of a setting."""
     kind, help_text, words = type(field.default), field.metadata["help"], field.metadata["words"]
     parser = None
     if words:

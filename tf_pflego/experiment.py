@@ -9,7 +9,17 @@ from typing import Any
 import tensorflow as tf
 
 import tf_pflego
-from tf_pflego import algorithms, config, console, data, engines, given_clients, models, new_clients
+from tf_pflego import (
+    algorithms,
+    config,
+    console,
+    data,
+    engines,
+    given_clients,
+    models,
+    new_clients,
+    run_methods,
+)
 from tf_pflego.core import values
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.engines import ray_options
@@ -116,6 +126,7 @@ def build_simulation(
     run_config: config.RunConfig,
     clients: data.ClientData | None = None,
     model: models.SplitModel | None = None,
+    algorithm: algorithms.Named | None = None,
     **hyper_parameters: Any,
 ) -> Simulation:
     """Returns the simulation that a configuration describes.
@@ -127,6 +138,7 @@ def build_simulation(
       clients: All its clients, if they are loaded already. If they have no validation examples,
         and `validation_fraction` asks for some, these are drawn from them.
       model: The model that they train; None for the network of `run_config`.
+      algorithm: As in `run`.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
@@ -138,7 +150,8 @@ def build_simulation(
     _check_config(run_config)
     _check_clients(clients)
     _check_model(run_config, model)
-    hyper_parameters = _with_schedule_rounds(run_config, hyper_parameters)
+    method = run_methods.method_of(run_config, algorithm)
+    hyper_parameters = _with_schedule_rounds(run_config, method, hyper_parameters)
     clients = all_clients(run_config, clients)
     if run_config.new_clients >= clients.num_clients:
         raise ValueError(
@@ -162,9 +175,8 @@ def build_simulation(
     model = model.within(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
     )
-    algorithm = algorithms.build(run_config.algorithm, model, **hyper_parameters)
     return Simulation(
-        algorithm,
+        algorithms.build(method, model, **hyper_parameters),
         clients,
         participation,
         run_config.place(),
@@ -174,9 +186,9 @@ def build_simulation(
     )
 
 
-def _with_schedule_rounds(run_config, hyper_parameters):
+def _with_schedule_rounds(run_config, method, hyper_parameters):
     """Returns the hyper-parameters; a schedule without rounds of its own has those of the run."""
-    checked = algorithms.check(run_config.algorithm, hyper_parameters)
+    checked = algorithms.check(method, hyper_parameters)
     if getattr(checked, "server_schedule", CONSTANT) == CONSTANT:
         return hyper_parameters
     if 0 < checked.schedule_rounds < run_config.num_rounds:
@@ -242,6 +254,7 @@ def run(
     between_steps: Callable[[], None] = lambda: None,
     model: models.SplitModel | None = None,
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
+    algorithm: algorithms.Named | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -260,6 +273,8 @@ def run(
         directory has the weights that are learnt, and not the layers.
       on_clients: Called at the end with the columns of clients.csv, by name; also of a run without
         an output directory.
+      algorithm: A method of your own: its builder, or FILE.py:FUNCTION; None for the method that
+        `run_config` names. The output directory has a checksum of its source, and not the source.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -271,8 +286,9 @@ def run(
     between_steps()
     _check_config(run_config)
     _check_model(run_config, model)
-    _with_schedule_rounds(run_config, hyper_parameters)
-    checked = dataclasses.asdict(algorithms.check(run_config.algorithm, hyper_parameters))
+    method = run_methods.method_of(run_config, algorithm)
+    _with_schedule_rounds(run_config, method, hyper_parameters)
+    checked = dataclasses.asdict(algorithms.check(method, hyper_parameters))
     hyper_parameters = {name: checked[name] for name in hyper_parameters}
     if on_round is not None:
         values.function("on_round", on_round)
@@ -280,8 +296,8 @@ def run(
         values.function("on_clients", on_clients)
     listeners = on_round, between_steps, on_clients
     if not run_config.output_dir:
-        return _run(run_config, hyper_parameters, *listeners, clients, model)
-    with _directory(run_config, hyper_parameters, clients, model) as directory:
+        return _run(run_config, method, hyper_parameters, *listeners, clients, model)
+    with _directory(run_config, method, hyper_parameters, clients, model) as directory:
         if clients is not None and run_config.resume:
             clients = all_clients(run_config, clients)
             directory.refuse_other_clients(clients)
@@ -293,7 +309,7 @@ def run(
             if on_clients is not None:
                 on_clients(read_client_columns(directory.path / "clients.csv"))
             return directory.finished
-        return _run(run_config, hyper_parameters, *listeners, clients, model, directory)
+        return _run(run_config, method, hyper_parameters, *listeners, clients, model, directory)
 
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
@@ -311,7 +327,8 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
       WorkerError: There is no Ray cluster at the address.
     """
     engines.refuse_absent(run_config.engine)
-    _with_schedule_rounds(run_config, hyper_parameters)
+    method = run_methods.method_of(run_config)
+    _with_schedule_rounds(run_config, method, hyper_parameters)
     # If the data's groups are the clients, their number is not known yet.
     count = run_config.chosen("num_clients") - run_config.new_clients
     if count > 0 and run_config.chosen("partition") != "groups":
@@ -322,11 +339,12 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
     if run_config.engine == "ray":
         ray_options.refuse_unreachable(run_config.ray_address)
     if run_config.output_dir and not run_config.resume:
-        _directory(run_config, hyper_parameters).close()
+        _directory(run_config, method, hyper_parameters).close()
 
 
-def _directory(run_config, hyper_parameters, clients=None, model=None):
-    configuration = dataclasses.asdict(run_config) | dict(sorted(hyper_parameters.items()))
+def _directory(run_config, method, hyper_parameters, clients=None, model=None):
+    configuration = dataclasses.asdict(run_config) | run_methods.recorded(method)
+    configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
         configuration |= given_clients.recorded(run_config, clients, load_clients)
     if model is not None:
@@ -350,6 +368,7 @@ def _run(*arguments):
 
 def _run_in_steps(
     run_config,
+    method,
     hyper_parameters,
     on_round,
     between_steps,
@@ -365,7 +384,7 @@ def _run_in_steps(
     worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
     console.doing(f"building the model{worker}")
     every = run_config.checkpoint_every if directory is not None else 0
-    with build_simulation(run_config, clients, model, **hyper_parameters) as simulation:
+    with build_simulation(run_config, clients, model, method, **hyper_parameters) as simulation:
         between_steps()
         records: list[dict[str, Any]] = []
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from tf_pflego import config
-from tf_pflego.algorithms import REGISTRY
+from tf_pflego.algorithms import REGISTRY, method_of
 from tf_pflego.core import settings
 from tf_pflego.verbs import VERBS
 
@@ -89,6 +89,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
             page.text("--algorithm=NAME", 2)
             page.text(f"the method to train with (default {fields['algorithm'].default}):", 6)
             page.pairs((f"    {name}", summary_of(name)) for name in REGISTRY)
+            page.text("A method of your own is FILE.py:FUNCTION, as docs/own_method.md shows.", 6)
             page.text(
                 "Each has hyper-parameters, which are flags too: tf-pflego --algorithm=ditto "
                 "--help shows those of Ditto, with their ranges and defaults.",
@@ -185,22 +186,26 @@ def summary_of(algorithm: str) -> str:
 
 def _describe(page, algorithm):
     """Adds what a method is, its hyper-parameters and where all of it is described."""
-    title, about, *_ = _paragraphs(algorithm)
-    module = REGISTRY[algorithm][1].__module__
+    method = method_of(algorithm)
     page.text(f"--algorithm={algorithm}")
     page.gap()
-    page.text(title, 2)
-    page.text(about, 2)
+    if method.is_own:
+        page.text((inspect.getdoc(method.build) or "").partition("\n\n")[0], 2)
+    else:
+        title, about, *_ = _paragraphs(algorithm)
+        module = method.build.__module__
+        page.text(title, 2)
+        page.text(about, 2)
+        page.gap()
+        page.text(
+            f"What happens in a round: python -m pydoc {module}, the same as "
+            f"{module.replace('.', '/')}.py in the sources",
+            2,
+            2,
+        )
     page.gap()
-    page.text(
-        f"What happens in a round: python -m pydoc {module}, the same as "
-        f"{module.replace('.', '/')}.py in the sources",
-        2,
-        2,
-    )
-    page.gap()
-    page.text(f"hyper-parameters of {algorithm}:")
-    page.flags(dataclasses.fields(REGISTRY[algorithm][0]))
+    page.text(f"hyper-parameters of {method.name}:")
+    page.flags(dataclasses.fields(method.settings))
 
 
 def _paragraphs(algorithm):

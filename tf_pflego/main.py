@@ -81,6 +81,8 @@ def _run(argv, interruption):
     flags.DEFINE_bool("quiet", False, help_pages.QUIET, flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]
     try:
+        if hasattr(chosen, "define_flags_of_arguments"):
+            chosen.define_flags_of_arguments(others, flag_values)
         places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
         console.be_quiet(flag_values["quiet"].value)
         if len(others) < len(arguments):

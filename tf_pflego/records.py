@@ -23,3 +23,8 @@ STANDARD_ERROR = "standard_error"
 
 # Papers report the mean over this many last rounds, which are therefore always evaluated.
 LAST_ROUNDS = 10
+
+
+def method_title(algorithm: str) -> str:
+    """Returns what tables and figures call a method: of FILE.py:build_NAME the name alone."""
+    return algorithm.rpartition(":")[2].removeprefix("build_")

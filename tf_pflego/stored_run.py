@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego import data, experiment, models
-from tf_pflego.algorithms import REGISTRY
+from tf_pflego import algorithms, data, experiment, models, run_methods
 from tf_pflego.config import RunConfig
 from tf_pflego.core import values
 from tf_pflego.data.datasets import NAMES
@@ -49,6 +48,7 @@ class StoredRun:
         data_dir: str | os.PathLike | None = None,
         clients: data.ClientData | None = None,
         model: models.SplitModel | None = None,
+        algorithm: algorithms.Named | None = None,
     ):
         self.path = pathlib.Path(directory).expanduser()
         if not (self.path / "config.json").is_file():
@@ -64,6 +64,7 @@ class StoredRun:
         self._data_dir = None if data_dir is None else values.path("data_dir", data_dir)
         self._run_config, self._hyper_parameters = self._configured()
         self._given_clients, self._given_model = clients, model
+        self._given_algorithm = algorithm
 
     def __repr__(self) -> str:
         state = f"{self.configuration.get('num_rounds')} rounds, not ended"
@@ -173,7 +174,7 @@ class StoredRun:
             machine.
 
         Raises:
-          RunDirectoryError: There is no checkpoint, or data or a model must be given.
+          RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
           CheckpointError: The checkpoints are damaged, or the data are not those of the run.
           DatasetError, ImportError: The data or the engine cannot be had.
         """
@@ -187,8 +188,9 @@ class StoredRun:
                 f"{whose}. Call load_run(directory, ...) with what the run was given."
             )
         run_config = dataclasses.replace(self._run_config, engine=engine)
+        method = run_methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
         simulation = experiment.build_simulation(
-            run_config, self.clients, self._given_model, **self._hyper_parameters
+            run_config, self.clients, self._given_model, method, **self._hyper_parameters
         )
         try:
             self._restore(simulation, checkpoints)
@@ -265,11 +267,17 @@ class StoredRun:
             if own.get("partition") == OWN_CLIENTS:
                 del own["partition"]
                 own = {n: v for n, v in own.items() if n not in OF_CLIENTS or v is not None}
+            is_own = run_methods.is_own(self.configuration)
+            if is_own:
+                del own["algorithm"]
             others = {
-                name: value for name, value in self.configuration.items() if name not in names
+                name: value
+                for name, value in self.configuration.items()
+                if name not in names and name != run_methods.SOURCE
             }
             run_config = RunConfig(**own)
-            REGISTRY[run_config.algorithm][0](**others)  # It checks its hyper-parameters.
+            if not is_own:  # What hyper-parameters an own method has, its source says.
+                algorithms.check(own["algorithm"], others)
             return run_config, others
         except (ValueError, TypeError) as error:
             raise self._damaged("config.json", error) from error
@@ -295,6 +303,7 @@ def load_run(
     data_dir: str | os.PathLike | None = None,
     clients: data.ClientData | None = None,
     model: models.SplitModel | None = None,
+    algorithm: algorithms.Named | None = None,
 ) -> StoredRun:
     """Returns the run whose output directory this is, finished or not.
 
@@ -306,8 +315,10 @@ def load_run(
         what `run` was given.
       model: The model of a run that was given one. What it learnt is in the directory; its layers
         and the weights that are not trainable are as they were when the run began.
+      algorithm: The method of a run of the user's own: its builder, or FILE.py:FUNCTION. A run's
+        directory never says which code is loaded.
 
     Raises:
       RunDirectoryError: It is not a run's directory, or its configuration is damaged.
     """
-    return StoredRun(directory, data_dir, clients, model)
+    return StoredRun(directory, data_dir, clients, model, algorithm)

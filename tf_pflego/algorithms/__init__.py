@@ -1,4 +1,7 @@
-"""The registry of algorithms: a new algorithm needs its own file and one line here."""
+"""The registry of algorithms: a new algorithm needs its own file and one line here.
+
+A user's own needs no line; see `core.own_methods`.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,8 +31,9 @@ from tf_pflego.algorithms.pflego_shared_head import (
 from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
 from tf_pflego.algorithms.pgfed_ce import PGFedCeConfig, build_pgfed_ce
 from tf_pflego.algorithms.pgfedmo import PGFedMoConfig, build_pgfedmo
-from tf_pflego.core import values
+from tf_pflego.core import origins, own_methods, values
 from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.own_methods import Method
 from tf_pflego.models.split import SplitModel
 
 REGISTRY: dict[str, tuple[type, Callable[..., Algorithm]]] = {
@@ -57,33 +61,69 @@ REGISTRY: dict[str, tuple[type, Callable[..., Algorithm]]] = {
 }
 
 
-def build(name: str, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
+# What names a method: a registered name, FILE.py:FUNCTION, its builder, or what these stand for.
+Named = str | Callable[..., Algorithm] | Method
+
+
+def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     """Returns an algorithm for `model`.
 
     Args:
-      name: One of the keys of `REGISTRY`.
+      name: One of the keys of `REGISTRY`; or, for a method of your own, its builder, or
+        FILE.py:FUNCTION.
       model: The model that it learns.
       **hyper_parameters: Fields of the algorithm's configuration; the others keep their defaults.
 
     Raises:
       ValueError: There is no such algorithm, or a hyper-parameter has a value that it does not
-        take.
-      TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`.
+        take, or the file cannot be run.
+      TypeError: The algorithm has no such hyper-parameter, or `model` is no `SplitModel`, or a
+        builder returns something else than an `Algorithm`.
     """
     values.instance("model", model, SplitModel, "Make one: `SplitModel(body, num_classes)`.")
-    config = check(name, hyper_parameters)
-    return REGISTRY[name][1](model, config)
+    method = method_of(name)
+    config = check(method, hyper_parameters)
+    try:
+        algorithm = method.build(model, config)
+    except Exception as error:
+        if not method.is_own or origins.is_ours(error):
+            raise
+        must = f"{method.name} must build an `Algorithm`"
+        raise own_methods.failed(must, method.build.__code__.co_filename, error) from error
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(
+            f"`algorithm` {method.name} must return an `Algorithm`; got "
+            f"{type(algorithm).__name__}. Return one from it."
+        )
+    return algorithm
 
 
-def check(name: str, hyper_parameters: dict[str, Any]) -> Any:
+def method_of(name: Named) -> Method:
+    """Returns the method that has a name; see `build` for the argument and the errors."""
+    if isinstance(name, Method):
+        return name
+    if not isinstance(name, str):
+        return own_methods.from_builder(name)
+    if own_methods.names_file(name):
+        return own_methods.from_file(name)
+    return Method(check_name(name), *REGISTRY[name])
+
+
+def check_name(name: Any) -> str:
+    """Returns the name of a method; raises ValueError if it has not the form of one."""
+    if own_methods.names_file(name):
+        return name
+    return values.one_of("algorithm", name, (*REGISTRY, own_methods.FORM))
+
+
+def check(name: Named, hyper_parameters: dict[str, Any]) -> Any:
     """Returns the configuration of an algorithm; see `build` for the arguments and the errors."""
-    name = values.one_of("algorithm", name, tuple(REGISTRY))
-    config = REGISTRY[name][0]
-    known = [field.name for field in dataclasses.fields(config)]
+    method = method_of(name)
+    known = [field.name for field in dataclasses.fields(method.settings)]
     for given in hyper_parameters:
         if given not in known:
             raise TypeError(
-                f"`{given}` must be a hyper-parameter of {name}, which has {', '.join(known)}. "
-                "Leave it out or correct its name."
+                f"`{given}` must be a hyper-parameter of {method.name}, which has "
+                f"{', '.join(known) or 'none'}. Leave it out or correct its name."
             )
-    return config(**hyper_parameters)
+    return method.settings(**hyper_parameters)

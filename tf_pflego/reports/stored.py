@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.records import BOOKKEEPING
+from tf_pflego.records import BOOKKEEPING, method_title
 
 _TEXTS = ("name", "classes")
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
@@ -86,7 +86,7 @@ class ReportedRun:
     @property
     def algorithm(self) -> str:
         """The name of its algorithm."""
-        return str(self.configuration.get("algorithm", "unknown"))
+        return method_title(str(self.configuration.get("algorithm", "unknown")))
 
     @property
     def client_keys(self) -> np.ndarray:

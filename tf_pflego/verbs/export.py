@@ -8,7 +8,7 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
-from tf_pflego.verbs.opened import opened
+from tf_pflego.verbs.opened import OWN_METHOD, opened
 
 FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
 
@@ -41,6 +41,7 @@ class ExportOptions:
         choices=export_lib.QUANTIZATIONS,
     )
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
+    algorithm: str = setting("", OWN_METHOD)
 
     def __post_init__(self):
         settings.check(self)
@@ -72,7 +73,7 @@ def run(flag_values, interruption: Interruption) -> None:
     """Exports, and shows a line per client."""
     options = config.options_from(ExportOptions, flag_values)
     export_lib.refuse_used(options.output_dir, options.overwrite)
-    with opened(options.run, options.data_dir) as simulation:
+    with opened(options.run, options.data_dir, options.algorithm) as simulation:
         interruption.check()
         clients = export_lib.chosen_clients(options.clients, simulation)
         name = options.model or None

@@ -10,6 +10,7 @@ import pathlib
 from tf_pflego import console, help_pages
 from tf_pflego.core import values
 from tf_pflego.interruption import Interruption
+from tf_pflego.records import method_title
 
 MOST_PLACES = 1
 _DEFAULT = "runs"
@@ -61,10 +62,10 @@ def _row(directory, top):
         flags = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         labels = flags.get("label_space", "")
         masked = labels == "global" and flags.get("class_mask")
-        about = [flags["algorithm"], flags["dataset"], "masked" if masked else labels]
+        about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
         about.append(str(flags.get("seed", "")))
         wanted = int(flags["num_rounds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     done, accuracies = 0, {"validation_accuracy": None, "test_accuracy": None}
     try:

@@ -8,19 +8,23 @@ from tf_pflego.core import temporary
 from tf_pflego.training import Simulation
 from tf_pflego.verbs.starting import start_tensorflow
 
+# The help text of the flag by which a verb is told the method of a run.
+OWN_METHOD = "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
+
 
 @contextlib.contextmanager
-def opened(run: str, data_dir: str) -> Iterator[Simulation]:
+def opened(run: str, data_dir: str, algorithm: str) -> Iterator[Simulation]:
     """Gives the simulation of a run, in this process, at its newest checkpoint.
 
     Args:
       run: The run's output directory.
       data_dir: The TFDS data directory; empty for TFDS' own default.
+      algorithm: FILE.py:FUNCTION, if the method is the user's own; otherwise empty.
 
     Raises:
-      ValueError: The run is on a user's own arrays or model.
+      ValueError: The run is on a user's own arrays or model, or its method must be named.
     """
-    stored = stored_run.load_run(run, data_dir or None)
+    stored = stored_run.load_run(run, data_dir or None, algorithm=algorithm or None)
     if not stored.is_of_program:
         raise ValueError(
             f"`run` must be a run on a dataset and with a network that the program has; {run} is "

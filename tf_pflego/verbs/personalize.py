@@ -16,7 +16,7 @@ from tf_pflego.data import client_names
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
-from tf_pflego.verbs.opened import opened
+from tf_pflego.verbs.opened import OWN_METHOD, opened
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
 
@@ -53,6 +53,7 @@ class PersonalizeOptions:
     )
     format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
+    algorithm: str = setting("", OWN_METHOD)
 
     def __post_init__(self):
         settings.check(self)
@@ -81,7 +82,7 @@ def run(flag_values, interruption: Interruption) -> None:
     options = config.options_from(PersonalizeOptions, flag_values)
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
-    with opened(options.run, options.data_dir) as simulation:
+    with opened(options.run, options.data_dir, options.algorithm) as simulation:
         interruption.check()
         clients = _clients_of(options.data.split(","), simulation.data)
         new = NewClients(

@@ -6,16 +6,27 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tf_pflego import command_line, config, console, engines, experiment, help_pages, stored_run
+from tf_pflego import (
+    command_line,
+    config,
+    console,
+    engines,
+    experiment,
+    help_pages,
+    run_methods,
+    stored_run,
+)
 from tf_pflego.core import temporary, values
 from tf_pflego.interruption import Interruption
 from tf_pflego.metrics import RunDirectoryError, result_table
+from tf_pflego.records import method_title
 from tf_pflego.verbs.starting import start_tensorflow
 
 # Of these flags a run that goes on says so, if it has them from its directory.
 _PLACES = ("data_dir", "ray_address")
 
 define_flags = config.define_flags
+define_flags_of_arguments = run_methods.define_flags
 
 
 def help_page(flag_values, columns: int | None) -> str:
@@ -38,7 +49,7 @@ def run(flag_values, interruption: Interruption) -> None:
     for line in unused:
         console.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
-    what = f"{run_config.algorithm} on {run_config.dataset} ({run_config.engine})"
+    what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
     experiment.refuse_early(run_config, **hyper_parameters)
     start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
     engines.prepare_process(run_config.clients_per_round)
@@ -83,6 +94,8 @@ def _resumed(flag_values):
             "name. Use Python: `pfl.run(config, clients=..., model=...)` with what the run was "
             "given, and `resume=True` in its configuration."
         )
+    if run_methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
+        run_methods.method_of_stored(stored.configuration, None, directory)  # It refuses.
     # That run may have replaced another one; this does not.
     return stored.configuration | {"overwrite": False}
 
