@@ -6,14 +6,13 @@ trains: its metrics as far as they are written, and what it had learnt at its ne
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from typing import Any
 
 import numpy as np
 
-from tf_pflego import data, experiment, models
+from tf_pflego import data, experiment, models, run_files
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.config import RunConfig
 from tf_pflego.data.datasets import NAMES
@@ -98,17 +97,13 @@ class StoredRun:
         Numbers are float64, and NaN where a round was not evaluated; `round`, `participants` and
         the bytes are int64.
         """
-        path, records = self.path / "metrics.jsonl", []
+        path = self.path / "metrics.jsonl"
         try:
-            content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]  # A run may be writing the next line.
-            records = [dict(json.loads(line)) for line in whole.splitlines()]
-            names = dict.fromkeys(name for record in records for name in record)
-            rows = {name: [record.get(name, np.nan) for record in records] for name in names}
-            if any("round" not in record for record in records):
-                raise ValueError("a line has no round")
-        except (OSError, ValueError, TypeError) as error:
+            records = run_files.records(path)
+        except (OSError, ValueError) as error:
             raise self._damaged(path.name, error) from error
+        names = dict.fromkeys(name for record in records for name in record)
+        rows = {name: [record.get(name, np.nan) for record in records] for name in names}
         return {name: np.array(row) for name, row in rows.items()}
 
     @functools.cached_property
@@ -251,12 +246,9 @@ class StoredRun:
 
     def _json(self, name):
         try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return run_files.json_object(self.path / name)
         except (OSError, ValueError) as error:
             raise self._damaged(name, error) from error
-        if not isinstance(content, dict):
-            raise self._damaged(name, f"it is {type(content).__name__}")
-        return content
 
     def _damaged(self, name, error):
         return RunDirectoryError(

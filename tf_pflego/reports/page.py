@@ -23,7 +23,7 @@ from tf_pflego.reports.stored import StoredRun
 
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
-_MOST_PARTITIONS = 4
+_MOST_PARTITIONS, _MOST_METRICS = 4, 40
 _ROWS_OF_NUMBERS = 12
 _TARGET_SHARE = 0.95
 _LONGEST_WORD = 24
@@ -64,7 +64,8 @@ class _Page:
                 self._base = one
         self._begun = [run for run in runs if run.num_rounds]
         self._rounds = [run.rounds for run in self._begun]
-        self._metrics = comparison.metrics_of(self._rounds)
+        metrics = comparison.metrics_of(self._rounds)
+        self._metrics, self._not_drawn = metrics[:_MOST_METRICS], len(metrics[_MOST_METRICS:])
         self._accuracies = [name for name in self._metrics if comparison.is_accuracy(name)]
         self._data = {}  # for the script
         self._drawn = 0
@@ -336,6 +337,8 @@ class _Page:
             )
         if 0 < sum(one.marked for one in self._series) < len(self._series):
             said += " PFLEGO has the thicker line."
+        if self._not_drawn:
+            said += f" The runs have {self._not_drawn} metrics more, which are not drawn."
         charts = []
         for k, metric in enumerate(self._metrics):
             for axis in axes:

@@ -1,15 +1,16 @@
 """Lists the runs in a directory: what they are, how far they are and how accurate."""
 
-import json
+import os
 import pathlib
 
-from tf_pflego import console, help_pages
+from tf_pflego import console, help_pages, run_files
 from tf_pflego.core import values
 from tf_pflego.interruption import Interruption
 
 MOST_PLACES = 1
 _DEFAULT = "runs"
-_LEAST = 12
+_LEAST, _LONGEST = 12, 40
+_ACCURACY = "test_accuracy/client_mean"
 _COLUMNS = ("run", "method", "dataset", "rounds", "accuracy")
 
 
@@ -31,10 +32,75 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
             f"`DIR` must be a directory that has runs; {top} is no directory. Correct it: "
             "`tf-pflego list DIR`."
         )
-    rows = [_row(path.parent, top) for path in sorted(top.rglob("config.json"))]
-    rows = [row for row in rows if row is not None]
-    if not rows:
+    rows, damaged = [], []
+    for directory in _directories(top):
+        name = console.printable(os.path.relpath(directory, top))
+        try:
+            row = _row(directory)
+        except FileNotFoundError:
+            continue  # It has just been removed, or another run has taken its place.
+        except run_files.DamagedFileError as error:
+            damaged.append(f"{name} is left out: {error}")
+        except OSError as error:
+            damaged.append(f"{name} is left out: it cannot be read ({error.strerror})")
+        else:
+            rows += [[name, *row]] if row else []
+    _show(rows)
+    for line in damaged:
+        console.say(f"tf_pflego: {' '.join(line.split())}. Restore it, or make the run again.")
+    if not rows and not damaged:
         console.show(f"no runs in {top}; a run is written there with --output_dir={top}/NAME")
+
+
+def _directories(top):
+    """Yields the directories below that have a config.json; links are not followed."""
+    waiting = [top]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as entries:
+                held = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if any(entry.name == "config.json" for entry in held):
+            yield directory
+        below = [entry for entry in held if entry.is_dir(follow_symlinks=False)]
+        waiting += [directory / entry.name for entry in reversed(below)]
+
+
+def _row(directory):
+    """Returns what is shown of a run; None if the directory holds none.
+
+    A config.json without a metrics.jsonl beside it may be that of another program.
+    """
+    config, metrics = directory / "config.json", directory / "metrics.jsonl"
+    has_begun = os.path.lexists(metrics)
+    try:
+        flags = _named(run_files.configuration, config)
+    except run_files.DamagedFileError:
+        if has_begun:
+            raise
+        return None
+    if not {"algorithm", "dataset", "num_rounds"} <= flags.keys():
+        return None
+    records = _named(run_files.records, metrics) if has_begun else []
+    accuracies = [record[_ACCURACY] for record in records if _ACCURACY in record]
+    shown = ""
+    if accuracies and run_files.is_number(accuracies[-1]) and 0 <= accuracies[-1] <= 1:
+        shown = f"{100 * accuracies[-1]:.2f}"
+    about = (console.printable(flags[name])[:_LONGEST] for name in ("algorithm", "dataset"))
+    return [*about, f"{len(records)}/{flags['num_rounds']}", shown]
+
+
+def _named(read, path):
+    try:
+        return read(path)
+    except run_files.DamagedFileError as error:
+        raise run_files.DamagedFileError(f"{path.name} {error}") from None
+
+
+def _show(rows):
+    if not rows:
         return
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     columns = console.STDOUT.columns()
@@ -48,25 +114,3 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
 
 def _end_of(name, width):
     return name if len(name) <= width else f"...{name[3 - width :]}"
-
-
-def _row(directory, top):
-    """Returns what is shown of a run; None if the directory holds none."""
-    try:
-        flags = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        about = [flags["algorithm"], flags["dataset"]]
-        wanted = int(flags["num_rounds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    done, accuracy = 0, None
-    try:
-        with open(directory / "metrics.jsonl", encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                done = record["round"]
-                accuracy = record.get("test_accuracy/client_mean", accuracy)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # It has not come further, or a line is being written.
-    name = str(directory.relative_to(top))
-    shown = "" if accuracy is None else f"{100 * accuracy:.2f}"
-    return [name, *about, f"{done}/{wanted}", shown]
