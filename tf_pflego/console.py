@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -23,6 +24,9 @@ import tqdm
 _STDERR = 2
 _USUAL_COLUMNS = 80  # of a terminal that does not say how wide it is
 _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
+# What a terminal obeys, what changes the order or the lines of what is read, and what cannot be
+# encoded, as in the names of files that are not of UTF-8.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Where standard error leads while descriptor 2 does not; see `without_native_messages`.
 _kept_stderr: int | None = None
 _quiet = False
@@ -101,13 +105,23 @@ STDOUT, STDERR = Stream("stdout"), Stream("stderr")
 def show(text: str, end: str = "\n") -> None:
     """Writes a result to standard output."""
     with _doing.aside():
-        STDOUT.write(wrapped(text, STDOUT.columns()) + end)
+        STDOUT.write(wrapped(_safe(text), STDOUT.columns()) + end)
 
 
 def say(text: str) -> None:
     """Writes a line about the run to standard error, above a bar that `STDERR` may show."""
     with _doing.aside():
-        tqdm.tqdm.write(wrapped(text, STDERR.columns()), file=STDERR)
+        tqdm.tqdm.write(wrapped(_safe(text), STDERR.columns()), file=STDERR)
+
+
+def printable(text: str) -> str:
+    """Returns a text with its control characters as escapes such as \\x1b, ends of lines too."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _safe(text):
+    """Returns lines in which no file or path has written what a terminal would obey."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def note(text: str) -> None:

@@ -9,14 +9,13 @@ read or which computers are asked: who loads the run says that.
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from typing import Any
 
 import numpy as np
 
-from tf_pflego import algorithms, data, experiment, models, run_methods
+from tf_pflego import algorithms, data, experiment, models, run_files, run_methods
 from tf_pflego.config import RunConfig
 from tf_pflego.core import values
 from tf_pflego.data.datasets import NAMES
@@ -108,17 +107,13 @@ class StoredRun:
         Numbers are float64, and NaN where a round was not evaluated; `round`, `participants` and
         the bytes are int64.
         """
-        path, records = self.path / "metrics.jsonl", []
+        path = self.path / "metrics.jsonl"
         try:
-            content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]  # A run may be writing the next line.
-            records = [dict(json.loads(line)) for line in whole.splitlines()]
-            names = dict.fromkeys(name for record in records for name in record)
-            rows = {name: [record.get(name, np.nan) for record in records] for name in names}
-            if any("round" not in record for record in records):
-                raise ValueError("a line has no round")
-        except (OSError, ValueError, TypeError) as error:
+            records = run_files.records(path)
+        except (OSError, ValueError) as error:
             raise self._damaged(path.name, error) from error
+        names = dict.fromkeys(name for record in records for name in record)
+        rows = {name: [record.get(name, np.nan) for record in records] for name in names}
         return {name: np.array(row) for name, row in rows.items()}
 
     @functools.cached_property
@@ -284,12 +279,9 @@ class StoredRun:
 
     def _json(self, name):
         try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return run_files.json_object(self.path / name)
         except (OSError, ValueError) as error:
             raise self._damaged(name, error) from error
-        if not isinstance(content, dict):
-            raise self._damaged(name, f"it is {type(content).__name__}")
-        return content
 
     def _damaged(self, name, error):
         return RunDirectoryError(

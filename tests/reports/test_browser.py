@@ -1,8 +1,11 @@
 """The page as a reader uses it, in a browser without a window."""
 
+import csv
 import html
+import json
 import shutil
 
+import numpy as np
 import pytest
 
 from tests.reports.conftest import large_run
@@ -63,6 +66,83 @@ def opened(browser, pages):
         context.close()
     files = [path.as_uri() for path in pages.values()]
     assert [one for one in seen if one not in files and not one.startswith("data:")] == []
+
+
+# The document's own script alone would show that the policy holds, whatever is escaped.
+MARKUP = (
+    """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp;'\u2028</script>"""
+)
+
+
+def hostile_run(path):
+    """A run that has this markup wherever a text can be, and what is no text as it is."""
+    directory = large_run(path / MARKUP.replace("/", "\\"), 4)
+    config = json.loads((directory / "config.json").read_text())
+    texts = {f"{MARKUP}{key}": MARKUP for key in ("a", "b")}
+    config |= {"algorithm": MARKUP, "dataset": MARKUP, "versions": texts, "class_mask": [MARKUP]}
+    (directory / "config.json").write_text(json.dumps(config | texts | {"eval_clients": 3}))
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    names = {f"{MARKUP}/test_accuracy/client_mean/{MARKUP}": 0.5, MARKUP: 1.5, "text": MARKUP}
+    records = [json.loads(line) | names | {"not_finite_clients": [MARKUP]} for line in lines]
+    (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    summary = json.loads((directory / "summary.json").read_text())
+    (directory / "summary.json").write_text(json.dumps(summary | texts))
+    with open(directory / "clients.csv", newline="") as file:
+        head, *rows = csv.reader(file)
+    classes = head.index("classes")
+    rows = [[*row[:classes], MARKUP, *row[classes + 1 :], "0.5", "0.5"] for row in rows]
+    with open(directory / "clients.csv", "w", newline="") as file:
+        csv.writer(file).writerows([[*head, f"{MARKUP}/test_accuracy", MARKUP], *rows])
+    with open(directory / "new_clients.csv", "w", newline="") as file:
+        table = [["epoch", "client", "test_accuracy", MARKUP], [0, 4, 0.5, 1], [1, 4, 0.6, 1]]
+        csv.writer(file).writerows(table)
+    with np.load(directory / "partition.npz") as arrays:
+        held = dict(arrays)
+    np.savez(directory / "partition.npz", **held, shifts=np.full(4, MARKUP), **{"<b>": [1]})
+    return directory
+
+
+@pytest.mark.parametrize("with_policy", [True, False])
+def test_markup_in_the_files_of_a_run_is_text(browser, tmp_path, with_policy):
+    other = large_run(tmp_path / "plain", 4)
+    output = tmp_path / "r.html"
+    reports.write([hostile_run(tmp_path), other], output)
+    content = output.read_text(encoding="utf-8")
+    if not with_policy:  # What is escaped does not rely on the policy, nor the other way round.
+        content = content.replace("Content-Security-Policy", "nothing")
+    else:
+        content = content.replace("</main>", "<script>window.ran = 1</script></main>")
+    output.write_text(content, encoding="utf-8")
+    context = browser.new_context()
+    page, errors, requests = context.new_page(), [], []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(output.as_uri())
+    for details in page.locator("summary").all():
+        if details.is_visible():
+            details.click()
+    page.locator("#clients-table th button").first.click()
+    assert page.evaluate("window.ran") is None
+    assert (errors, requests) == ([], [output.as_uri()])
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2 + with_policy
+    shown = MARKUP.replace("\u2028", r"\u2028")
+    assert shown.replace("/", "\\") in page.locator("#runs").text_content()
+    for where in ("h1", "#settings", "#terms", "#clients-table"):
+        assert shown in page.locator(where).text_content(), where
+    assert shown[:20] in page.locator(".legend").first.text_content()
+    # The script of the page has run, too.
+    assert page.locator("#clients-said").text_content()
+    context.close()
+
+
+@pytest.mark.parametrize("value", [MARKUP, True, 1.5, [1], None])
+def test_what_must_be_a_number_is_one(value, tmp_path):
+    directory = large_run(tmp_path / "run", 4)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"eval_clients": value}))
+    with pytest.raises(reports.RunError, match="must have a whole number as eval_clients"):
+        reports.read(directory)
 
 
 def column(page, number):

@@ -6,14 +6,14 @@ Source: PFLEGO, appendix A.2 (round robin) and section 4.2 (one alphabet per cli
 import dataclasses
 import itertools
 import operator
+import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tf_pflego import run_files
 from tf_pflego.core import seeds, texts, values
 from tf_pflego.data import checks
 from tf_pflego.data.validation import held_out
@@ -150,15 +150,15 @@ class Partition:
         """
         path = values.path("path", path)
         try:
-            with np.load(path) as arrays:
-                held: dict[str, Any] = {
-                    name: parted(arrays[name], arrays[f"{name}_offsets"])
-                    for name in (*_LISTS, "validation_indices", "renamings")
-                    if name in _LISTS or name in arrays
-                }
-                if "shifts" in arrays:
-                    held["shifts"] = tuple(arrays["shifts"].tolist())
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = run_files.arrays(os.path.realpath(path))
+            held: dict[str, Any] = {
+                name: parted(arrays[name], arrays[f"{name}_offsets"])
+                for name in (*_LISTS, "validation_indices", "renamings")
+                if name in _LISTS or name in arrays
+            }
+            if "shifts" in arrays:
+                held["shifts"] = tuple(arrays["shifts"].tolist())
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} must be a whole file that `Partition.save` wrote; it cannot be read as "
                 f"one ({error}). Save the partition again, to another file."

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tf_pflego import console
+from tf_pflego.core import values
 from tf_pflego.reports.stored import ReportedRun, RunError, read
 
 __all__ = ["ReportedRun", "RunError", "command", "read", "write"]
@@ -41,8 +42,8 @@ def write(
       OSError: The output cannot be written.
     """
     given = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
-    paths = [pathlib.Path(path).expanduser() for path in given]
-    output = pathlib.Path(output).expanduser()
+    paths = [pathlib.Path(values.path("dirs", path)).expanduser() for path in given]
+    output = pathlib.Path(values.path("output", output)).expanduser()
     if not paths:
         raise ValueError("there must be at least one run; got none. Name the directory of a run.")
     _check_output(output, format)
@@ -52,7 +53,9 @@ def write(
             raise ValueError(
                 f"the runs must be different directories; got {paths[number]} twice. Name it once."
             )
-    chosen = None if reference is None else pathlib.Path(reference).expanduser().resolve()
+    chosen = None
+    if reference is not None:
+        chosen = pathlib.Path(values.path("reference", reference)).expanduser().resolve()
     if chosen is not None and chosen not in places:
         raise ValueError(
             f"`reference` must be one of the runs; got {reference}. Name one of "

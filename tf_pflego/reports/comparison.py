@@ -403,26 +403,25 @@ def thinned(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def class_matrix(classes: Sequence[np.ndarray], counts: np.ndarray | None) -> np.ndarray:
-    """Returns [I, C] training examples of each client by class, or 1 for what it holds.
+def blocks(
+    classes: Sequence[np.ndarray], counts: np.ndarray | None, most: tuple[int, int]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Returns the mean training examples of blocks of clients by classes, and their two sizes.
 
     Args:
       classes: For each client its classes.
-      counts: [sum |classes_i|] training examples of each client and class; None if unknown.
+      counts: [sum |classes_i|] training examples of each client and class; None if unknown: then
+        each class that a client holds counts 1.
+      most: How many blocks of clients and of classes there may be.
     """
     owners = np.repeat(np.arange(len(classes)), [len(own) for own in classes])
     held = np.concatenate(classes)
-    matrix = np.zeros((len(classes), int(held.max()) + 1))
-    matrix[owners, held] = 1 if counts is None else counts
-    return matrix
-
-
-def binned(matrix: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Returns the means of blocks of rows, at most `most`, and how many rows a block has."""
-    size = -(-len(matrix) // most)
-    starts = np.arange(0, len(matrix), size)
-    sums = np.add.reduceat(matrix, starts, axis=0)
-    return sums / np.diff([*starts, len(matrix)])[:, None], size
+    ends = len(classes), int(held.max()) + 1
+    sizes = tuple(-(-end // limit) for end, limit in zip(ends, most, strict=True))
+    numbers = [np.arange(end) // size for end, size in zip(ends, sizes, strict=True)]
+    sums = np.zeros([own[-1] + 1 for own in numbers])
+    np.add.at(sums, (owners // sizes[0], held // sizes[1]), 1 if counts is None else counts)
+    return sums / np.multiply.outer(*map(np.bincount, numbers)), sizes
 
 
 def accuracies_of(series: Series) -> np.ndarray:

@@ -104,10 +104,9 @@ def new_client_curve(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 def partition(holdings: Holdings, size: tuple[float, float]) -> tuple[Figure, int, int]:
     """Returns a figure of clients by classes, and how many of each a block of it stands for."""
-    matrix = comparison.class_matrix(holdings.classes, holdings.class_counts)
-    matrix, clients = comparison.binned(matrix, _CLIENT_ROWS)
-    matrix, classes = comparison.binned(matrix.T, _CLASS_COLUMNS)
+    most = _CLIENT_ROWS, _CLASS_COLUMNS
+    matrix, (clients, classes) = comparison.blocks(holdings.classes, holdings.class_counts, most)
     figure, (axis,) = figures.new(size)
     known = holdings.class_counts is not None
-    figures.draw_partition(axis, matrix.T, clients, classes, known)
+    figures.draw_partition(axis, matrix, clients, classes, known)
     return figure, clients, classes

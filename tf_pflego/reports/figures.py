@@ -9,6 +9,7 @@ dashes and markers differ too.
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from matplotlib import colors, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tf_pflego import console
 from tf_pflego.reports.comparison import Curve, thinned
 
 # The light and the dark colour of each series; the light ones are also those of PNG files.
@@ -99,8 +101,8 @@ def grid(
 
 
 def plain(text: str) -> str:
-    """Returns a text in which matplotlib sees no formula."""
-    return text.replace("$", r"\$")
+    """Returns a text in which matplotlib sees no formula and no control characters."""
+    return console.printable(text).replace("$", r"\$")
 
 
 def look(number: int) -> dict:
@@ -344,11 +346,17 @@ def finish(
 
 def png_of(figure: Figure, dpi: int = _DPI) -> bytes:
     """Returns the PNG file of a figure."""
-    png = io.BytesIO()
-    with matplotlib.rc_context(_SETTINGS):
-        # Without the version of matplotlib, the same figure gives the same file.
-        figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    return png.getvalue()
+    # Without the version of matplotlib, the same figure gives the same file.
+    return _saved(figure, format="png", dpi=dpi, metadata={"Software": None})
+
+
+def _saved(figure, **options):
+    content = io.BytesIO()
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        # A page has a font of its own, and a PNG file a box for what matplotlib's lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.savefig(content, **options)
+    return content.getvalue()
 
 
 _NUMBERS = re.compile(r"(-?\d+\.\d)\d+")
@@ -366,10 +374,7 @@ def svg_of(figure: Figure, key: str, description: str) -> str:
       key: Letters and digits that no other figure of the page has, for the ids inside.
       description: What it shows, as HTML that is safe inside an attribute.
     """
-    text = io.StringIO()
-    with matplotlib.rc_context(_SETTINGS):
-        figure.savefig(text, format="svg", transparent=True)
-    svg = text.getvalue()
+    svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#([\w-]+)[\")]", svg))

@@ -5,7 +5,8 @@ are put into the file. Without scripts there are the first figures, all tables a
 clients.
 """
 
-import html
+import base64
+import hashlib
 import itertools
 import json
 import math
@@ -16,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego import console
 from tf_pflego.core import durable
 from tf_pflego.reports import comparison, drawing, figures, pairing
 from tf_pflego.reports.comparison import PERCENT, Series
+from tf_pflego.reports.markup import Markup, element, escaped, joined
 from tf_pflego.reports.stored import ReportedRun
 
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
-_MOST_PARTITIONS = 4
+_MOST_PARTITIONS, _MOST_METRICS = 4, 40
 _ROWS_OF_NUMBERS = 12
 _TARGET_SHARE = 0.95
 _LONGEST_WORD = 24
@@ -64,8 +67,9 @@ class _Page:
                 self._base = one
         self._begun = [run for run in runs if run.num_rounds]
         self._rounds = [run.rounds for run in self._begun]
-        self._metrics = comparison.metrics_of(self._rounds)
         self._named = any(run.holdings is not None and run.holdings.names for run in runs)
+        metrics = comparison.metrics_of(self._rounds)
+        self._metrics, self._not_drawn = metrics[:_MOST_METRICS], len(metrics[_MOST_METRICS:])
         self._accuracies = [name for name in self._metrics if comparison.is_accuracy(name)]
         self._data = {}  # for the script
         self._drawn = 0
@@ -85,29 +89,61 @@ class _Page:
             "terms": ("What the metrics are", self._terms()),
         }
         sections = {key: (title, body) for key, (title, body) in sections.items() if body}
-        links = "".join(
-            f'<li><a href="#{key}">{title}</a></li>' for key, (title, _) in sections.items()
-        )
-        body = "".join(
-            f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>'
-            f"{content}</section>\n"
+        links = [
+            element("li", element("a", title, href=f"#{key}"))
+            for key, (title, _) in sections.items()
+        ]
+        body = [
+            element(
+                "section",
+                element("h2", title, id=f"{key}-title"),
+                content,
+                id=key,
+                aria_labelledby=f"{key}-title",
+            )
             for key, (title, content) in sections.items()
+        ]
+        return joined(
+            Markup("<!DOCTYPE html>\n"),
+            element("html", self._head(), element("body", self._body(links, body)), lang="en"),
+            "\n",
         )
+
+    def _head(self):
+        style = f"\n{_palette()}{_file('page.css')}"
+        policy = {
+            "default-src": "'none'",
+            "base-uri": "'none'",
+            "form-action": "'none'",
+            "img-src": "data:",
+            "script-src": _hash_of(_script()),
+            # Attributes style what is drawn. Browsers that do not know the last two take the first.
+            "style-src": "'unsafe-inline'",
+            "style-src-elem": _hash_of(style),
+            "style-src-attr": "'unsafe-inline'",
+        }
+        allowed = "; ".join(f"{key} {value}" for key, value in policy.items())
+        return element(
+            "head",
+            element("meta", charset="utf-8"),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("meta", http_equiv="Content-Security-Policy", content=allowed),
+            element("title", self._title()),
+            element("style", Markup(style)),
+        )
+
+    def _body(self, links, sections):
         # No text of the data can end the element: "<" does not occur in it.
         data = json.dumps(self._data, separators=(",", ":")).replace("<", "\\u003c")
-        title = self._title()
-        return (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-            "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
-            f"<title>{_text(title)}</title>\n<style>\n{_palette()}{_file('page.css')}</style>\n"
-            f"</head>\n<body>\n<header><h1>{_text(title)}</h1>{self._headline()}</header>\n"
-            f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{body}</main>\n'
-            f"<footer><p>Made by <code>tf-pflego report</code> from the files of the runs.</p>"
-            f'</footer>\n<script type="application/json" id="data">{data}</script>\n'
-            f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
-        )
+        made = "Made by ", element("code", "tf-pflego report"), " from the files of the runs."
+        return [
+            element("header", element("h1", self._title()), self._headline()),
+            element("nav", element("ul", links), aria_label="Sections"),
+            element("main", sections),
+            element("footer", element("p", made)),
+            element("script", Markup(data), type="application/json", id="data"),
+            element("script", Markup(_script())),
+        ]
 
     def _title(self):
         methods = list(dict.fromkeys(run.algorithm for run in self._runs))
@@ -132,20 +168,27 @@ class _Page:
             federation = f"{clients}, {one('clients_per_round')} of them"
         runs = _counted(len(self._runs), "run")
         parts = [
-            f"<p><strong>What was run.</strong> {runs}: {_text(one('algorithm'))} on "
-            f"{_text(one('dataset'))}, with {_text(federation)} in a round, and "
-            f"{_text(_counted(one('num_rounds'), 'round'))}; seed {_text(one('seed'))}.</p>"
+            element(
+                "p",
+                element("strong", "What was run."),
+                f" {runs}: {one('algorithm')} on {one('dataset')}, with {federation} in a "
+                f"round, and "
+                f"{_counted(one('num_rounds'), 'round')}; seed {one('seed')}.",
+            )
         ]
-        parts.append(f"<p><strong>What came out.</strong> {self._outcome()}</p>")
+        parts.append(
+            element("p", element("strong", "What came out."), f" {self._outcome()}"),
+        )
         for run in self._runs:
             if not run.finished:
                 wanted = run.configuration.get("num_rounds", "?")
                 parts.append(
-                    f'<p class="note">{_text(self._names[id(run)])} has {run.num_rounds} of '
-                    f"{_text(wanted)} rounds: it still goes on or was interrupted, and is shown as "
-                    "far as it is.</p>"
+                    _note(
+                        f"{self._names[id(run)]} has {run.num_rounds} of {wanted} rounds: it still "
+                        "goes on or was interrupted, and is shown as far as it is."
+                    )
                 )
-        return "".join(parts)
+        return parts
 
     def _outcome(self):
         if not self._metrics:
@@ -163,14 +206,12 @@ class _Page:
         value, best = found[0]
         how = "highest" if sign > 0 else "lowest"
         last = " (mean of the last ten rounds)" if sign > 0 else ""
-        text = f"The {_text(said)}{last}, is {_value(value, metric)} for {_text(best.label)}"
+        text = f"The {said}{last}, is {_value(value, metric)} for {best.label}"
         if len(found) > 1:
-            others = [
-                f"{_text(one.label)} with {_value(value, metric)}" for value, one in found[1:6]
-            ]
+            others = [f"{one.label} with {_value(value, metric)}" for value, one in found[1:6]]
             more = f" and {len(found) - 6} more" if len(found) > 6 else ""
             text = (
-                f"The {_text(said)}{last}, is {how} for {_text(best.label)} with "
+                f"The {said}{last}, is {how} for {best.label} with "
                 f"{_value(value, metric)}, followed by {_listed(others)}{more}"
             )
         if len(found) > 1 and all(len(one.runs) == 1 for _, one in found):
@@ -230,11 +271,11 @@ class _Page:
             if metric
             else ""
         )
-        return (
-            f"<p>{_text(said)}MB are megabytes down to the participants and up from them.</p>"
-            + (_table("The runs in the order in which they were given", head, rows))
-            + self._left_out()
-        )
+        return [
+            element("p", f"{said}MB are megabytes down to the participants and up from them."),
+            _table("The runs in the order in which they were given", head, rows),
+            self._left_out(),
+        ]
 
     def _with_error(self, rounds, metric):
         """Returns the final value of an accuracy, with its standard error if there is one."""
@@ -250,13 +291,13 @@ class _Page:
                 by_size.setdefault(size, []).append(self._names[id(run)])
         for size, names in by_size.items():
             notes.append(
-                f"{_text(_listed(names))}: the same sample of {size} clients is tested in all "
+                f"{_listed(names)}: the same sample of {size} clients is tested in all "
                 "rounds, so that accuracies and losses of all clients are estimates; ± is a "
                 "standard error. Runs with the same seed test the same clients, which makes a "
                 "difference between them surer than either value."
             )
         for run in self._runs:
-            name = _text(self._names[id(run)])
+            name = self._names[id(run)]
             if run.left_out.sum():
                 rounds = _counted(np.count_nonzero(run.left_out), "round")
                 participants = _counted(run.left_out.sum(), "participant")
@@ -265,10 +306,10 @@ class _Page:
                 if count:
                     notes.append(
                         f"{name}: in {_counted(count, 'round')} "
-                        f"{_text(comparison.title_of(metric))} is not a finite number; these "
+                        f"{comparison.title_of(metric)} is not a finite number; these "
                         "rounds are missing in its curve."
                     )
-        return "".join(f'<p class="note">{note}</p>' for note in notes)
+        return list(map(_note, notes))
 
     def _pair(self, drawn, description):
         """Returns a figure in two widths, of which the style shows one.
@@ -280,9 +321,9 @@ class _Page:
         svgs = []
         for name, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
             self._drawn += 1
-            svg = figures.svg_of(drawn(size), f"f{self._drawn}", _text(description))
-            svgs.append(f'<div class="{name}">{svg}</div>')
-        return "".join(svgs)
+            svg = figures.svg_of(drawn(size), f"f{self._drawn}", escaped(description))
+            svgs.append(element("div", Markup(svg), class_=name))
+        return svgs
 
     def _legend(self, chosen: Iterable[Series], band: bool = False):
         items = []
@@ -294,12 +335,18 @@ class _Page:
             color = f"var(--s{number % len(figures.COLORS)})"
             mark = _MARKS[figures.MARKERS[number % len(figures.MARKERS)]]
             seeds = f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""
-            items.append(
-                f'<li><svg viewBox="0 0 44 14" width="44" height="14" aria-hidden="true"><path '
-                f'd="M1 7H43" style="stroke:{color};stroke-width:{width};stroke-dasharray:{dashes}"'
-                f'/><path d="{mark}" style="fill:{color}"/></svg>{_text(one.label)}{seeds}</li>'
+            stroke = f"stroke:{color};stroke-width:{width};stroke-dasharray:{dashes}"
+            drawn = element(
+                "svg",
+                element("path", d="M1 7H43", style=stroke),
+                element("path", d=mark, style=f"fill:{color}"),
+                viewBox="0 0 44 14",
+                width=44,
+                height=14,
+                aria_hidden="true",
             )
-        return f'<ul class="legend">{"".join(items)}</ul>'
+            items.append(element("li", drawn, f"{one.label}{seeds}"))
+        return element("ul", items, class_="legend")
 
     def _with_metric(self, metric):
         return [
@@ -310,21 +357,21 @@ class _Page:
 
     def _curves(self):
         if not self._metrics:
-            return "<p>No run has an evaluated round yet, so there is no curve.</p>"
+            return element("p", "No run has an evaluated round yet, so there is no curve.")
         axes = comparison.telling_axes(self._rounds)
-        options = "".join(
-            f'<option value="{k}">{_text(comparison.title_of(metric))}</option>'
-            for k, metric in enumerate(self._metrics)
-        )
-        radios = "".join(
-            f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not k)}> '
-            f"{_text(comparison.AXES[axis])}</label>"
+        radios = [
+            element(
+                "label",
+                element("input", type="radio", name="axis", value=axis, checked=not k),
+                f" {comparison.AXES[axis]}",
+            )
             for k, axis in enumerate(axes)
-        )
-        controls = (
-            '<div class="controls"><label>Metric <select id="metric" autocomplete="off">'
-            f'{options}</select></label><fieldset id="axes"><legend>Along</legend>{radios}'
-            "</fieldset></div>"
+        ]
+        controls = element(
+            "div",
+            element("label", "Metric ", _select("metric", self._titles(self._metrics))),
+            element("fieldset", element("legend", "Along"), radios, id="axes"),
+            class_="controls",
         )
         banded = any(len(one.runs) > 1 for one in self._series)
         said = (
@@ -343,11 +390,16 @@ class _Page:
             )
         if 0 < sum(one.marked for one in self._series) < len(self._series):
             said += " PFLEGO has the thicker line."
+        if self._not_drawn:
+            said += f" The runs have {self._not_drawn} metrics more, which are not drawn."
         charts = []
         for k, metric in enumerate(self._metrics):
             for axis in axes:
                 charts.append(self._chart(k, metric, axis, hidden=bool(k) or axis != axes[0]))
-        return f"<p>{_text(said)}</p>{controls}{''.join(charts)}{self._clipped_note()}"
+        return element("p", said), controls, charts, self._clipped_note()
+
+    def _titles(self, metrics):
+        return dict(enumerate(map(comparison.title_of, metrics)))
 
     def _chart(self, k, metric, axis, hidden):
         own = self._with_metric(metric)
@@ -362,11 +414,16 @@ class _Page:
             lambda size: drawing.curves(self._series, metric, [axis], size),
             f"Line chart of {what}. {'; '.join(ends)}. The numbers are in the table below it.",
         )
-        return (
-            f'<figure class="chart" data-metric="{k}" data-axis="{axis}"{" hidden" * hidden}>'
-            f"<figcaption>{_text(caption)}</figcaption>{self._legend(own)}{drawn}"
-            f"<details><summary>The same as numbers</summary>{_numbers(lines, metric, axis)}"
-            "</details></figure>"
+        return element(
+            "figure",
+            element("figcaption", caption),
+            self._legend(own),
+            drawn,
+            _details("The same as numbers", _numbers(lines, metric, axis)),
+            class_="chart",
+            data_metric=k,
+            data_axis=axis,
+            hidden=hidden,
         )
 
     def _clipped_note(self):
@@ -375,13 +432,13 @@ class _Page:
             cut = run.rounds["seconds"] - comparison.charged_seconds(run.rounds["seconds"])
             if cut.sum() > 0.01 * run.rounds["seconds"].sum():
                 rounds = _counted(np.count_nonzero(cut), "round")
-                notes.append(f"{_text(self._names[id(run)])}: {rounds}, {_short(cut.sum())} s less")
+                notes.append(f"{self._names[id(run)]}: {rounds}, {_short(cut.sum())} s less")
         if not notes:
             return ""
-        return (
-            '<p class="note">Seconds: a round that took more than ten times the median of its run, '
+        return _note(
+            "Seconds: a round that took more than ten times the median of its run, "
             "as the first does while it compiles or any on a machine that is busy, counts with ten "
-            f"times the median, here and below ({'; '.join(notes)}).</p>"
+            f"times the median, here and below ({'; '.join(notes)})."
         )
 
     def _target(self):
@@ -414,31 +471,48 @@ class _Page:
             if found:
                 cells = [found.round, _short(found.seconds), _short(found.megabytes)]
             rows.append([self._names[id(run)], *cells])
-        options = "".join(
-            f'<option value="{k}">{_text(comparison.title_of(name))}</option>'
-            for k, name in enumerate(self._accuracies)
+        typed = element(
+            "input",
+            id="target-value",
+            type="number",
+            min="0",
+            max="100",
+            step="any",
+            value=f"{target:g}",
+            autocomplete="off",
+            inputmode="decimal",
         )
-        return (
-            "<p>What each run took until an evaluated round first had at least the target. The "
-            f"target that is filled in is {PERCENT * _TARGET_SHARE:g} % of the best run's accuracy "
-            "in its last ten rounds; type another. Rounds between two evaluations are not seen, so "
-            "a run that is evaluated more often can seem faster.</p>"
-            '<div class="controls"><label>Metric <select id="target-metric" autocomplete="off">'
-            f'{options}</select></label><label>Target, percent <input id="target-value" '
-            f'type="number" min="0" max="100" step="any" value="{target:g}" autocomplete="off" '
-            'inputmode="decimal"></label></div><p id="target-said" role="status"></p>'
-            + _table(
+        return [
+            element(
+                "p",
+                "What each run took until an evaluated round first had at least the target. The "
+                f"target that is filled in is {PERCENT * _TARGET_SHARE:g} % of the best run's "
+                "accuracy in its last ten rounds; type another. Rounds between two evaluations are "
+                "not seen, so a run that is evaluated more often can seem faster.",
+            ),
+            element(
+                "div",
+                element(
+                    "label", "Metric ", _select("target-metric", self._titles(self._accuracies))
+                ),
+                element("label", "Target, percent ", typed),
+                class_="controls",
+            ),
+            element("p", id="target-said", role="status"),
+            _table(
                 "Cost until the target",
                 ["run", "rounds", "seconds of training", "megabytes down and up"],
                 rows,
                 "target-table",
-            )
-        )
+            ),
+        ]
 
     def _distribution(self):
         ended = [one for one in self._series if len(comparison.accuracies_of(one))]
         if not ended:
-            return "<p>No run has ended yet. The clients are tested one by one at the end.</p>"
+            return element(
+                "p", "No run has ended yet. The clients are tested one by one at the end."
+            )
         rows, said = [], []
         for one in ended:
             values = comparison.accuracies_of(one)
@@ -450,19 +524,22 @@ class _Page:
             if unknown > len(values):
                 rows[-1][1] = f"{len(values)} of {unknown} (others have no finite accuracy)"
         missing = [one.label for one in self._series if one not in ended]
-        note = ""
+        note = []
         if missing:
-            note = f'<p class="note">Not ended, and so not here: {_text(_listed(missing))}.</p>'
+            note = _note(f"Not ended, and so not here: {_listed(missing)}.")
         drawn = self._pair(
             lambda size: drawing.distribution(self._series, size),
             f"Distribution of the clients' test accuracies. {'; '.join(said)}.",
         )
-        return (
-            "<figure><figcaption>Each line shows which share of the clients has at most a certain "
-            "test accuracy at the end, with what each client would be served: the further right, "
-            "the better. Under the thin line is the tenth of the clients that fare worst."
-            f"</figcaption>{self._legend(ended)}{drawn}</figure>{note}"
-            + _table(
+        caption = (
+            "Each line shows which share of the clients has at most a certain test accuracy at the "
+            "end, with what each client would be served: the further right, the better. Under the "
+            "thin line is the tenth of the clients that fare worst."
+        )
+        return [
+            _figure(caption, self._legend(ended), drawn),
+            note,
+            _table(
                 "Test accuracies of the clients at the end",
                 [
                     "run",
@@ -474,8 +551,8 @@ class _Page:
                     "highest",
                 ],
                 rows,
-            )
-        )
+            ),
+        ]
 
     def _gains(self):
         others = [one for one in self._series if one is not self._base]
@@ -500,7 +577,7 @@ class _Page:
                     f"{differences.min():+.2f}",
                 ]
             )
-        note = "".join(f'<p class="note">{_text(text)}</p>' for text in notes)
+        note = list(map(_note, notes))
         if not rows:
             return note
         said = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
@@ -508,18 +585,22 @@ class _Page:
             lambda size: drawing.gains(self._series, base, size),
             f"Gains of the clients over {base.label}. {said}.",
         )
-        return (
-            f"<figure><figcaption>The test accuracy of each client at the end minus that of the "
-            f"same client in <strong>{_text(base.label)}</strong>, the reference, from the client "
-            "that lost most to the one that gained most: above zero a client is better off. "
-            "Clients are compared only where both runs deal them the same examples.</figcaption>"
-            f"{self._legend(compared)}{drawn}</figure>{note}"
-            + _table(
+        caption = (
+            "The test accuracy of each client at the end minus that of the same client in ",
+            element("strong", base.label),
+            ", the reference, from the client that lost most to the one that gained most: above "
+            "zero a client is better off. Clients are compared only where both runs deal them the "
+            "same examples.",
+        )
+        return [
+            _figure(caption, self._legend(compared), drawn),
+            note,
+            _table(
                 f"Clients by gain over {base.label}, in points of percent",
                 ["run", "gained", "lost", "the same", "mean", "most gained", "most lost"],
                 rows,
-            )
-        )
+            ),
+        ]
 
     def _new_clients(self):
         own = [one for one in self._series if any(run.new_clients for run in one.runs)]
@@ -537,16 +618,18 @@ class _Page:
             lambda size: drawing.new_clients(self._series, size),
             f"Accuracy of new clients by epochs of their own training. {said}.",
         )
-        return (
-            "<figure><figcaption>The mean test accuracy of the clients that took no part in the "
-            "training, before and after each epoch of their own training from what the server "
-            f"has.</figcaption>{self._legend(own)}{drawn}</figure>"
-            + _table(
+        caption = (
+            "The mean test accuracy of the clients that took no part in the training, before and "
+            "after each epoch of their own training from what the server has."
+        )
+        return [
+            _figure(caption, self._legend(own), drawn),
+            _table(
                 "Test accuracy of new clients",
                 ["run", "before their training", "after it", "epochs"],
                 rows,
-            )
-        )
+            ),
+        ]
 
     def _groups(self):
         """Returns the runs by what their clients hold; a run whose partition is unknown alone."""
@@ -564,10 +647,12 @@ class _Page:
             parts.append(self._partition(group))
         if len(groups) > _MOST_PARTITIONS:
             parts.append(
-                f'<p class="note">The runs have {len(groups)} different partitions; the first '
-                f"{_MOST_PARTITIONS} are shown.</p>"
+                _note(
+                    f"The runs have {len(groups)} different partitions; the first "
+                    f"{_MOST_PARTITIONS} are shown."
+                )
             )
-        return "".join(parts)
+        return parts
 
     def _partition(self, group):
         holdings = group[0].holdings
@@ -607,10 +692,7 @@ class _Page:
             if len(group) == len(self._runs)
             else (f"The partition of {_listed(names)}.")
         )
-        return (
-            f'<figure class="partition"><figcaption>{_text(whose)} {_text(caption)}</figcaption>'
-            f"{pair}</figure>"
-        )
+        return _figure(f"{whose} {caption}", pair, class_="partition")
 
     def _table_of_clients(self):
         groups = [
@@ -656,7 +738,7 @@ class _Page:
             "several": several,
             "rows": rows,
             "shown": _CLIENTS_SHOWN,
-            "columns": columns,
+            "columns": [console.printable(name) for name in columns],
         }
         said = (
             "One row per client, with its test accuracy at the end in each run that has ended. A "
@@ -673,11 +755,11 @@ class _Page:
             )
         if total > len(rows):
             said += f" The table has the first {len(rows)} of {total} clients."
-        return (
-            f"<p>{_text(said)}</p>"
-            + self._filters(columns, fixed)
-            + self._first_clients(columns, rows)
-        )
+        return [
+            element("p", said),
+            self._filters(columns, fixed),
+            self._first_clients(columns, rows),
+        ]
 
     def _client_rows(self, group, letter, values, several):
         held = group[0].holdings
@@ -705,32 +787,39 @@ class _Page:
         return rows
 
     def _filters(self, columns, fixed):
-        options = "".join(
-            f'<option value="{k}">{_text(name)}</option>'
-            for k, name in enumerate(columns)
-            if name not in ("partition", "classes")
-        )
-        return (
-            '<div class="controls" id="filters" hidden>'
-            '<label>Holds class <input id="filter-class" inputmode="numeric" size="5" '
-            'autocomplete="off"></label>'
-            '<label>Column <select id="filter-column" autocomplete="off">'
-            f"{options}</select></label>"
-            '<label>at least <input id="filter-low" type="number" step="any" '
-            'autocomplete="off"></label><label>at most <input id="filter-high" type="number" '
-            'step="any" autocomplete="off"></label>'
-            '<button type="button" id="filter-none">Show all</button></div>'
-            '<p id="clients-said" role="status"></p>'
-        )
+        names = {k: name for k, name in enumerate(columns) if name not in ("partition", "classes")}
+
+        def bound(identity, words):
+            typed = {"type": "number", "step": "any", "autocomplete": "off"}
+            return element("label", f"{words} ", element("input", id=identity, **typed))
+
+        holds = element("input", id="filter-class", inputmode="numeric", size=5, autocomplete="off")
+        return [
+            element(
+                "div",
+                element("label", "Holds class ", holds),
+                element("label", "Column ", _select("filter-column", names)),
+                bound("filter-low", "at least"),
+                bound("filter-high", "at most"),
+                _button("filter-none", "Show all"),
+                class_="controls",
+                id="filters",
+                hidden=True,
+            ),
+            element("p", id="clients-said", role="status"),
+        ]
 
     def _first_clients(self, columns, rows):
         shown = [[_cell(value) for value in row] for row in rows[:_CLIENTS_SHOWN]]
-        turn = (
-            '<div class="controls" id="turn" hidden><button type="button" id="turn-back">Previous '
-            f'{_CLIENTS_SHOWN}</button><button type="button" id="turn-on">Next {_CLIENTS_SHOWN}'
-            "</button></div>"
+        turn = element(
+            "div",
+            _button("turn-back", f"Previous {_CLIENTS_SHOWN}"),
+            _button("turn-on", f"Next {_CLIENTS_SHOWN}"),
+            class_="controls",
+            id="turn",
+            hidden=True,
         )
-        return _table("Clients", columns, shown, "clients-table") + turn
+        return _table("Clients", columns, shown, "clients-table"), turn
 
     def _settings(self):
         configurations = [comparison.settings(run) for run in self._runs]
@@ -744,13 +833,14 @@ class _Page:
         parts = []
         if len(self._runs) > 1:
             if differing:
-                parts.append(
-                    f"<p>The runs differ in {len(differing)} of {len(keys)} settings; a dash means "
-                    "that the run does not have a setting.</p>"
-                    + _table("Settings that differ", ["setting", *names], rows(differing))
+                said = (
+                    f"The runs differ in {len(differing)} of {len(keys)} settings; a dash means "
+                    "that the method does not have a setting."
                 )
+                parts.append(element("p", said))
+                parts.append(_table("Settings that differ", ["setting", *names], rows(differing)))
             else:
-                parts.append("<p>The runs have the same settings.</p>")
+                parts.append(element("p", "The runs have the same settings."))
         marked = [k for k, key in enumerate(keys) if key in differing]
         versions = dict.fromkeys(key for run in self._runs for key in run.versions)
         table = _table("All settings", ["setting", *names], rows(keys), marked=marked)
@@ -760,25 +850,25 @@ class _Page:
             [[key, *(_cell(run.versions.get(key, "–")) for run in self._runs)] for key in versions],
         )
         parts.append(
-            f"<details><summary>All {len(keys)} settings and the versions</summary>"
-            + ("<p>≠ marks the settings that differ.</p>" if marked else "")
-            + table
-            + (of_versions if versions else "")
-            + "</details>"
+            _details(
+                f"All {len(keys)} settings and the versions",
+                element("p", "≠ marks the settings that differ.") if marked else "",
+                table,
+                of_versions if versions else "",
+            )
         )
-        return "".join(parts)
+        return parts
 
     def _terms(self):
-        terms = "".join(
-            f"<dt><code>{_text(name)}</code></dt><dd>{_text(_sentence(comparison.title_of(name)))} "
-            f"{_text(_sentence(comparison.meaning_of(name)))}</dd>"
-            for name in self._metrics
+        terms = {element("code", name): _meaning(name) for name in self._metrics}
+        terms["seconds"] = (
+            "The time of a round's training; in evaluated rounds it includes the test of the "
+            "participants. Times of runs compare only if the machine and what else it did were the "
+            "same."
         )
-        return (
-            f"<dl>{terms}<dt>seconds</dt><dd>The time of a round's training; in evaluated rounds "
-            "it includes the test of the participants. Times of runs compare only if the machine "
-            "and what else it did were the same.</dd><dt>bytes</dt><dd>What is sent down to the "
-            "participants and up from them.</dd></dl>"
+        terms["bytes"] = "What is sent down to the participants and up from them."
+        return element(
+            "dl", [[element("dt", name), element("dd", said)] for name, said in terms.items()]
         )
 
 
@@ -807,37 +897,64 @@ def _file(name):
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-def _text(value: Any) -> str:
-    """Returns a text that is safe in HTML, also inside an attribute."""
-    return html.escape(str(value), quote=True)
+def _script():
+    return f"\n{_file('page.js')}"
+
+
+def _hash_of(content):
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _note(text):
+    return element("p", text, class_="note")
+
+
+def _figure(caption, *content, **attributes):
+    return element("figure", element("figcaption", caption), content, **attributes)
+
+
+def _details(summary, *content):
+    return element("details", element("summary", summary), content)
+
+
+def _button(identity, words):
+    return element("button", words, type="button", id=identity)
+
+
+def _select(identity, titles):
+    """Returns a list of {value: title} to choose from."""
+    options = [element("option", title, value=value) for value, title in titles.items()]
+    return element("select", options, id=identity, autocomplete="off")
 
 
 def _table(caption, head, rows, identity="", marked=()):
-    """Returns a table whose first column heads the rows; cells are escaped here."""
+    """Returns a table whose first column heads the rows."""
     number_columns = [_is_of_numbers(column) for column in zip(*rows, strict=True)]
-    columns = "".join(
-        f'<th scope="col"{_classes(name, of_numbers)}>{_text(name)}</th>'
+    columns = [
+        element("th", name, scope="col", class_=_classes(name, of_numbers))
         for name, of_numbers in itertools.zip_longest(head, number_columns, fillvalue=False)
-    )
+    ]
+    sign = " ", element("span", "≠", class_="differs", title="differs")
     body = []
     for number, row in enumerate(rows):
         first, *cells = row
-        sign = ' <span class="differs" title="differs">≠</span>' if number in marked else ""
-        inner = "".join(
-            f"<td{_classes(cell, of_numbers)}>{_text(cell)}</td>"
+        inner = [
+            element("td", cell, class_=_classes(cell, of_numbers))
             for cell, of_numbers in zip(cells, number_columns[1:], strict=True)
-        )
-        style = ' class="marked"' if number in marked else ""
-        body.append(
-            f'<tr{style}><th scope="row"{_classes(first, number_columns[0])}>{_text(first)}{sign}'
-            f"</th>{inner}</tr>"
-        )
-    name = f' id="{identity}"' if identity else ""
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}">'
-        f"<table{name}><caption><span>{_text(caption)}</span></caption><thead><tr>{columns}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        ]
+        differs = sign if number in marked else ""
+        classes = _classes(first, number_columns[0])
+        heading = element("th", first, differs, scope="row", class_=classes)
+        body.append(element("tr", heading, inner, class_="marked" if number in marked else ""))
+    table = element(
+        "table",
+        element("caption", element("span", caption)),
+        element("thead", element("tr", columns)),
+        element("tbody", body),
+        id=identity,
     )
+    return element("div", table, class_="scroll", role="region", tabindex=0, aria_label=caption)
 
 
 def _is_of_numbers(cells):
@@ -849,8 +966,7 @@ def _is_of_numbers(cells):
 def _classes(value, of_numbers):
     """Returns the classes of a cell: its column has numbers, or a word of it must be broken."""
     long = max(map(len, str(value).split()), default=0) > _LONGEST_WORD
-    names = ["number"] * of_numbers + ["long"] * long
-    return f' class="{" ".join(names)}"' if names else ""
+    return " ".join(["number"] * of_numbers + ["long"] * long)
 
 
 def _numbers(lines, metric, axis):
@@ -922,6 +1038,11 @@ def _ranges(numbers):
     return " ".join(
         str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts if len(part)
     )
+
+
+def _meaning(metric):
+    sentences = comparison.title_of(metric), comparison.meaning_of(metric)
+    return " ".join(map(_sentence, sentences))
 
 
 def _sentence(text):

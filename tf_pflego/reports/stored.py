@@ -1,21 +1,21 @@
 """What the directory of a run holds, read without TensorFlow, also while the run still goes on."""
 
-import csv
 import dataclasses
 import itertools
-import json
-import math
+import os
 import pathlib
-import zipfile
 import zlib
 from typing import Any
 
 import numpy as np
 
+from tf_pflego import run_files
 from tf_pflego.records import BOOKKEEPING, method_title
 
 _TEXTS = ("name", "classes")
-_COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
+# Larger metrics are drawn no more than those that are not finite: what a float32 cannot hold.
+_LARGEST = float(np.finfo(np.float32).max)
+_MOST_CLIENTS, _LARGEST_CLASS, _MOST_COUNTED = 2_000_000, 1_000_000, 2**53
 
 
 class RunError(ValueError):
@@ -104,13 +104,15 @@ def read(path: str | pathlib.Path) -> ReportedRun:
       RunError: It is not one, or a file in it is damaged or cannot be read.
     """
     path = pathlib.Path(path).expanduser()
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
+    if not os.path.isdir(path):
+        what = "is a file" if os.path.exists(path) else "does not exist"
         raise RunError(
             f"a run must be given by its directory; {path} {what}. Give the output directory of a "
             "run."
         )
-    missing = [name for name in ("config.json", "metrics.jsonl") if not (path / name).is_file()]
+    missing = [
+        name for name in ("config.json", "metrics.jsonl") if not os.path.lexists(path / name)
+    ]
     if missing:
         raise RunError(
             f"the directory of a run must have config.json and metrics.jsonl; {path} lacks "
@@ -118,6 +120,8 @@ def read(path: str | pathlib.Path) -> ReportedRun:
         )
     try:
         return _read(path)
+    except FileNotFoundError as error:
+        raise _damaged(pathlib.Path(error.filename), "is missing") from None
     except OSError as error:
         raise RunError(
             f"the files of a run must be readable; {error.filename or path} is not "
@@ -139,23 +143,25 @@ def _remedy(path):
 
 
 def _read(path):
-    configuration = _json_object(path / "config.json")
+    configuration = _whole(run_files.configuration, path / "config.json")
     versions = configuration.pop("versions", {})
-    records = _records(path / "metrics.jsonl")
+    records = _whole(run_files.records, path / "metrics.jsonl")
     rounds, lost = _columns(records)
-    summary = path / "summary.json"
-    finished = summary.is_file() and _json_object(summary).get("round") == len(records)
+    finished = False
+    if os.path.lexists(path / "summary.json"):
+        summary = _whole(run_files.json_object, path / "summary.json")
+        finished = summary.get("round") == len(records)
     clients = new_clients = None
     if finished:
         clients = _table(path / "clients.csv", ("client", "train_examples", "test_examples"))
-        if (path / "new_clients.csv").is_file():
-            new_clients = _table(path / "new_clients.csv", ("epoch", "client", "test_accuracy"))
+        if os.path.lexists(path / "new_clients.csv"):
+            new_clients = _table(path / "new_clients.csv", ("epoch", "client"))
     holdings = None
-    if (path / "partition.npz").is_file():
+    if os.path.lexists(path / "partition.npz"):
         holdings = _holdings(path / "partition.npz", configuration)
         if clients is not None and not np.isin(clients["client"], range(len(holdings.keys))).all():
             raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
-    left_out = np.array([record.get("not_finite") or 0 for record in records], int)
+    left_out = np.array([record.get("not_finite", 0) for record in records], int)
     return ReportedRun(
         path,
         configuration,
@@ -170,6 +176,14 @@ def _read(path):
     )
 
 
+def _whole(read, path):
+    """Returns what a function of `run_files` reads from a file."""
+    try:
+        return read(path)
+    except run_files.DamagedFileError as error:
+        raise _damaged(path, error) from None
+
+
 def _damaged(path, what):
     return RunError(
         f"{path.name} of a run must be as the program wrote it; {path} {what}. Restore the file, "
@@ -177,84 +191,58 @@ def _damaged(path, what):
     )
 
 
-def _json_object(path):
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(path, f"cannot be read ({error})") from None
-    if not isinstance(content, dict):
-        raise _damaged(path, f"holds a {type(content).__name__}, not an object")
-    return content
-
-
-def _records(path):
-    """Returns the rounds; a last line without its end is one that is being written."""
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
-    records = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            record = json.loads(line)
-            if record["round"] != number:
-                raise ValueError(f"round {number} expected, got {record['round']}")
-            for name in _COUNTED:
-                if not math.isfinite(record[name]):
-                    raise ValueError(f"{name} is {record[name]}")
-        except KeyError as error:
-            raise _damaged(path, f"has no {error.args[0]!r} in line {number}") from None
-        except (ValueError, TypeError) as error:
-            raise _damaged(path, f"is damaged in line {number} ({error})") from None
-        records.append(record)
-    return records
-
-
 def _columns(records):
     names = dict.fromkeys(
         name
         for record in records
         for name, value in record.items()
-        if value is None or _is_number(value)
+        if value is None or run_files.is_number(value)
     )
     columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
     for name in names:
         held = [record.get(name) for record in records]
-        values = np.array([value if _is_number(value) else np.nan for value in held], float)
+        values = np.array([v if run_files.is_number(v) else np.nan for v in held], float)
+        values[np.abs(values) > _LARGEST] = np.nan
         present = np.array([name in record for record in records])
-        lost[name] = int(np.count_nonzero(present & ~np.isfinite(values)))
-        columns[name] = np.where(np.isfinite(values), values, np.nan)
+        lost[name] = int(np.count_nonzero(present & np.isnan(values)))
+        columns[name] = values
     return columns, lost
 
 
-def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _table(path, needed):
+def _table(path, numbers):
+    """Returns the columns of a table; `numbers` have ids and counts, and it has accuracies."""
+    columns = _whole(run_files.columns, path)
+    needed = (*numbers, "test_accuracy")
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        if not rows or not set(needed) <= set(rows[0]):
+        if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
-        return {
-            name: np.array(
-                [row[name] if name in _TEXTS else float(row[name] or "nan") for row in rows]
-            )
-            for name in rows[0]
+        table = {
+            name: np.array(cells if name in _TEXTS else [float(cell or "nan") for cell in cells])
+            for name, cells in columns.items()
         }
-    except FileNotFoundError:
-        raise _damaged(path, "is missing") from None
-    except (ValueError, TypeError, csv.Error) as error:
+        for name, values in table.items():
+            if name in _TEXTS:
+                continue
+            whole = np.all((values >= 0) & (values < _MOST_COUNTED) & (values == np.trunc(values)))
+            if name in numbers and not whole:
+                raise ValueError(f"{name} has what is no whole number")
+            if name.endswith("test_accuracy") and np.any((values < 0) | (values > 1)):
+                raise ValueError(f"{name} has what is no share")
+    except ValueError as error:
         raise _damaged(path, f"cannot be read ({error})") from None
+    return table
 
 
 def _holdings(path, configuration):
+    held = _whole(run_files.arrays, path)
     try:
-        with np.load(path) as arrays:
-            held = {name: arrays[name] for name in arrays.files}
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
-            values, offsets = held[name], held[f"{name}_offsets"]
-            if offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
+            values, offsets = (_whole_numbers(held, key) for key in (name, f"{name}_offsets"))
+            if offsets[0] != 0 or offsets[-1] != len(values) or np.any(offsets[1:] < offsets[:-1]):
                 raise ValueError(f"the offsets of {name} do not fit")
+            if not 1 < len(offsets) == len(held["classes_offsets"]) <= _MOST_CLIENTS:
+                raise ValueError(f"{name} are of {len(offsets) - 1} clients")
             parts[name] = values, offsets
             for array in (values, offsets):
                 checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
@@ -262,13 +250,15 @@ def _holdings(path, configuration):
             if name in held:
                 checksum = zlib.crc32(np.ascontiguousarray(held[name]), checksum)
         values, offsets = parts["classes"]
-        counts = held.get("class_counts")
-        if counts is not None and len(counts) != len(values):
+        if not len(values) or values.max() > _LARGEST_CLASS:
+            raise ValueError(f"the classes are none, or above {_LARGEST_CLASS}")
+        counts = _whole_numbers(held, "class_counts") if "class_counts" in held else None
+        if counts is not None and (len(counts) != len(values) or not counts.any()):
             raise ValueError("class_counts does not fit the classes")
         keys, names = _who(held, len(offsets) - 1)
         if keys.dtype.kind == "U":
             checksum = zlib.crc32("".join(sorted(keys)).encode())
-    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, KeyError, IndexError) as error:
         raise _damaged(path, f"cannot be read ({error})") from None
     return Holdings(
         tuple(values[a:b] for a, b in itertools.pairwise(offsets)),
@@ -279,6 +269,13 @@ def _holdings(path, configuration):
         names,
         keys,
     )
+
+
+def _whole_numbers(held, name):
+    values = held[name]
+    if values.ndim != 1 or values.dtype.kind not in "iu" or np.any(values < 0):
+        raise ValueError(f"{name} is no row of whole numbers")
+    return values
 
 
 def _who(held, num_clients):

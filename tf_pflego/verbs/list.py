@@ -4,16 +4,17 @@ Labels are local, global, or masked, which is global with a class mask. Accuraci
 means over clients in percent, on test examples and, of runs that have some, on validation examples.
 """
 
-import json
+import os
 import pathlib
 
-from tf_pflego import console, help_pages
+from tf_pflego import console, help_pages, run_files
 from tf_pflego.core import values
 from tf_pflego.interruption import Interruption
 from tf_pflego.records import method_title
 
 MOST_PLACES = 1
 _DEFAULT = "runs"
+_LONGEST = 40
 _COLUMNS = ("run", "method", "dataset", "labels", "seed", "rounds", "validation", "accuracy")
 
 
@@ -35,16 +36,84 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
             f"`DIR` must be a directory that has runs; {top} is no directory. Correct it: "
             "`tf-pflego list DIR`."
         )
-    rows = [_row(path.parent, top) for path in sorted(top.rglob("config.json"))]
-    rows = [row for row in rows if row is not None]
-    if not rows:
-        console.show(f"no runs in {top}; a run is written there with --output_dir={top}/NAME")
-        return
+    rows, damaged = [], []
+    for directory in _directories(top):
+        name = console.printable(os.path.relpath(directory, top))
+        try:
+            row = _row(directory)
+        except FileNotFoundError:
+            continue  # It has just been removed, or another run has taken its place.
+        except run_files.DamagedFileError as error:
+            damaged.append(f"{name} is left out: {error}")
+        except OSError as error:
+            damaged.append(f"{name} is left out: it cannot be read ({error.strerror})")
+        else:
+            rows += [[name, *row]] if row else []
     _show(rows)
+    for line in damaged:
+        console.say(f"tf_pflego: {' '.join(line.split())}. Restore it, or make the run again.")
+    if not rows and not damaged:
+        console.show(f"no runs in {top}; a run is written there with --output_dir={top}/NAME")
+
+
+def _directories(top):
+    """Yields the directories below that have a config.json; links are not followed."""
+    waiting = [top]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as entries:
+                held = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if any(entry.name == "config.json" for entry in held):
+            yield directory
+        below = [entry for entry in held if entry.is_dir(follow_symlinks=False)]
+        waiting += [directory / entry.name for entry in reversed(below)]
+
+
+def _row(directory):
+    """Returns what is shown of a run; None if the directory holds none.
+
+    A config.json without a metrics.jsonl beside it may be that of another program.
+    """
+    config, metrics = directory / "config.json", directory / "metrics.jsonl"
+    has_begun = os.path.lexists(metrics)
+    try:
+        flags = _named(run_files.configuration, config)
+    except run_files.DamagedFileError:
+        if has_begun:
+            raise
+        return None
+    if not {"algorithm", "dataset", "num_rounds"} <= flags.keys():
+        return None
+    records = _named(run_files.records, metrics) if has_begun else []
+    accuracies = [
+        next((record[name] for record in reversed(records) if name in record), None)
+        for name in ("validation_accuracy/client_mean", "test_accuracy/client_mean")
+    ]
+    shown = [
+        f"{100 * last:.2f}" if run_files.is_number(last) and 0 <= last <= 1 else ""
+        for last in accuracies
+    ]
+    labels = flags.get("label_space", "")
+    masked = labels == "global" and flags.get("class_mask")
+    about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
+    about = [console.printable(str(text))[:_LONGEST] for text in (*about, flags.get("seed", ""))]
+    return [*about, f"{len(records)}/{flags['num_rounds']}", *shown]
+
+
+def _named(read, path):
+    try:
+        return read(path)
+    except run_files.DamagedFileError as error:
+        raise run_files.DamagedFileError(f"{path.name} {error}") from None
 
 
 def _show(rows):
     """Shows a table of the columns that are not empty."""
+    if not rows:
+        return
     table = [column for column in zip(_COLUMNS, *rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in table]
     columns = console.STDOUT.columns()
@@ -54,28 +123,3 @@ def _show(rows):
         cells = [other.ljust(width) for other, width in zip(others, widths[1:], strict=True)]
         about = "  ".join(["", *cells]).rstrip()
         console.show(f"{name}\n{about}" if apart else f"{name:<{widths[0]}}{about}")
-
-
-def _row(directory, top):
-    """Returns what is shown of a run; None if the directory holds none."""
-    try:
-        flags = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        labels = flags.get("label_space", "")
-        masked = labels == "global" and flags.get("class_mask")
-        about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
-        about.append(str(flags.get("seed", "")))
-        wanted = int(flags["num_rounds"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    done, accuracies = 0, {"validation_accuracy": None, "test_accuracy": None}
-    try:
-        with open(directory / "metrics.jsonl", encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                done = record["round"]
-                for name, last in accuracies.items():
-                    accuracies[name] = record.get(f"{name}/client_mean", last)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # It has not come further, or a line is being written.
-    shown = ["" if last is None else f"{100 * last:.2f}" for last in accuracies.values()]
-    return [str(directory.relative_to(top)), *about, f"{done}/{wanted}", *shown]

@@ -1,0 +1,284 @@
+"""Directories that were damaged, or made by others: told in a line, and nobody waits or breaks."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.reports.conftest import large_run
+from tests.test_main import in_this_process
+from tf_pflego import reports
+from tf_pflego.metrics import RunDirectoryError
+
+pytestmark = [
+    pytest.mark.same_on_both_lines,
+    # What NumPy and matplotlib say of numbers would be lines of their own.
+    pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning"),
+]
+
+FILES = (
+    "config.json", "metrics.jsonl", "summary.json", "clients.csv", "new_clients.csv",
+    "partition.npz",
+)  # fmt: skip
+# More than anything here takes on a busy machine; a reader of a pipe would wait for ever.
+DEADLINE_SECONDS = 300
+ESCAPES = "\x1b[31m\x1b]0;title\x07\r\x9b2J\u202e"
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+VALUES = (
+    None, True, 0.5, 1e308, float("inf"), 10**17, "text", ESCAPES, "\x00", [], [1, [2]],
+    {"a": {"b": "c"}},
+)  # fmt: skip
+HUGE = b"{'descr': '<i8', 'fortran_order': False, 'shape': (2000000000,)}"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A small run that has ended, with all the files that one can have."""
+    directory = large_run(tmp_path_factory.mktemp("damaged") / "run", 4)
+    rows = "".join(f"{epoch},{client},0.5\n" for epoch in (0, 1) for client in (4, 5))
+    (directory / "new_clients.csv").write_text("epoch,client,test_accuracy\n" + rows)
+    config = json.loads((directory / "config.json").read_text())
+    more = {"eval_clients": 0, "clients_per_round": 1, "versions": {"numpy": "1"}, "class_mask": 1}
+    (directory / "config.json").write_text(json.dumps(config | more))
+    return directory
+
+
+def as_link(target):
+    def harm(path):
+        path.unlink()
+        path.symlink_to(target)
+
+    return harm
+
+
+def as_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_socket(path):
+    path.unlink()
+    here = os.getcwd()
+    os.chdir(path.parent)  # The path of a socket must be short.
+    try:
+        with socket.socket(socket.AF_UNIX) as own:
+            own.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def as_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def as_sparse(path):
+    os.truncate(path, 2**40)
+
+
+def as_cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+KINDS = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: os.truncate(path, 0),
+    "cut": as_cut,
+    "terabyte": as_sparse,
+    "zeros": lambda path: path.write_bytes(bytes(1000)),
+    "noise": lambda path: path.write_bytes(np.random.default_rng(0).bytes(1000)),
+    "escapes": lambda path: path.write_text(ESCAPES),
+    "deep": lambda path: path.write_text('{"a":' + 100_000 * "[" + "\n"),
+    "deep and whole": lambda path: path.write_text('{"a":' + 400 * "[" + 400 * "]" + "}\n"),
+    "digits": lambda path: path.write_text('{"round": 1' + 400 * "0" + "}\n"),
+    "half a character": lambda path: path.write_text('{"round": "\\ud800"}\n'),
+    "names": lambda path: path.write_text(json.dumps(dict.fromkeys(map(str, range(2000)), 1))),
+    "directory": as_directory,
+    "pipe": as_pipe,
+    "socket": as_socket,
+    "link to a device": as_link("/dev/zero"),
+    "link to a file": as_link("/etc/passwd"),
+    "link to itself": lambda path: as_link(path)(path),
+}
+
+
+def in_config(**changed):
+    def harm(path):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | changed))
+
+    return harm
+
+
+def in_records(**changed):
+    def harm(path):
+        lines = [json.loads(line) | changed for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return harm
+
+
+def in_table(old, new):
+    def harm(path):
+        path.write_text(path.read_text().replace(old, new))
+
+    return harm
+
+
+def in_arrays(**changed):
+    def harm(path):
+        with np.load(path) as arrays:
+            held = dict(arrays)
+        np.savez_compressed(path, **held | changed)
+
+    return harm
+
+
+class Pickled:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+def declared(size):
+    """Says another size of the first array in the archive's directory."""
+
+    def harm(path):
+        content = bytearray(path.read_bytes())
+        place = content.index(b"PK\x01\x02") + 24
+        content[place : place + 4] = struct.pack("<I", size)
+        path.write_bytes(content)
+
+    return harm
+
+
+def header(text):
+    """Puts an array with this header, and without bytes, into an archive."""
+
+    def harm(path):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(
+                "classes.npy", np.lib.format.magic(1, 0) + struct.pack("<H", len(text)) + text
+            )
+
+    return harm
+
+
+CASES = [
+    *((name, kind, harm) for name in FILES for kind, harm in KINDS.items()),
+    *(
+        ("config.json", f"{name}={value!r}", in_config(**{name: value}))
+        for name in ("num_rounds", "eval_clients", "seed", "algorithm", "dataset")
+        for value in VALUES
+        if type(value) is not (int if name in ("num_rounds", "eval_clients", "seed") else str)
+    ),
+    ("config.json", "minus", in_config(eval_clients=-1)),
+    ("config.json", "texts", in_config(algorithm=ESCAPES, dataset="<b>\n\0", versions=[ESCAPES])),
+    ("config.json", "many", in_config(num_rounds=10**17, eval_clients=10**17, versions={"a": {}})),
+    ("config.json", "others", in_config(**{f"{ESCAPES}{k}": v for k, v in enumerate(VALUES)})),
+    *(
+        ("metrics.jsonl", f"{name}={value!r}", in_records(**{name: value}))
+        for name in ("round", "seconds", "not_finite")
+        for value in VALUES
+        if value not in (0.5, 10**17)
+    ),
+    ("metrics.jsonl", "large", in_records(bytes_up=10**17, seconds=10**17, not_finite=10**17)),
+    ("metrics.jsonl", "others", in_records(**{f"{k}{v!r}": v for k, v in enumerate(VALUES)})),
+    ("metrics.jsonl", "a name", in_records(**{f"{ESCAPES}\n$x_{{": 1, "a/test_accuracy/b": 1e30})),
+    ("metrics.jsonl", "names", in_records(**dict.fromkeys(map(str, range(1000)), 1))),
+    ("metrics.jsonl", "no numbers", in_records(**{"test_accuracy/client_mean": "x"})),
+    ("summary.json", "round", in_config(round=[1])),
+    ("clients.csv", "client", in_table("\n2,", "\n1e400,")),
+    ("clients.csv", "no whole number", in_table("\n2,", "\n1.5,")),
+    ("clients.csv", "accuracy", in_table(",0.5,", ",-1e308,0")),
+    ("clients.csv", "columns", in_table("test_accuracy", "other")),
+    ("clients.csv", "twice", in_table("train_loss", "test_accuracy")),
+    ("clients.csv", "long", in_table(",0.5,", "," + 200_000 * "5" + ",")),
+    ("new_clients.csv", "nothing known", in_table(",0.5\n", ",\n")),
+    ("partition.npz", "pickle", in_arrays(classes=np.array([Pickled()], object))),
+    ("partition.npz", "declared large", declared(1_500_000_000)),
+    ("partition.npz", "declared small", declared(130)),
+    ("partition.npz", "shape", header(HUGE)),
+    ("partition.npz", "header", header(9_000 * b"-")),
+    ("partition.npz", "fractions", in_arrays(train_indices=np.full(16, 0.5))),
+    ("partition.npz", "no array", in_arrays(classes_offsets=np.int64(3))),
+    ("partition.npz", "offsets", in_arrays(classes_offsets=np.array([0, 9, 3, 2, 8]))),
+    ("partition.npz", "fewer clients", in_arrays(test_indices_offsets=np.array([0, 4]))),
+    ("partition.npz", "no client", in_arrays(classes_offsets=np.zeros(1, int))),
+    ("partition.npz", "classes", in_arrays(classes=np.full(8, 2**62))),
+    ("partition.npz", "negative", in_arrays(classes=np.arange(-8, 0))),
+    ("partition.npz", "no example", in_arrays(class_counts=np.zeros(8, int))),
+]  # fmt: skip
+
+
+@pytest.fixture
+def deadline():
+    def end(*unused):
+        raise AssertionError(f"nothing after {DEADLINE_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(DEADLINE_SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [(name, harm) for name, _, harm in CASES],
+    ids=[f"{name}-{kind.encode('unicode_escape').decode()}" for name, kind, _ in CASES],
+)
+def test_a_damaged_run_is_told_in_a_line(
+    name, harm, whole, tmp_path, capsys, deadline, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    damaged = shutil.copytree(whole, tmp_path / "runs" / "damaged")
+    harm(damaged / name)
+    code = reports.command([str(damaged), f"--output={tmp_path / 'r.html'}"])
+    printed = capsys.readouterr()
+    assert not CONTROLS.search(printed.out + printed.err)
+    if code:
+        assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
+        assert printed.err.startswith("tf_pflego: ") and str(damaged) in printed.err
+        assert not (tmp_path / "r.html").exists()
+    else:
+        assert (printed.out, printed.err) == (f"written to {tmp_path / 'r.html'}\n", "")
+
+    shutil.copytree(whole, tmp_path / "runs" / "whole")
+    shown = in_this_process(["list", str(tmp_path / "runs")], capsys)
+    assert shown.returncode == 0 and shown.stderr.count("\n") <= 1
+    assert not CONTROLS.search(shown.stdout + shown.stderr)
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert rows[-1] == ["whole", "fedavg", "digits", "3/3", "50.00"]
+    if name in ("config.json", "metrics.jsonl") and code and os.path.lexists(damaged / name):
+        assert shown.stderr.startswith(f"tf_pflego: damaged is left out: {name} ")
+
+    try:
+        run = pfl.load_run(damaged)
+        repr((run, run.metrics, run.partition))
+    except RunDirectoryError as error:
+        assert str(damaged) in str(error)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_names_of_directories_reach_no_terminal_as_they_are(whole, tmp_path, capsys):
+    name = f"a{ESCAPES}\n" + os.fsdecode(b"\xff")
+    directory = shutil.copytree(whole, tmp_path / name)
+    page = tmp_path / "r.html"
+    assert reports.command([str(directory), f"--output={page}"]) == 0
+    printed = capsys.readouterr()
+    shown = in_this_process(["list", str(tmp_path)], capsys)
+    (directory / "config.json").write_text("{")
+    refused = reports.command([str(directory), f"--output={page}"])
+    assert refused == 2
+    text = printed.out + shown.stdout + shown.stderr + capsys.readouterr().err
+    assert not CONTROLS.search(text) and r"a\x1b[31m" in text
