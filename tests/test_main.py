@@ -128,10 +128,18 @@ def test_the_table_names_the_clients_that_are_served_worst(finished_run):
         assert line.split() == expected
     (line,) = (line for line in lines if "worst tenth, 1 of 10" in line)
     assert float(line.split()[-1]) == pytest.approx(float(rows[0]["test_accuracy"]), abs=1e-4)
-    assert lines[-2:] == [
-        f"written to {output}; a page about it:",
-        f"tf-pflego report {output}",
-    ]
+    assert lines[-2] == f"written to {output}; a page about it:"
+
+
+def test_the_last_line_of_a_run_is_a_command(finished_run, tmp_path):
+    output, result = finished_run
+    bare = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    command = result.stdout.splitlines()[-1]
+    assert command.endswith(f" report {output}")
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=bare, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "written to report.html\n" and (tmp_path / "report.html").is_file()
 
 
 def test_what_a_pipe_gets_is_plain(finished_run):

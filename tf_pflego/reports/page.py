@@ -376,7 +376,8 @@ class _Page:
         banded = any(len(one.runs) > 1 for one in self._series)
         said = (
             "The bold lines are means over neighbouring evaluated rounds, within 5 % of all rounds "
-            "on either side; the pale lines behind them are what was measured."
+            "on either side; the pale lines behind them are what was measured. The marks tell the "
+            "lines apart: other rounds than theirs were evaluated too."
         )
         if banded:
             said += (
@@ -396,7 +397,9 @@ class _Page:
         for k, metric in enumerate(self._metrics):
             for axis in axes:
                 charts.append(self._chart(k, metric, axis, hidden=bool(k) or axis != axes[0]))
-        return element("p", said), controls, charts, self._clipped_note()
+        terms = element("a", "What the metrics are", href="#terms")
+        told = element("p", terms, " says of which model and of which clients each is.")
+        return element("p", said), told, controls, charts, self._clipped_note()
 
     def _titles(self, metrics):
         return dict(enumerate(map(comparison.title_of, metrics)))
@@ -409,7 +412,7 @@ class _Page:
             for line in lines
         ]
         what = f"{comparison.title_of(metric)} along {comparison.AXES[axis]}"
-        caption = f"{what[0].upper()}{what[1:]}: {comparison.meaning_of(metric)}."
+        caption = f"{what[0].upper()}{what[1:]}"
         drawn = self._pair(
             lambda size: drawing.curves(self._series, metric, [axis], size),
             f"Line chart of {what}. {'; '.join(ends)}. The numbers are in the table below it.",
@@ -976,7 +979,7 @@ def _numbers(lines, metric, axis):
         for k in comparison.thinned(len(line.curve.x), _ROWS_OF_NUMBERS):
             rows.append((line.curve.x[k], line.label, line.curve.mean[k]))
     shown = [[label, _short(x), _value(y / _scale(metric), metric)] for x, label, y in rows]
-    title = f"{comparison.title_of(metric)}: up to {_ROWS_OF_NUMBERS} points of each curve"
+    title = f"Up to {_ROWS_OF_NUMBERS} points of each curve"
     return _table(title, ["run", comparison.AXES[axis], "value"], shown)
 
 

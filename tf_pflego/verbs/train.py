@@ -2,6 +2,8 @@
 
 import pathlib
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -70,7 +72,15 @@ def run(flag_values, interruption: Interruption) -> None:
     console.show(result_table(summary, title, clients))
     if run_config.output_dir:
         console.show(f"written to {run_config.output_dir}; a page about it:")
-        console.show(f"tf-pflego report {shlex.quote(run_config.output_dir)}")
+        console.show(f"{_program()} report {shlex.quote(run_config.output_dir)}")
+
+
+def _program():
+    """Returns how a shell calls the program: by its name if that leads to this installation."""
+    beside = pathlib.Path(sys.executable).with_name("tf-pflego")
+    if shutil.which("tf-pflego") == str(beside):
+        return beside.name
+    return f"{shlex.quote(sys.executable)} -m tf_pflego.main"
 
 
 def _resumed(flag_values):
