@@ -72,6 +72,7 @@ def opened(browser, pages):
 MARKUP = (
     """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp;'\u2028</script>"""
 )
+NAME = MARKUP.replace("\u2028", "")  # A name that is not printable is refused.
 
 
 def hostile_run(path):
@@ -90,15 +91,16 @@ def hostile_run(path):
     with open(directory / "clients.csv", newline="") as file:
         head, *rows = csv.reader(file)
     classes = head.index("classes")
-    rows = [[*row[:classes], MARKUP, *row[classes + 1 :], "0.5", "0.5"] for row in rows]
+    rows = [[*row[:classes], MARKUP, *row[classes + 1 :], "0.5", "0.5", MARKUP] for row in rows]
     with open(directory / "clients.csv", "w", newline="") as file:
-        csv.writer(file).writerows([[*head, f"{MARKUP}/test_accuracy", MARKUP], *rows])
+        csv.writer(file).writerows([[*head, f"{MARKUP}/test_accuracy", MARKUP, "name"], *rows])
     with open(directory / "new_clients.csv", "w", newline="") as file:
         table = [["epoch", "client", "test_accuracy", MARKUP], [0, 4, 0.5, 1], [1, 4, 0.6, 1]]
         csv.writer(file).writerows(table)
     with np.load(directory / "partition.npz") as arrays:
         held = dict(arrays)
-    np.savez(directory / "partition.npz", **held, shifts=np.full(4, MARKUP), **{"<b>": [1]})
+    held |= {"shifts": np.full(4, MARKUP), "names": np.full(4, NAME), "<b>": [1]}
+    np.savez(directory / "partition.npz", **held)
     return directory
 
 

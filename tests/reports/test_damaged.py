@@ -204,6 +204,10 @@ CASES = [
     ("clients.csv", "twice", in_table("train_loss", "test_accuracy")),
     ("clients.csv", "long", in_table(",0.5,", "," + 200_000 * "5" + ",")),
     ("new_clients.csv", "nothing known", in_table(",0.5\n", ",\n")),
+    ("clients.csv", "another client", in_table("\n3,", "\n7,")),
+    ("partition.npz", "names", in_arrays(names=np.full((4, 1), "x"))),
+    ("partition.npz", "a name", in_arrays(names=np.full(4, ESCAPES))),
+    ("partition.npz", "prints", in_arrays(fingerprints=np.zeros((4, 1000), np.uint8))),
     ("partition.npz", "pickle", in_arrays(classes=np.array([Pickled()], object))),
     ("partition.npz", "declared large", declared(1_500_000_000)),
     ("partition.npz", "declared small", declared(130)),
@@ -258,7 +262,7 @@ def test_a_damaged_run_is_told_in_a_line(
     assert shown.returncode == 0 and shown.stderr.count("\n") <= 1
     assert not CONTROLS.search(shown.stdout + shown.stderr)
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert rows[-1] == ["whole", "fedavg", "digits", "3/3", "50.00"]
+    assert rows[-1] == ["whole", "fedavg", "digits", "0", "3/3", "50.00"]
     if name in ("config.json", "metrics.jsonl") and code and os.path.lexists(damaged / name):
         assert shown.stderr.startswith(f"tf_pflego: damaged is left out: {name} ")
 

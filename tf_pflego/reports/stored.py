@@ -16,6 +16,7 @@ _TEXTS = ("name", "classes")
 # Larger metrics are drawn no more than those that are not finite: what a float32 cannot hold.
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_CLIENTS, _LARGEST_CLASS, _MOST_COUNTED = 2_000_000, 1_000_000, 2**53
+_LONGEST_PRINT = 64
 
 
 class RunError(ValueError):
@@ -217,7 +218,10 @@ def _table(path, numbers):
         if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
         table = {
-            name: np.array(cells if name in _TEXTS else [float(cell or "nan") for cell in cells])
+            # As objects, since else each text would take the place of the longest.
+            name: np.array(cells, object)
+            if name in _TEXTS
+            else np.array([float(cell or "nan") for cell in cells])
             for name, cells in columns.items()
         }
         for name, values in table.items():
@@ -289,7 +293,12 @@ def _who(held, num_clients):
             raise ValueError("the names do not fit the clients")
     if prints is None:
         return np.arange(num_clients), names
-    if prints.dtype != np.uint8 or prints.ndim != 2 or len(prints) != num_clients:
+    if (
+        prints.dtype != np.uint8
+        or prints.ndim != 2
+        or len(prints) != num_clients
+        or prints.shape[1] > _LONGEST_PRINT
+    ):
         raise ValueError("the fingerprints do not fit the clients")
     times: dict[str, int] = {}  # Clients may hold the same examples.
     keys = []
