@@ -258,7 +258,7 @@ def test_a_damaged_run_is_told_in_a_line(
     assert shown.returncode == 0 and shown.stderr.count("\n") <= 1
     assert not CONTROLS.search(shown.stdout + shown.stderr)
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert rows[-1] == ["whole", "fedavg", "digits", "3/3", "50.00"]
+    assert rows[-1] == ["whole", "fedavg", "digits", "0", "3/3", "50.00"]
     if name in ("config.json", "metrics.jsonl") and code and os.path.lexists(damaged / name):
         assert shown.stderr.startswith(f"tf_pflego: damaged is left out: {name} ")
 
