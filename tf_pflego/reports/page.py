@@ -708,7 +708,7 @@ class _Page:
         options = "".join(
             f'<option value="{k}">{_text(name)}</option>'
             for k, name in enumerate(columns)
-            if name not in ("partition", "classes")
+            if name not in ("partition", "classes", "client" if self._named else "")
         )
         return (
             '<div class="controls" id="filters" hidden>'
