@@ -787,7 +787,8 @@ class _Page:
         return rows
 
     def _filters(self, columns, fixed):
-        names = {k: name for k, name in enumerate(columns) if name not in ("partition", "classes")}
+        texts = ("partition", "classes", "client" if self._named else "")
+        names = {k: name for k, name in enumerate(columns) if name not in texts}
 
         def bound(identity, words):
             typed = {"type": "number", "step": "any", "autocomplete": "off"}
