@@ -14,7 +14,6 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 import functools
 import pathlib
 import secrets
-import shutil
 import signal
 import threading
 import time
@@ -345,7 +344,7 @@ def _own_directory():
     """Makes the directory in which a cluster of its own has its sockets and logs."""
     # The paths of sockets must be short.
     path = temporary.make_directory("/tmp")
-    remove = functools.partial(shutil.rmtree, path, ignore_errors=True)
+    remove = functools.partial(temporary.remove_directory, path)
     leftovers.add(remove)
     _DIRECTORIES.append(remove)
     return path
