@@ -86,6 +86,7 @@ ROWS = [
     ),
     (["--server_learning_rate=1e300"], f"at most {FLOAT_LIMIT}; got 1e+300", "Lower --server_l"),
     (["--client_learning_rate=inf"], "a finite number or auto; got inf", "Correct --client_lear"),
+    (["--client_learning_rate=-1"], "must be above 0; got -1.0", "Raise --client_learning_rate"),
     (["--client_learning_rate=fast"], "must be a number or auto; got 'fast'", "Correct --client_"),
     (["--algorithm=pgfed", "--momentum=1.5"], "--momentum must be at most 1; got 1.5", "Lower"),
     (["--algorithm=pgfed", "--momentum=-0.1"], "must be at least 0; got -0.1", "Raise --momentum"),

@@ -1,7 +1,10 @@
 """Trains a method, as its flags describe the run."""
 
+import os
 import pathlib
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -70,7 +73,16 @@ def run(flag_values, interruption: Interruption) -> None:
     console.show(result_table(summary, title, clients))
     if run_config.output_dir:
         console.show(f"written to {run_config.output_dir}; a page about it:")
-        console.show(f"tf-pflego report {shlex.quote(run_config.output_dir)}")
+        # The terminal breaks a long line itself, so that it can be pasted whole.
+        console.STDOUT.write(f"{_program()} report {shlex.quote(run_config.output_dir)}\n")
+
+
+def _program():
+    """Returns how a shell calls the program, also where its environment is not activated."""
+    if shutil.which("tf-pflego"):
+        return "tf-pflego"
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return f"{shlex.quote(python)} -m tf_pflego.main"
 
 
 def _resumed(flag_values):
