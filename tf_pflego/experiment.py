@@ -21,7 +21,7 @@ from tf_pflego.metrics import (
     source_commit,
 )
 from tf_pflego.models import networks
-from tf_pflego.training import NotFiniteError, Simulation, summarize
+from tf_pflego.training import Metrics, NotFiniteError, Simulation, summarize
 from tf_pflego.training.evaluation import sample_of_clients
 
 # What a run's directory has for its network, where the user gave a model.
@@ -245,6 +245,7 @@ def run(
     model: models.SplitModel | None = None,
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     algorithm: algorithms.Named | None = None,
+    metrics: Metrics | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -264,6 +265,8 @@ def run(
         an output directory.
       algorithm: A method of your own: its builder, or FILE.py:FUNCTION; None for the method that
         `run_config` names. The output directory has a checksum of its source, and not the source.
+      metrics: Measures of your own for evaluated rounds and clients.csv, as in
+        `Simulation.evaluate`.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -283,7 +286,7 @@ def run(
         values.function("on_round", on_round)
     if on_clients is not None:
         values.function("on_clients", on_clients)
-    listeners = on_round, between_steps, on_clients
+    listeners = on_round, between_steps, on_clients, metrics
     if not run_config.output_dir:
         return _run(run_config, method, hyper_parameters, *listeners, clients, model)
     with _directory(run_config, method, hyper_parameters, clients, model) as directory:
@@ -359,6 +362,7 @@ def _run_in_steps(
     on_round,
     between_steps,
     on_clients,
+    metrics,
     clients,
     model,
     directory=None,
@@ -402,6 +406,7 @@ def _run_in_steps(
                     run_config.eval_every,
                     run_config.train_loss_every,
                     listen,
+                    metrics,
                 )
 
         try:
@@ -425,7 +430,7 @@ def _run_in_steps(
         if directory is not None or on_clients is not None:
             # Only files have the loss, which takes a pass over all training examples.
             evaluations = despite_losses(
-                lambda: simulation.evaluate_all(directory is not None, sampled=True)
+                lambda: simulation.evaluate_all(directory is not None, True, metrics)
             )
             between_steps()
         if directory is not None:
