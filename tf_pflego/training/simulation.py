@@ -26,6 +26,7 @@ from tf_pflego.records import LAST_ROUNDS
 from tf_pflego.serving import ClientModels
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, metrics_of, sample_of_clients
+from tf_pflego.training.fitting import refuse_unfit
 from tf_pflego.training.identity import differences, identity
 from tf_pflego.training.measuring import Measuring, Metrics
 from tf_pflego.training.rounds import Rounds
@@ -81,7 +82,7 @@ class Simulation:
         seed = values.seed(seed)
         max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
         eval_clients = settings.check_value("eval_clients", eval_clients, settings.eval_clients())
-        _refuse_unfit(algorithm, data, participation)
+        refuse_unfit(algorithm, data, participation)
         sample_of_clients(seed, data.num_clients, eval_clients)
         self.algorithm = algorithm
         self.seed = seed
@@ -225,7 +226,7 @@ class Simulation:
         data = data.without(leaving)
         if participation is None:
             participation = dataclasses.replace(self.participation, num_clients=data.num_clients)
-        _refuse_unfit(self.algorithm, data, participation)
+        refuse_unfit(self.algorithm, data, participation)
         sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         server_state = regrouped(
             self.server_state,
@@ -548,43 +549,4 @@ class Simulation:
             self.participation,
             self._spec,
             self._engine.states.spec,
-        )
-
-
-def _refuse_unfit(algorithm, data, participation):
-    if participation.num_clients != data.num_clients:
-        raise ValueError(
-            f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
-            f"got {participation.num_clients}."
-        )
-    if algorithm.model.num_classes < data.num_classes.max():
-        raise ValueError(
-            f"the model must have a head for {data.num_classes.max()} classes, the most that a "
-            f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
-        )
-    refuse_unknown_classes(algorithm, data)
-    if data.class_mask and not algorithm.model.class_mask:
-        raise ValueError(
-            "the model must have a class mask for clients that have one; got none. Build the "
-            "algorithm for `model.with_class_mask()`."
-        )
-    expected = algorithm.model.example_shape, algorithm.model.example_dtype
-    got = data.example_shape, data.example_dtype
-    if expected != got:
-        raise ValueError(
-            f"the clients' examples must be what the model takes, {expected[1].name} of shape "
-            f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
-            "the model for them."
-        )
-
-
-def refuse_unknown_classes(algorithm: Algorithm, data: ClientData) -> None:
-    """Raises ValueError if an algorithm needs to know more global classes than its model does."""
-    if not algorithm.uses_global_classes:
-        return
-    known, there_are = algorithm.model.num_global_classes, data.num_global_classes
-    if known < there_are:
-        raise ValueError(
-            f"the model must know the {there_are} global classes of the clients, for "
-            f"{algorithm.name}; got {known}. Give it that `num_global_classes`."
         )
