@@ -148,6 +148,9 @@ class Model(Protocol):
     example_dtype: tf.DType
     activation_bytes_per_example: int
 
+    def num_outputs(self, num_classes: int) -> int:
+        """Returns how many outputs the model of a client with labels below `num_classes` has."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:

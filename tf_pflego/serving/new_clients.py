@@ -18,7 +18,7 @@ from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.models.personalization import network_rule
 from tf_pflego.serving.client_models import names_of_outputs, own_classes
 from tf_pflego.serving.served_client import ServedClient, traced_predict
-from tf_pflego.training.simulation import refuse_unknown_classes
+from tf_pflego.training.fitting import refuse_unknown_classes
 
 ALL = "all"
 AUTO = "auto"
