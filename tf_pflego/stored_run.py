@@ -50,7 +50,8 @@ class StoredRun:
         clients: data.ClientData | None = None,
         model: models.SplitModel | None = None,
     ):
-        self.path = pathlib.Path(directory).expanduser()
+        place = values.path("directory", directory, may_be_empty=False)
+        self.path = pathlib.Path(place).expanduser()
         if not (self.path / "config.json").is_file():
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(

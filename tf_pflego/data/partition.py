@@ -92,7 +92,13 @@ class Partition:
             example, or validation examples are held out already.
         """
         rows, offsets = joined(self.train_indices, "train indices")
-        return self.with_rows_held_out(held_out(np.asarray(labels)[rows], offsets, fraction, seed))
+        labels = checks.integers(labels, "`labels`")
+        if rows.max() >= len(labels):
+            raise ValueError(
+                f"`labels` must be those of the training arrays, {rows.max() + 1} or more; got "
+                f"{len(labels)}. Give the labels of the dataset that was dealt out."
+            )
+        return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))
 
     def with_rows_held_out(self, held: np.ndarray) -> "Partition":
         """Returns the partition with these training examples held out for validation.
@@ -124,6 +130,8 @@ class Partition:
           class_counts: What `ClientData.class_counts` gives; it is written under that name, for
             those who read the file without the dataset and its labels.
         """
+        if not hasattr(file, "write"):
+            file = values.path("file", file, may_be_empty=False)
         arrays: dict[str, Any] = {} if class_counts is None else {"class_counts": class_counts}
         lists = {name: getattr(self, name) for name in _LISTS}
         if self.validation_indices is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, values
 from tf_pflego.core.algorithm import Client, Served, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.tracing import Traced
@@ -95,8 +95,8 @@ class ClientModels:
             found = -1
         if not 0 <= found < count:
             raise ValueError(
-                f"`client` must be a whole number in [0, {count}), a client's id; got {client!r}. "
-                "Give the id of a client of this simulation."
+                f"`client` must be a whole number in [0, {count}), a client's id; got "
+                f"{values.shown(client)}. Give the id of a client of this simulation."
             )
         return found
 
