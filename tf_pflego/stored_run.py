@@ -49,7 +49,8 @@ class StoredRun:
         model: models.SplitModel | None = None,
         algorithm: algorithms.Named | None = None,
     ):
-        self.path = pathlib.Path(directory).expanduser()
+        place = values.path("directory", directory, may_be_empty=False)
+        self.path = pathlib.Path(place).expanduser()
         if not (self.path / "config.json").is_file():
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import values
 from tf_pflego.core.algorithm import specs_of
 from tf_pflego.models import cloning, graphs, normalization, pooling, rectifiers
 
@@ -210,7 +211,7 @@ class _ForwardAndBackward(NamedTuple):
 def _example_spec(model, example_shape):
     """Returns the tf.TensorSpec of a batch of examples."""
     if not (callable(model) and hasattr(type(model), "trainable_variables")):
-        raise TypeError(f"`body` must be a Keras model; got {model!r}.")
+        raise TypeError(f"`body` must be a Keras model; got {values.shown(model)}.")
     if not model.built:
         raise ValueError(
             "`body` has not made its weights yet. Start it with an Input, or call it once on a "
@@ -277,7 +278,7 @@ def _trace(model, example) -> _Traced:
             f"`body` cannot be called with training=True on {example.dtype.name} examples of shape "
             f"{tuple(example.shape[1:])}. If it takes others, put an Input that says so before it: "
             "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
-            f"TensorFlow says: {error}"
+            f"TensorFlow says: {' '.join(str(error).split())}"
         ) from error
     return _Traced(function, gradient=function.structured_outputs[1], **noted)
 

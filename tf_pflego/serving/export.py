@@ -25,7 +25,11 @@ import tensorflow as tf
 from tf_pflego.core import durable, leftovers, values
 from tf_pflego.data import client_names
 from tf_pflego.serving.client_models import forget_eager_initializers
-from tf_pflego.serving.served_client import ServedClient, served_clients
+from tf_pflego.serving.served_client import (
+    ServedClient,
+    refuse_other_than_simulation,
+    served_clients,
+)
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -118,6 +122,7 @@ def export_clients(
       The entries of clients.json: for each client the file, its size, the classes, and the test
       accuracy in the run and of the file.
     """
+    refuse_other_than_simulation(simulation)
     return export(
         served_clients(simulation, chosen_clients(clients, simulation), name),
         output_dir,
@@ -183,7 +188,7 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
       FileExistsError: It is a file, or a directory that is not empty; with `overwrite` only if the
         directory holds no export.
     """
-    path = pathlib.Path(output_dir).expanduser()
+    path = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     if not values.truth("overwrite", overwrite):
@@ -207,7 +212,8 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
       path: The name.
       overwrite: Whether an earlier export may have it; see `refuse_used`.
     """
-    path = pathlib.Path(path).expanduser().resolve()  # A link stays, and "." has a name.
+    path = pathlib.Path(values.path("output_dir", path, may_be_empty=False))
+    path = path.expanduser().resolve()  # A link stays, and "." has a name.
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
 
     def settle():

@@ -29,6 +29,7 @@ from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
 from tf_pflego.serving.client_models import head_of_outputs, names_of_outputs, own_classes
 from tf_pflego.serving.export import chosen_clients, new_directory, refuse_used
+from tf_pflego.serving.served_client import refuse_other_than_simulation
 
 
 class SharedBody(tf.Module):
@@ -113,7 +114,10 @@ def export_shared_body(
         export.
     """
     refuse_used(output_dir, overwrite)  # Before the work is done for which there would be no place.
+    refuse_other_than_simulation(simulation)
     clients = chosen_clients(clients, simulation)
+    if not len(clients):
+        raise ValueError("`clients` must be the ids of at least one client; got none. Name some.")
     simulation.client_model(clients[0], name)  # It checks that body and head are served.
     name = name or next(iter(simulation.algorithm.served))
     model, data = simulation.algorithm.model, simulation.data

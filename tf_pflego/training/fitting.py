@@ -1,5 +1,6 @@
 """Whether a method, clients and the way in which they are drawn go together."""
 
+from tf_pflego.core import values
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
@@ -7,6 +8,8 @@ from tf_pflego.data.clients import ClientData
 
 def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Participation) -> None:
     """Raises ValueError if clients, a method's model and participation do not fit together."""
+    remedy = "Make one: `Participation(num_clients, clients_per_round)`."
+    values.instance("participation", participation, Participation, remedy)
     if participation.num_clients != data.num_clients:
         raise ValueError(
             f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "

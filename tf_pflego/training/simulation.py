@@ -77,8 +77,6 @@ class Simulation:
     ):
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
-        remedy = "Make one: `Participation(num_clients, clients_per_round)`."
-        values.instance("participation", participation, Participation, remedy)
         seed = values.seed(seed)
         max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
         eval_clients = settings.check_value("eval_clients", eval_clients, settings.eval_clients())
