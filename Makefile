@@ -24,7 +24,9 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
-	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart --output=runs/quickstart.html
+	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart_local.flags --output_dir=runs/quickstart_local --overwrite --quiet
+	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart runs/quickstart_local --reference=runs/quickstart_local --output=runs/quickstart.html
+	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff

@@ -128,7 +128,8 @@ def test_flags_prints_a_flag_file_of_any_cell(capsys, tmp_path):
 def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
     files = reproduce.example_files()
     quickstart = ROOT / "run_configs" / "quickstart.flags"
-    assert set((ROOT / "run_configs").rglob("*.flags")) == {quickstart, *files}
+    alone = quickstart.with_stem("quickstart_local")
+    assert set((ROOT / "run_configs").rglob("*.flags")) == {quickstart, alone, *files}
     names = []
     for path, text in files.items():
         assert path.read_text(encoding="utf-8") == text, "run `python tools/reproduce.py configs`"

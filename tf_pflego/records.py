@@ -38,3 +38,8 @@ LAST_ROUNDS = 10
 def method_title(algorithm: str) -> str:
     """Returns what tables and figures call a method: of FILE.py:build_NAME the name alone."""
     return algorithm.rpartition(":")[2].removeprefix("build_")
+
+
+def worst_tenth(number: int) -> int:
+    """Returns how many of so many clients are the worst tenth, rounded up."""
+    return -(-number // 10)

@@ -13,6 +13,7 @@ from PIL import Image
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import data, reports
+from tf_pflego.metrics.clients import worst_rows
 from tf_pflego.reports import comparison, pairing, stored
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -220,6 +221,15 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
     found = comparison.reached(rounds, "test_accuracy/client_mean", 0.5)
     assert found == (3, 6.0, 9.0, 0.6)
     assert comparison.reached(rounds, "test_accuracy/client_mean", 0.95) is None
+
+
+def test_the_worst_tenth_has_as_many_clients_as_the_terminal_says():
+    accuracies = np.linspace(0, 1, 25)
+    names = "client", "classes", "num_classes", "train_examples", "test_examples"
+    columns = {name: ["1"] * 25 for name in names} | {"test_accuracy": list(map(str, accuracies))}
+    mean, number, _ = worst_rows(columns)
+    assert number == 3
+    assert comparison.worst_decile(accuracies) == pytest.approx(mean)
 
 
 def test_png_figures(runs, tmp_path, capsys):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.data.clients import ClientData
+from tf_pflego.records import worst_tenth
 from tf_pflego.training.evaluation import Evaluation
 
 _SHOWN = 5
@@ -114,7 +115,7 @@ def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
     """
     accuracy = [float(share) for share in columns["test_accuracy"]]
     order = sorted(range(len(accuracy)), key=accuracy.__getitem__)
-    tenth = order[: -(-len(order) // 10)]
+    tenth = order[: worst_tenth(len(order))]
     mean = sum(accuracy[row] for row in tenth) / len(tenth)
     rows = []
     for row in order[:_SHOWN]:

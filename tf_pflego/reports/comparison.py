@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_pflego.places import PLACES
-from tf_pflego.records import ACCURACIES, BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR
+from tf_pflego.records import ACCURACIES, BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR, worst_tenth
 from tf_pflego.reports.stored import ReportedRun
 
 Rounds = Mapping[str, np.ndarray]
@@ -83,7 +83,6 @@ LONGEST_ROUND = 10
 # The part of the rounds on either side of a round over which curves are smoothed.
 _SMOOTHING = 0.05
 _FEWEST_TO_SMOOTH = 15
-_DECILE = 0.1
 _ALIKE = 0.1
 _LABEL_LENGTH = 44
 
@@ -391,11 +390,9 @@ def reached(rounds: Rounds, metric: str, target: float) -> Reached | None:
 
 
 def worst_decile(accuracies: np.ndarray) -> float:
-    """Returns the mean of the lowest tenth of the clients, at least one; NaN are left out."""
+    """Returns the mean of the lowest tenth of the clients; NaN are left out."""
     known = np.sort(accuracies[np.isfinite(accuracies)])
-    if not len(known):
-        return np.nan
-    return float(known[: max(1, int(_DECILE * len(known)))].mean())
+    return float(known[: worst_tenth(len(known))].mean()) if len(known) else np.nan
 
 
 def thinned(count: int, most: int) -> np.ndarray:

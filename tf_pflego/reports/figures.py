@@ -219,7 +219,6 @@ def draw_distribution(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bo
         xytext=(4, 3),
         xycoords=("axes fraction", "data"),
         textcoords="offset points",
-        fontsize=9,
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
     )
     axis.set_xlabel("test accuracy of a client, percent")
@@ -285,7 +284,7 @@ def draw_partition(axis: Axes, matrix: np.ndarray, block: int, classes: int, kno
     scale.set_yticks([])
     scale.set_xticks([0, 63], ["0", f"{most:.3g}"])
     scale.xaxis.tick_top()
-    scale.tick_params(length=0, labelsize=9, colors=INK)
+    scale.tick_params(length=0, colors=INK)
     scale.spines[:].set_visible(False)
     words = "training examples" if block * classes == 1 else "training examples, mean of a block"
     axis.annotate(
@@ -293,7 +292,6 @@ def draw_partition(axis: Axes, matrix: np.ndarray, block: int, classes: int, kno
         (0.32, 1.06),
         color=INK,
         xycoords="axes fraction",
-        fontsize=9,
         verticalalignment="bottom",
     )
 

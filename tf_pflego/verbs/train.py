@@ -78,9 +78,10 @@ def run(flag_values, interruption: Interruption) -> None:
 
 
 def _program():
-    """Returns how a shell calls the program, also where its environment is not activated."""
-    if shutil.which("tf-pflego"):
-        return "tf-pflego"
+    """Returns how a shell calls the program: by its name if that leads to this installation."""
+    beside = pathlib.Path(sys.executable).with_name("tf-pflego")
+    if shutil.which("tf-pflego") == str(beside):
+        return beside.name
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return f"{shlex.quote(python)} -m tf_pflego.main"
 
