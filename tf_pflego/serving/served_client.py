@@ -51,8 +51,8 @@ class ServedClient:
     rule: Rule | None
     predict: Traced
 
-    def personal_model(self) -> PersonalModel:
-        """Returns the client's model as functions with signatures."""
+    def personal_model(self, one_by_one: bool = False) -> PersonalModel:
+        """Returns the client's model as functions with signatures; see `PersonalModel`."""
         from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
 
         return PersonalModel(
@@ -62,6 +62,7 @@ class ServedClient:
             self.classes,
             self.test_examples.dtype,
             self.rule,
+            one_by_one,
         )
 
     def keras_model(self) -> tf.keras.Model:

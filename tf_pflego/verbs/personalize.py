@@ -13,6 +13,7 @@ from tf_pflego.core import durable, settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
+from tf_pflego.serving import limits
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
 from tf_pflego.verbs.opened import opened
 
@@ -49,7 +50,7 @@ class PersonalizeOptions:
     overwrite: bool = setting(
         False, "replace the earlier export that the output directory holds, when the new is whole"
     )
-    format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
+    format: str = setting("savedmodel", "of the models", choices=limits.FORMATS)
     data_dir: str = setting(
         "", "TFDS data directory; empty for the one that the run had", is_path=True
     )
@@ -83,6 +84,8 @@ def run(flag_values, interruption: Interruption) -> None:
         export_lib.refuse_used(options.output_dir, options.overwrite)
     with opened(options.run, options.data_dir) as simulation:
         interruption.check()
+        if options.output_dir:
+            limits.refuse_what_cannot_leave(simulation, options.format, options.model or None)
         clients = _clients_of(options.data.split(","), simulation.data)
         new = NewClients(
             simulation, clients, options.steps, options.learning_rate, options.model or None
