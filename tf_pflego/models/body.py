@@ -21,6 +21,7 @@ import tensorflow as tf
 from tf_pflego.core import values
 from tf_pflego.core.algorithm import specs_of
 from tf_pflego.models import cloning, graphs, normalization, pooling, rectifiers
+from tf_pflego.models.one_example import OneExample
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset(
@@ -54,6 +55,7 @@ class Body:
         functions, only what enters and leaves them is counted.
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
+      has_loops: Whether there are loops among what it computes, which save variants.
 
     Raises:
       TypeError: `model` is not a Keras model.
@@ -78,6 +80,10 @@ class Body:
             specs_of(self.initial_theta), example
         )
         self.saved_specs = specs_of(passed.structured_outputs[1])
+        self.has_loops = any(spec.dtype == tf.variant for spec in self.saved_specs)
+        self._of_one = None
+        if self.has_loops:
+            self._of_one = OneExample.of(model, [_tf_variable(w) for w in weights], example)
 
     def __getstate__(self):
         """What another process needs; it traces the functions anew."""
@@ -104,6 +110,22 @@ class Body:
                 f"{examples.dtype.name}. Cast them first."
             )
         return self._functions.features(list(theta), examples)
+
+    def served(
+        self, theta: Sequence[tf.Tensor], examples: tf.Tensor, one_by_one: bool
+    ) -> tf.Tensor:
+        """Returns phi(x; theta), [n, M] float32, as files hold it: without its gradient.
+
+        Args:
+          theta: Tensors like `initial_theta`.
+          examples: [n, *example_shape].
+          one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
+        """
+        if not one_by_one or self._of_one is None:
+            return self._forward(theta, examples)[0]
+        of_one = self._of_one
+        spec = tf.TensorSpec([self.num_features])
+        return tf.map_fn(lambda x: of_one(theta, x), examples, fn_output_signature=spec)
 
     def forward(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor
@@ -140,6 +162,10 @@ class Body:
           ValueError: The body cannot be copied; the message says why, and what to do.
         """
         return self._cloning(theta)
+
+    def refuse_lambda_layers(self, what: str) -> None:
+        """Raises ValueError if the model has layers that hold code; `what` would have them."""
+        self._cloning.refuse_lambda_layers(what)
 
     def _forward(self, theta, examples):
         parts = self._graphs

@@ -15,7 +15,7 @@ from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
-from tf_pflego.models.personalization import network_rule
+from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving.client_models import names_of_outputs, own_classes
 from tf_pflego.serving.served_client import (
     ServedClient,
@@ -84,8 +84,8 @@ class NewClients:
         else:
             self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
         self._simulation, self._clients = simulation, clients
-        rule = network_rule(algorithm.model) if own_rule is None else own_rule
-        self._learn, self._predict = Traced(rule), traced_predict(self._served.predict)
+        self._learn = Traced(learning_on(algorithm.model, own_rule))
+        self._predict = traced_predict(self._served.predict)
         self._start = [self._first_weights(client) for client in range(clients.num_clients)]
         if not isinstance(self._start[0], Weights):
             raise ValueError(

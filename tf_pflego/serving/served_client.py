@@ -55,8 +55,8 @@ class ServedClient:
     predict: Traced
     name: str | None = None
 
-    def personal_model(self) -> PersonalModel:
-        """Returns the client's model as functions with signatures."""
+    def personal_model(self, one_by_one: bool = False) -> PersonalModel:
+        """Returns the client's model as functions with signatures; see `PersonalModel`."""
         from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
 
         return PersonalModel(
@@ -66,6 +66,7 @@ class ServedClient:
             self.classes,
             self.test_examples.dtype,
             self.rule,
+            one_by_one,
         )
 
     def keras_model(self) -> tf.keras.Model:
