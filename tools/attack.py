@@ -372,21 +372,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between")
     parser.add_argument("--every", type=int, default=1, help="try each N-th case")
     options = parser.parse_args(arguments)
-    total = 0
-    # What is forked must not have used TensorFlow, so that the directories come first.
-    for kind in sorted(options.kinds.split(","), key=list(KINDS).index):
-        tried = unclean = 0
-        with tempfile.TemporaryDirectory(prefix="tf_pflego_attack_") as scratch:
-            os.chdir(scratch)  # Some paths are taken, and are relative ones.
-            tempfile.tempdir = scratch
-            cases = KINDS[kind](pathlib.Path(scratch))
-            for case in itertools.islice(cases, 0, None, options.every):
+    total, place = 0, os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="tf_pflego_attack_") as scratch:
+        tempfile.tempdir = scratch
+        # What is forked must not have used TensorFlow, so that the directories come first.
+        for kind in sorted(options.kinds.split(","), key=list(KINDS).index):
+            directory = pathlib.Path(scratch, kind)
+            directory.mkdir()
+            os.chdir(directory)  # Some paths are taken, and are relative ones.
+            tried = unclean = 0
+            for case in itertools.islice(KINDS[kind](directory), 0, None, options.every):
                 tried += 1
                 if fault := case.attempt():
                     unclean += 1
                     print(f"{kind}: {case.name}\n    {fault}", flush=True)
-        print(f"{kind}: {tried} cases, {unclean} not clean", flush=True)
-        total += unclean
+            print(f"{kind}: {tried} cases, {unclean} not clean", flush=True)
+            total += unclean
+        os.chdir(place)
     return 1 if total else 0
 
 
