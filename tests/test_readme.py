@@ -47,9 +47,9 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
         check=True,
     )
     pages.assert_like(result.stdout, promised)
-    # Of what TensorFlow logs, nothing but that the check of an export has started TFLite.
-    said = [line for line in result.stderr.splitlines() if not line.startswith("round ")]
-    assert said == ["INFO: Created TensorFlow Lite XNNPACK delegate for CPU."]
+    # Of what TensorFlow logs, at most that the check of an export has started TFLite.
+    said = {line for line in result.stderr.splitlines() if not line.startswith("round ")}
+    assert said <= {"INFO: Created TensorFlow Lite XNNPACK delegate for CPU."}
 
 
 @pytest.mark.parametrize("document", reproduce.DOCUMENTS, ids=lambda path: path.name)
