@@ -95,7 +95,7 @@ def test_what_libraries_write_to_a_closed_descriptor_goes_into_no_file(tmp_path)
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("columns", [0, 1, 7, 30])
+@pytest.mark.parametrize("columns", [0, 1])
 def test_any_terminal_will_do(columns, digits_dir, tmp_path):
     """It has so many columns, has no name, and goes away in the middle of the run."""
     master, slave = pty.openpty()

@@ -169,6 +169,8 @@ BAD = {
     "def f(model): pass": f"own.py:f {NONE}",
     "def f(model, config): pass": f"own.py:f {NONE}",
     "def f(model, config: 'Missing'): pass": f"own.py:f {NONE}",
+    "def f(model, config: 'Con fig'): pass": f"own.py:f {NONE}",
+    "def f(*arguments): pass": f"own.py:f {NONE}",
     "def f(model, config: Config, more): pass": f"own.py:f {NONE}",
     "def f(model, config: Plain): pass": "got Plain, whose rate is none",
     "def f(model, config: NoDataclass): pass": "got NoDataclass, no dataclass",
@@ -226,6 +228,20 @@ def test_a_builder_is_given_in_python(tiny_clients, tiny_model, tmp_path):
         pfl.build_algorithm(build_plain, tiny_model, rate=1)
     with pytest.raises(TypeError, match=r"`algorithm` must be a builder, .*; got Algorithm"):
         pfl.run(config, algorithm=build_plain(tiny_model, RateConfig()))
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingConfig(settings.HyperParameters):
+    """Of a method that has no hyper-parameters."""
+
+
+def test_a_method_needs_no_hyper_parameters(tiny_model):
+    def build(model, config: NothingConfig):
+        return pfl.build_algorithm("fedavg", model)
+
+    assert pfl.build_algorithm(build, tiny_model).name == "fedavg"
+    with pytest.raises(TypeError, match="which has none"):
+        pfl.build_algorithm(build, tiny_model, pull=1)
 
 
 def test_the_checksum_is_of_what_the_builder_uses(tmp_path):

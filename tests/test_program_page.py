@@ -11,6 +11,7 @@ import pytest
 import tf_pflego as pfl
 from tests.test_main import ROOT, in_this_process
 from tf_pflego import failures, main
+from tf_pflego.records import METRIC_NAMES
 from tf_pflego.verbs import VERBS
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -56,6 +57,11 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
     metrics += [f"generic/{name}" for name in metrics if not name.startswith("participant")]
     found = {name for record in records for name in record}
     assert found == {*bookkeeping, *metrics} - {"not_finite_clients"}
+    # A user's own metric has none of these names: of models and groups, its method and data say.
+    with open(output / "clients.csv", encoding="utf-8") as file:
+        columns = file.readline().strip().split(",")
+    parts = {name.partition("/")[0] for name in (*found, *summary, *columns)}
+    assert parts - METRIC_NAMES == {"generic", "permuted", "shifted"}
     evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
     assert evaluated == [1, *range(3, 13)]
     lines = (output / "metrics.jsonl").read_text().splitlines()

@@ -144,7 +144,8 @@ def write_masked(run, path):
     config = json.loads((run / "config.json").read_text())
     config |= {"label_space": "global", "class_mask": True, "seed": 7}
     (path / "config.json").write_text(json.dumps(config))
-    record = {"round": 1, "test_accuracy/client_mean": 0.5, "validation_accuracy/client_mean": 0.25}
+    record = {"round": 1, "seconds": 0.1, "bytes_down": 1, "bytes_up": 1}
+    record |= {"test_accuracy/client_mean": 0.5, "validation_accuracy/client_mean": 0.25}
     (path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
 
 

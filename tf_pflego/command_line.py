@@ -129,13 +129,13 @@ def expanded(
 
 
 def _of_file(path, place, within, sizes):
+    text = _text(path, place)
     real = os.path.realpath(os.path.expanduser(path))
     if real in within:
         raise CommandLineError(
             f"--flagfile must not include itself; got {path!r} again{place}. Leave that line out."
         )
     found = []
-    text = _text(path, place)
     sizes.append(len(text))
     if len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES:
         raise CommandLineError(

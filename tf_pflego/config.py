@@ -537,13 +537,13 @@ class _NumberOrWord(_Number):
 def define_flag(field: dataclasses.Field, default: Any, flag_values: flags.FlagValues) -> None:
     """Defines the flag of a setting."""
     kind, help_text, words = type(field.default), field.metadata["help"], field.metadata["words"]
-    parser = None
+    parser: flags.ArgumentParser | None = None
     if words:
         parser = _NumberOrWord(words)
     elif kind in (int, float):
         parser = _Whole() if kind is int else _Number()
     if parser is not None:
-        serializer = flags.ArgumentSerializer()
+        serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
         flags.DEFINE(parser, field.name, default, help_text, flag_values, serializer)
     elif field.metadata["choices"] is not None:
         flags.DEFINE_enum(

@@ -79,8 +79,12 @@ class Stream:
 
     def redraws_lines(self) -> bool:
         """Returns whether it is a terminal or a notebook, where a line can take another's place."""
+        return self.isatty() or self.is_of_notebook()
+
+    def is_of_notebook(self) -> bool:
+        """Returns whether a notebook shows what is written."""
         kernel = sys.modules.get("ipykernel.iostream")
-        return self.isatty() or (kernel is not None and isinstance(self._stream, kernel.OutStream))
+        return kernel is not None and isinstance(self._stream, kernel.OutStream)
 
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
@@ -100,6 +104,11 @@ class Stream:
 
 
 STDOUT, STDERR = Stream("stdout"), Stream("stderr")
+
+
+def stream_of_progress() -> Stream:
+    """Returns standard error, or standard output in a notebook, which shows errors on red."""
+    return STDOUT if STDOUT.is_of_notebook() else STDERR
 
 
 def show(text: str, end: str = "\n") -> None:

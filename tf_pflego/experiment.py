@@ -31,7 +31,7 @@ from tf_pflego.metrics import (
     source_commit,
 )
 from tf_pflego.models import networks
-from tf_pflego.training import NotFiniteError, Simulation, summarize
+from tf_pflego.training import Metrics, NotFiniteError, Simulation, summarize
 from tf_pflego.training.evaluation import sample_of_clients
 
 # What a run's directory has for its network, where the user gave a model.
@@ -255,6 +255,7 @@ def run(
     model: models.SplitModel | None = None,
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     algorithm: algorithms.Named | None = None,
+    metrics: Metrics | None = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -275,6 +276,8 @@ def run(
         an output directory.
       algorithm: A method of your own: its builder, or FILE.py:FUNCTION; None for the method that
         `run_config` names. The output directory has a checksum of its source, and not the source.
+      metrics: Measures of your own for evaluated rounds and clients.csv, as in
+        `Simulation.evaluate`.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -294,7 +297,7 @@ def run(
         values.function("on_round", on_round)
     if on_clients is not None:
         values.function("on_clients", on_clients)
-    listeners = on_round, between_steps, on_clients
+    listeners = on_round, between_steps, on_clients, metrics
     if not run_config.output_dir:
         return _run(run_config, method, hyper_parameters, *listeners, clients, model)
     with _directory(run_config, method, hyper_parameters, clients, model) as directory:
@@ -373,6 +376,7 @@ def _run_in_steps(
     on_round,
     between_steps,
     on_clients,
+    metrics,
     clients,
     model,
     directory=None,
@@ -416,6 +420,7 @@ def _run_in_steps(
                     run_config.eval_every,
                     run_config.train_loss_every,
                     listen,
+                    metrics,
                 )
 
         try:
@@ -439,7 +444,7 @@ def _run_in_steps(
         if directory is not None or on_clients is not None:
             # Only files have the loss, which takes a pass over all training examples.
             evaluations = despite_losses(
-                lambda: simulation.evaluate_all(directory is not None, sampled=True)
+                lambda: simulation.evaluate_all(directory is not None, True, metrics)
             )
             between_steps()
         if directory is not None:

@@ -16,7 +16,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.models.split import SplitModel
 from tf_pflego.training import Evaluation, NotFiniteError, Simulation
-from tf_pflego.training.simulation import refuse_unknown_classes
+from tf_pflego.training.fitting import refuse_unknown_classes
 
 
 def fine_tune(

@@ -119,9 +119,10 @@ def define_flags(arguments: Sequence[str], flag_values: flags.FlagValues) -> Non
         named(["tf_pflego", *texts], known_only=True)
     except flags.Error:
         return  # The whole command line is parsed next, and says what is wrong.
-    if not own_methods.names_file(named["algorithm"].value):
+    algorithm = str(named["algorithm"].value)
+    if not own_methods.names_file(algorithm):
         return
-    method = method_of(config.RunConfig(algorithm=named["algorithm"].value))
+    method = method_of(config.RunConfig(algorithm=algorithm))
     for field in dataclasses.fields(method.settings):
         if field.name in flag_values:
             delattr(flag_values, field.name)

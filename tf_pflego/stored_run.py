@@ -21,7 +21,7 @@ from tf_pflego.core import values
 from tf_pflego.data.datasets import NAMES
 from tf_pflego.metrics import RunDirectoryError, partition_file
 from tf_pflego.places import OF_CLIENTS, OWN_CLIENTS, PLACES
-from tf_pflego.training import CheckpointError, Checkpoints, Evaluation, Simulation
+from tf_pflego.training import CheckpointError, Checkpoints, Evaluation, Metrics, Simulation
 
 # How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
 _ATTEMPTS = 5
@@ -49,7 +49,8 @@ class StoredRun:
         model: models.SplitModel | None = None,
         algorithm: algorithms.Named | None = None,
     ):
-        self.path = pathlib.Path(directory).expanduser()
+        place = values.path("directory", directory, may_be_empty=False)
+        self.path = pathlib.Path(place).expanduser()
         if not (self.path / "config.json").is_file():
             what = "does not exist" if not self.path.exists() else "has no config.json"
             raise RunDirectoryError(
@@ -155,9 +156,13 @@ class StoredRun:
         """Returns a client's model as a Keras model; see `Simulation.client_model`."""
         return self._restored.client_model(client, name)
 
-    def evaluate(self, train_loss: bool = True) -> Evaluation:
+    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
+        """Returns what all clients predict for their own examples; see `Simulation.predict`."""
+        return self._restored.predict(split, name)
+
+    def evaluate(self, train_loss: bool = True, metrics: Metrics | None = None) -> Evaluation:
         """Returns the statistics of all clients; see `Simulation.evaluate`."""
-        return self._restored.evaluate(train_loss)
+        return self._restored.evaluate(train_loss, metrics=metrics)
 
     def simulation(self, engine: str = "in_process") -> Simulation:
         """Returns a simulation at the newest checkpoint, which can go on; close it after use.

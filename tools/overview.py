@@ -14,11 +14,11 @@ import tables
 _EXPLANATION = """\
 Fashion-MNIST, 100 clients, 20 participants in a round. Test accuracy, in percent, is that of all
 clients as served, as the mean over clients, the last ten of 200 rounds and the seeds: three of
-`pflego` and of the methods with labels of the dataset, one of the others. Clients hold two, five or
-ten classes. *Labels* are those that all clients agree on (the dataset's), or numbers that each
-client gives to its own classes (own). With the former, `fedavg` predicts among the classes that the
-client holds (the class mask), trains for five epochs of mini-batches of 128, and has Adam at the
-server; on own labels, methods take 50 full-batch steps, as in the PFLEGO paper.
+`pflego` and of the methods on shared labels, one of the others. Clients hold two, five or
+ten classes. *Labels* are those of the dataset, which mean the same to all clients (shared), or
+numbers that each client gives to its own classes (own). With the former, `fedavg` predicts among
+the classes that the client holds (the class mask), trains for five epochs of mini-batches of 128,
+and has Adam at the server; on own labels, methods take 50 full-batch steps, as in the PFLEGO paper.
 
 *Time of a round* is in rounds of PFLEGO: on TFF, timed in turn with them, but for Muon and `fedavg`
 with mask and Adam. Their rounds in process are compared with those of `pflego_shared_head`, as the
@@ -49,7 +49,7 @@ def page_of(results: pathlib.Path) -> str:
     with_labels = tables.read_runs(results, "shared_head")
     shown = [("**`pflego`**", "own", times["pflego"], served.pop("pflego"))]
     for name, title in _WITH_LABELS.items():
-        shown.append((title, "the dataset's", times[name], _served(with_labels, f"{{}}_{name}")))
+        shown.append((title, "shared", times[name], _served(with_labels, f"{{}}_{name}")))
     shown += [(f"`{name}`", "own", times[name], values) for name, values in served.items()]
     for title, labels, time, accuracies in shown:
         numbers = [f"{value:.1f}" for value in (time, *accuracies)]

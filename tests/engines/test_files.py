@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_pflego.core.temporary import make_directory
-from tf_pflego.engines.files import Inbox, Outbox
+from tf_pflego.core.temporary import make_directory, remove_directory
+from tf_pflego.engines.files import Inbox, Outbox, remove_files
 from tf_pflego.engines.packing import Packing
 
 ROW = {"a": np.zeros([3], np.float32), "b": np.zeros([2], np.int64)}
@@ -53,17 +53,42 @@ def test_files_are_read_once_and_removed(tmp_path):
         outbox.read(3)
 
 
+MAKE = "import sys; from tf_pflego.core.temporary import make_directory; print(make_directory())"
+IN_A_CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc"]
+
+
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    left = tmp_path / f"tf_pflego_directory_{owner.pid}_x"
-    left.mkdir()
-    (left / "0.data-00000-of-00001").write_bytes(b"1")
-    first = make_directory()
-    assert left.exists()
-    owner.kill()
-    owner.wait()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [sys.executable, "-c", f"{MAKE}; sys.stdout.flush(); sys.stdin.read()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as owner:
+        left = pathlib.Path(owner.stdout.readline().strip())
+        (left / "0.data-00000-of-00001").write_bytes(b"1")
+        first = make_directory()
+        assert left.stat().st_mode & 0o777 == 0o700
+        owner.kill()
     second = make_directory()
     assert not left.exists()
+    assert sorted(tmp_path.iterdir()) == sorted(map(pathlib.Path, (first, second)))
+    remove_files(first)  # It stays locked.
+    third = make_directory()
     assert pathlib.Path(first).is_dir()
-    assert pathlib.Path(second).is_dir()
+    for directory in (first, second, third):
+        remove_directory(directory)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_container_that_shares_the_directory_leaves_what_is_in_use(tmp_path, monkeypatch):
+    """Its `/proc` does not have this process."""
+    if subprocess.run([*IN_A_CONTAINER, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user cannot make a namespace of processes")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    directory = make_directory()
+    command = [*IN_A_CONTAINER, sys.executable, "-c", MAKE]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert pathlib.Path(directory).is_dir()
+    remove_directory(directory)
+    remove_directory(make_directory())
+    assert not pathlib.Path(made).exists()

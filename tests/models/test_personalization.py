@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.models.personalization import head_rule, network_rule
+from tf_pflego.models.personalization import head_rule, learning_on, network_rule
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -52,7 +52,7 @@ def descended(data, client, weights, steps, rate, on_theta):
 def test_a_model_learns_on_by_gradient_steps(
     client, steps, on_theta, start, tiny_model, tiny_clients
 ):
-    rule = (network_rule if on_theta else head_rule)(tiny_model)
+    rule = learning_on(tiny_model, None if on_theta else head_rule(tiny_model))
     found = called(rule, start, client_of(tiny_clients, client), steps, 0.1)
     theta, head = descended(tiny_clients, client, start, steps, 0.1, on_theta)
     np.testing.assert_allclose(found.head, head, atol=1e-5)
@@ -63,7 +63,7 @@ def test_a_model_learns_on_by_gradient_steps(
 @pytest.mark.parametrize("solver", ["gd", "momentum", "newton"])
 def test_the_automatic_rate_lowers_the_loss(solver, start, tiny_model, tiny_clients):
     client = client_of(tiny_clients, 1)
-    found = called(head_rule(tiny_model, solver), start, client, 30, 0.0)
+    found = called(learning_on(tiny_model, head_rule(tiny_model, solver)), start, client, 30, 0.0)
     before, after = (float(tiny_model.loss(weights, client)) for weights in (start, found))
     assert after < 0.7 * before
     assert all(np.array_equal(a, b) for a, b in zip(found.theta, start.theta, strict=True))
@@ -74,13 +74,13 @@ def test_a_rate_that_is_far_too_large_does_not_raise_the_loss(
     solver, start, tiny_model, tiny_clients
 ):
     client = client_of(tiny_clients, 1)
-    found = called(head_rule(tiny_model, solver), start, client, 10, 1e6)
+    found = called(learning_on(tiny_model, head_rule(tiny_model, solver)), start, client, 10, 1e6)
     assert float(tiny_model.loss(found, client)) <= float(tiny_model.loss(start, client))
 
 
 def test_adam_without_a_rate_takes_that_of_the_run(start, tiny_model, tiny_clients):
     client = client_of(tiny_clients, 1)
-    rule = head_rule(tiny_model, "adam", adam_rate=0.02)
+    rule = learning_on(tiny_model, head_rule(tiny_model, "adam", adam_rate=0.02))
     automatic, given = (called(rule, start, client, 10, rate) for rate in (0.0, 0.02))
     np.testing.assert_array_equal(automatic.head, given.head)
     assert not np.array_equal(automatic.head, start.head)

@@ -49,6 +49,8 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
     assert "4 runs: pflego and fedavg on mine, with 4 clients, 2 of them in a round" in text
     assert "All runs have this partition. 4 clients hold 10 training examples of 2 classes" in text
     assert "has not ended" not in text and "is not compared" not in text
+    # Names are neither at least nor at most a number.
+    assert ">client</option>" not in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert [row[:4] for row in clients["rows"]] == [
         [name, 10, 6, f"{number} 4" if number < 3 else "3–4"] for number, name in enumerate(NAMES)
     ]

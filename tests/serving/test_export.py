@@ -13,7 +13,7 @@ from tests.serving.test_client_models import clients_of, images, simulation_of, 
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Client
 from tf_pflego.data.clients import copied_as_model_inputs
-from tf_pflego.models.personalization import network_rule
+from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import shared_body
 from tf_pflego.serving.export import chosen_clients, new_directory, tflite_of
 from tf_pflego.serving.served_client import served_clients
@@ -65,7 +65,7 @@ np.savez(sys.argv[5], **found)
 
 def learnt(client, examples, labels, steps=STEPS, rate=RATE):
     """Returns what the run's own rule makes of a client's weights."""
-    rule = network_rule(client.model) if client.rule is None else client.rule
+    learn_on = learning_on(client.model, client.rule)
     own = Client(
         copied_as_model_inputs(tf.constant(examples)),
         tf.constant(labels),
@@ -75,7 +75,7 @@ def learnt(client, examples, labels, steps=STEPS, rate=RATE):
         tf.zeros([2], tf.int32),
     )
     weights = tf.nest.map_structure(tf.convert_to_tensor, client.weights)
-    return rule(weights, own, tf.constant(steps), tf.constant(rate))
+    return learn_on(weights, own, tf.constant(steps), tf.constant(rate))
 
 
 def probabilities(client, weights):

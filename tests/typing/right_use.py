@@ -17,6 +17,9 @@ def train(examples: list[np.ndarray], labels: list[np.ndarray]) -> float:
         simulation.client_model(0).save("client_0.keras")
         pfl.export_clients(simulation, [0], "models", "tflite")
         rounds: int = simulation.round_number
+        first: np.ndarray = simulation.predict("test")[0]
+        simulation.evaluate(metrics={"certainty": lambda _, probabilities: probabilities.max()})
+        print(first.shape)
     return float(summary["test_accuracy/client_mean"]) / rounds
 
 

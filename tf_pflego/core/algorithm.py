@@ -126,16 +126,17 @@ class Served:
       fine_tune: (weights, Client) -> weights, if a client adapts the weights to its training
         examples before it uses them; `Client.seed` is the client's own and does not change during
         an evaluation.
-      personalize: (weights, Client, steps [] int32, learning_rate [] float32) -> weights, as a
-        client's model learns on where it serves, from all examples of the `Client`. A learning rate
-        of 0 asks for an automatic one. If this is None, a model learns on by gradient steps on all
-        its weights, with a rate that must be given.
+      personalize: (head, Client, steps [] int32, learning_rate [] float32) -> head, as a client's
+        model learns on where it serves, from all examples of the `Client`; these are the features
+        that the body, which stays, makes of them. A learning rate of 0 asks for an automatic one.
+        If this is None, a model learns on by gradient steps on all its weights, with a rate that
+        must be given.
     """
 
     weights: Callable[[Structure, Structure], Structure]
     predict: Callable[[Structure, tf.Tensor, tf.Tensor], tf.Tensor]
     fine_tune: Callable[[Structure, Client], Structure] | None = None
-    personalize: Callable[[Structure, Client, tf.Tensor, tf.Tensor], Structure] | None = None
+    personalize: Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor] | None = None
 
 
 class Model(Protocol):
@@ -147,6 +148,9 @@ class Model(Protocol):
     example_shape: tuple[int, ...]
     example_dtype: tf.DType
     activation_bytes_per_example: int
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Returns how many outputs the model of a client with labels below `num_classes` has."""
 
 
 @dataclasses.dataclass(frozen=True)

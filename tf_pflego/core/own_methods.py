@@ -155,12 +155,13 @@ def failed(must: str, file: str, error: BaseException) -> ValueError:
       file: The user's file.
       error: What was raised.
     """
-    is_syntax = isinstance(error, SyntaxError)
-    lines = [error.lineno] if is_syntax and error.filename == file else []
+    reason, lines = f"{type(error).__name__}: {error}", []
+    if isinstance(error, SyntaxError):
+        reason = f"{type(error).__name__}: {error.msg}"
+        lines += [error.lineno] if error.filename == file else []
     for frame, line in traceback.walk_tb(error.__traceback__):
         lines += [line] if frame.f_code.co_filename == file else []
     where = f"{pathlib.Path(file).name}, line {lines[-1]}" if lines else pathlib.Path(file).name
-    reason = f"{type(error).__name__}: {error.msg if is_syntax else error}"
     return ValueError(
         f"`algorithm` {must}; got, in {where}, {' '.join(reason.split())[:300]}. Correct the file."
     )
@@ -185,17 +186,16 @@ def from_builder(builder: Any) -> Method:
     try:
         signature.bind(None, None)
         kind = _evaluated(list(signature.parameters.values())[1].annotation, builder)
-    except (TypeError, IndexError, NameError):
+    except (TypeError, IndexError, NameError, AttributeError, SyntaxError):
         kind = None
     if not (isinstance(kind, type) and issubclass(kind, settings.HyperParameters)):
         raise ValueError(
             f"`algorithm` {name} must be a function {_BUILDER}; got {builder.__name__}{signature}. "
             f"{_REMEDY}"
         )
-    is_dataclass = "__dataclass_fields__" in vars(kind)
-    fields = dataclasses.fields(kind) if is_dataclass else ()
-    plain = [field.name for field in fields if "help" not in field.metadata]
-    if plain or not is_dataclass:
+    fields = vars(kind).get("__dataclass_fields__")  # None of what is no dataclass itself.
+    plain = [name for name, field in (fields or {}).items() if "help" not in field.metadata]
+    if plain or fields is None:
         raise ValueError(
             f"`algorithm` {name} must have a dataclass of hyper-parameters that `setting` makes; "
             f"got {kind.__name__}, {f'whose {plain[0]} is none' if plain else 'no dataclass'}. "

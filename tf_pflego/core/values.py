@@ -63,7 +63,7 @@ def whole(name: str, value: Any, at_least: int | None = None, at_most: int = INT
     except TypeError:
         if found != int(found):
             raise ValueError(
-                f"`{name}` must be a whole number; got {value!r}. Correct `{name}`."
+                f"`{name}` must be a whole number; got {shown(value)}. Correct `{name}`."
             ) from None
         found = int(found)
     _refuse_outside(name, found, -at_most if at_least is None else at_least, None, at_most, None)
@@ -121,7 +121,7 @@ def shape(name: str, value: Any) -> tuple[int, ...]:
         return tuple(whole(name, size, 1) for size in value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"`{name}` must be sizes from 1 on, such as (28, 28, 1); got {_shown(value)}. Correct "
+            f"`{name}` must be sizes from 1 on, such as (28, 28, 1); got {shown(value)}. Correct "
             f"`{name}`."
         ) from None
 
@@ -129,7 +129,7 @@ def shape(name: str, value: Any) -> tuple[int, ...]:
 def truth(name: str, value: Any) -> bool:
     """Returns a truth value as a bool; raises ValueError for anything else, such as 0."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"`{name}` must be True or False; got {value!r}. Correct `{name}`.")
+        raise ValueError(f"`{name}` must be True or False; got {shown(value)}. Correct `{name}`.")
     return bool(value)
 
 
@@ -137,7 +137,7 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     """Returns one of the choices; raises ValueError for anything else."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
-            f"`{name}` must be one of {', '.join(choices)}; got {value!r}. "
+            f"`{name}` must be one of {', '.join(choices)}; got {shown(value)}. "
             f"{texts.suggestion(str(value), choices)}Correct `{name}`."
         )
     return str(value)
@@ -146,7 +146,7 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
 def text(name: str, value: Any) -> str:
     """Returns text; raises ValueError for anything else."""
     if not isinstance(value, str):
-        raise ValueError(f"`{name}` must be text; got {value!r}. Correct `{name}`.")
+        raise ValueError(f"`{name}` must be text; got {shown(value)}. Correct `{name}`.")
     return str(value)
 
 
@@ -168,7 +168,7 @@ def path(name: str, value: Any, may_be_empty: bool = True) -> str:
         found = None
     if not isinstance(found, str):
         raise ValueError(
-            f"`{name}` must be a path, text or os.PathLike; got {value!r}. Correct `{name}`."
+            f"`{name}` must be a path, text or os.PathLike; got {shown(value)}. Correct `{name}`."
         )
     wrong = None
     if not found and not may_be_empty:
@@ -206,8 +206,17 @@ def function(name: str, value: Any) -> None:
     """Raises TypeError unless an object can be called."""
     if not callable(value):
         raise TypeError(
-            f"`{name}` must be a function; got {_shown(value)}. Leave it out or give a function."
+            f"`{name}` must be a function; got {shown(value)}. Leave it out or give a function."
         )
+
+
+def shown(value: Any) -> str:
+    """Returns a value as text of some forty characters at most, without a line break."""
+    try:
+        text = str(value) if isinstance(value, numbers.Real) else " ".join(repr(value).split())
+    except ValueError:  # Python does not write integers of more than some thousand digits.
+        return f"an integer of {value.bit_length()} bits"
+    return text if len(text) <= 60 else f"{text[:40]}..."
 
 
 def _real(name, value, words=()):
@@ -220,7 +229,7 @@ def _real(name, value, words=()):
             return value
     instead = "".join(f" or {word}" for word in words)
     raise ValueError(
-        f"`{name}` must be a finite number{instead}; got {_shown(value)}. Correct `{name}`."
+        f"`{name}` must be a finite number{instead}; got {shown(value)}. Correct `{name}`."
     )
 
 
@@ -235,16 +244,7 @@ def _refuse_outside(name, value, at_least, above, at_most, below):
         expected, remedy = f"at most {at_most}", "Lower"
     else:
         return
-    raise ValueError(f"`{name}` must be {expected}; got {_shown(value)}. {remedy} `{name}`.")
-
-
-def _shown(value):
-    """Returns a value as text of at most some forty characters."""
-    try:
-        shown = str(value) if isinstance(value, numbers.Real) else repr(value)
-    except ValueError:  # Python does not write integers of more than some thousand digits.
-        return f"an integer of {value.bit_length()} bits"
-    return shown if len(shown) <= 60 else f"{shown[:40]}..."
+    raise ValueError(f"`{name}` must be {expected}; got {shown(value)}. {remedy} `{name}`.")
 
 
 def _is_of_file_system(value):

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from tf_pflego.core import texts
+from tf_pflego.core import texts, values
 
 LONGEST = 60  # So that a file's name has room for it, whatever its letters are.
 _REMEDY = "Give every client a name of its own, in the order of the clients."
@@ -28,7 +28,8 @@ def checked(names: Sequence[Any] | None, num_clients: int) -> tuple[str, ...] | 
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
-                f"`client_names` must be text; got {name!r:.60}. Write numbers as `str(number)`."
+                f"`client_names` must be text; got {values.shown(name)}. Write numbers as "
+                "`str(number)`."
             )
         if not 1 <= len(name) <= LONGEST or not name.isprintable() or name != name.strip():
             raise ValueError(
@@ -87,8 +88,8 @@ def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
     or_name = "" if names is None else ", or its name"
     raise ValueError(
         f"`client` must be a whole number in [0, {num_clients}), a client's id{or_name}; got "
-        f"{client!r:.80}. {hint}Give the id{or_name.replace(', or its', ' or the')} of a client of "
-        "this simulation."
+        f"{values.shown(client)}. {hint}Give the id{or_name.replace(', or its', ' or the')} of a "
+        "client of this simulation."
     )
 
 

@@ -128,6 +128,9 @@ class ClientData:
             values.instance(name, split, ClientSplit, remedy)
         num_classes = _checked_num_classes(self.num_classes)
         splits = {name: _stored(name, split, num_classes) for name, split in self.splits.items()}
+        if self.partition is not None:
+            remedy = "Make one with `round_robin` or `dirichlet`, or leave it out."
+            values.instance("partition", self.partition, partition_lib.Partition, remedy)
         train = splits["train"].examples
         for name, split in splits.items():
             other = split.examples
@@ -237,6 +240,7 @@ class ClientData:
 
     def class_names_of(self, client_id: int) -> tuple[str, ...]:
         """Returns the names of the K_i classes that a client's labels 0 .. K_i - 1 stand for."""
+        client_id = values.whole("client_id", client_id, 0, self.num_clients - 1)
         classes = self.classes[client_id]
         if self.label_space == "global":
             classes = np.arange(self.num_classes[client_id])
@@ -337,6 +341,7 @@ class ClientData:
           ValueError: The others' examples or labels are of another kind, or either has no
             validation examples or no names while the other has, or two have the same name.
         """
+        values.instance("others", others, ClientData, "Make them as these were made.")
         expected, got = (
             (data.train.examples.dtype.name, data.example_shape, data.kind_of_labels)
             for data in (self, others)
@@ -599,6 +604,7 @@ def _checked_groups(groups, partition, num_clients):
     """Returns [I] bool by name."""
     if groups is None:
         groups = {} if partition is None else partition.client_groups
+    values.instance("client_groups", groups, Mapping, "Give truth values by the groups' names.")
     for name, members in groups.items():
         if np.shape(members) != (num_clients,) or np.asarray(members).dtype != bool:
             raise ValueError(

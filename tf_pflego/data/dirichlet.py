@@ -62,6 +62,8 @@ def dirichlet(
         )
     if groups is None:
         groups = np.zeros(len(labels), np.int64)
+    if not len(labels):
+        raise ValueError("`labels` must be those of some examples; got none. Give them.")
     ids, group = partition_lib.checked_groups(groups, labels)
     if num_clients < 1 or num_clients % len(ids):
         raise ValueError(

@@ -92,7 +92,13 @@ class Partition:
             example, or validation examples are held out already.
         """
         rows, offsets = joined(self.train_indices, "train indices")
-        return self.with_rows_held_out(held_out(np.asarray(labels)[rows], offsets, fraction, seed))
+        labels = checks.integers(labels, "`labels`")
+        if rows.max() >= len(labels):
+            raise ValueError(
+                f"`labels` must be those of the training arrays, {rows.max() + 1} or more; got "
+                f"{len(labels)}. Give the labels of the dataset that was dealt out."
+            )
+        return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))
 
     def with_rows_held_out(self, held: np.ndarray) -> "Partition":
         """Returns the partition with these training examples held out for validation.
@@ -125,6 +131,8 @@ class Partition:
             those who read the file without the dataset and its labels.
           **about: Arrays that are written beside the lists; `load` leaves them out.
         """
+        if not hasattr(file, "write"):
+            file = values.path("file", file, may_be_empty=False)
         arrays: dict[str, Any] = dict(about)
         if class_counts is not None:
             arrays["class_counts"] = class_counts

@@ -118,6 +118,22 @@ class Engine(Protocol):
           The statistics by the name of the model that is served.
         """
 
+    def predict(
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+    ) -> list[np.ndarray]:
+        """Predicts as clients would be served now; nothing is stored.
+
+        Args:
+          ids: As in `evaluate`.
+          seeds: As in `evaluate`.
+          server_state: The server's state.
+          split: Which of the clients' examples.
+          name: The name of the model that is served.
+
+        Returns:
+          For each client the probabilities [n_i, K] float32, one for each row of a head.
+        """
+
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """Returns the states of clients, each leaf [c, ...]; see `ClientStates.read`."""
 

@@ -19,8 +19,8 @@ from tf_pflego.engines.packing import Packing
 
 
 def remove_files(directory: str) -> None:
-    """Removes the files in a directory that `make_directory` has made."""
-    for path in pathlib.Path(directory).iterdir():
+    """Removes the files in a directory that `make_directory` has made, but for its lock."""
+    for path in pathlib.Path(directory).glob("[!.]*"):
         path.unlink()
 
 

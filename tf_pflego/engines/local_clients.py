@@ -46,6 +46,7 @@ class LocalClients:
             algorithm, server_state, clients.head_classes, seed, clients.identities
         )
         self._evaluations: dict[bool, Traced] = {}
+        self._predictions: dict[tuple[str, str], Traced] = {}
 
     def commit(self) -> None:
         """See `Engine.commit`."""
@@ -154,6 +155,51 @@ class LocalClients:
             )
 
         return evaluate
+
+    def predict(
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+    ) -> list[np.ndarray]:
+        """See `Engine.predict`."""
+        key = split, name
+        if key not in self._predictions:
+            self._predictions[key] = Traced(self._prediction(*key), any_number=(1, 2, 3))
+        ids, examples, parts = np.asarray(ids, np.int64), self.data.clients.splits[split], []
+        for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
+            states = self.states.read(ids[block], server_state)
+            facts = self._facts(ids[block], seeds[block])
+            sizes = examples.sizes[ids[block]]
+            places = np.column_stack([examples.offsets[ids[block]], sizes])
+            found = self._predictions[key](server_state, states, facts, places)
+            parts += np.split(found.numpy(), np.cumsum(sizes)[:-1])
+        return parts
+
+    def _prediction(self, split, name):
+        """Returns a function that predicts for a block of clients, whose rows follow each other."""
+        served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
+
+        def predict(server_state, states, facts, places):
+            data, count = self.data.open(), tf.shape(places)[0]
+
+            def step(k, array):
+                own = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts, places))
+                state, facts_of_one, place = own
+                facts_of_one = unpacked(facts_of_one)
+                weights = served.weights(server_state, state)
+                if served.fine_tune is not None:
+                    weights = fine_tuned(served, weights, read_client(data.train, facts_of_one))
+                examples, _ = getattr(data, split).read(*tf.unstack(place))
+                logits = served.predict(weights, examples, facts_of_one.classes)
+                return k + 1, array.write(k, tf.nn.softmax(logits))
+
+            array = tf.TensorArray(
+                tf.float32, count, infer_shape=False, element_shape=[None, num_rows]
+            )
+            _, array = tf.while_loop(
+                lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
+            )
+            return array.concat()
+
+        return predict
 
 
 def _loss_sum(logits, labels):

@@ -16,11 +16,10 @@ import fcntl
 import os
 import platform
 import select
-import shutil
 import socket
 import struct
 
-from tf_pflego.core.temporary import make_directory
+from tf_pflego.core.temporary import make_directory, remove_directory
 
 # The numbers of Linux on x86-64, the only machine for which there is a TFF worker on Linux.
 _MACHINE = "x86_64"
@@ -143,7 +142,7 @@ class PrivateSocket:
         if self._directory_descriptor is not None:
             os.close(self._directory_descriptor)
             self._directory_descriptor = None
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove_directory(self._directory)
 
 
 def _has_input(descriptor, timeout):

@@ -14,7 +14,6 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 import functools
 import pathlib
 import secrets
-import shutil
 import signal
 import threading
 import time
@@ -349,7 +348,7 @@ def _own_directory():
     """
     # The path of a socket has 107 bytes at most, of which Ray takes 64 and a process id.
     path = temporary.make_directory("/tmp")
-    remove = functools.partial(shutil.rmtree, path, ignore_errors=True)
+    remove = functools.partial(temporary.remove_directory, path)
     leftovers.add(remove)
     _DIRECTORIES.append(remove)
     return os.path.join(path, "r")

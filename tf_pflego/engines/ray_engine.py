@@ -148,6 +148,17 @@ class RayEngine:
             )
         return found
 
+    def predict(
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+    ) -> list[np.ndarray]:
+        """See `Engine.predict`."""
+        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
+        parts = self.on_shards(
+            ids, "predict", lambda rows: (np.asarray(seeds)[rows], split, name), state
+        )
+        by_row = {row: one for rows, found in parts for row, one in zip(rows, found, strict=True)}
+        return [by_row[row] for row in range(len(ids))]
+
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
         """See `Engine.read_states`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))

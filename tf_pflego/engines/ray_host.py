@@ -162,6 +162,18 @@ class Host:
         """See `Engine.evaluate`."""
         return self._engines[key].evaluate(ids, seeds, server_state, losses)
 
+    def predict(
+        self,
+        key: int,
+        ids: np.ndarray,
+        seeds: np.ndarray,
+        split: str,
+        name: str,
+        server_state: Structure,
+    ) -> list[np.ndarray]:
+        """See `Engine.predict`."""
+        return self._engines[key].predict(ids, seeds, server_state, split, name)
+
     def read_states(self, key: int, ids: np.ndarray, server_state: Structure) -> Structure:
         """See `Engine.read_states`."""
         return self._engines[key].read_states(ids, server_state)

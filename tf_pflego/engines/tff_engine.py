@@ -17,7 +17,6 @@ for bit: the states of the clients and of the server are in the program, and an 
 depend on its seeds alone.
 """
 
-import shutil
 import tempfile
 import threading
 
@@ -28,7 +27,7 @@ import tensorflow_federated as tff
 from tf_pflego import console
 from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
 from tf_pflego.core.nests import Structure
-from tf_pflego.core.temporary import make_directory
+from tf_pflego.core.temporary import make_directory, remove_directory
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
 from tf_pflego.engines.engine import Cohort, Outcome, WorkerError
@@ -146,7 +145,7 @@ class TffEngine(LocalClients):
         for federated in self._exchanges.values():
             federated.close()
         self._inbox.close()
-        shutil.rmtree(self._outbox, ignore_errors=True)
+        remove_directory(self._outbox)
         super().close()
 
     def inbox(self, packing: Packing) -> Inbox | None:

@@ -47,6 +47,8 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
         if evaluation.train_loss is not None:
             columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
         columns |= _accuracies(evaluation, prefix)
+        for metric, values in evaluation.own_metrics.items():
+            columns[f"{prefix}{metric}"] = [f"{value:.6g}" for value in values]
     return columns
 
 

@@ -19,7 +19,7 @@ _ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 class Progress:
     """Shows a bar where lines can be drawn again, else a line for each evaluated round.
 
-    It is on standard error. Terminals and notebooks show a bar.
+    It is on `console.stream_of_progress`. Terminals and notebooks show a bar.
 
     The bar comes with the first finished round; until then `console.doing` has the line.
 
@@ -44,7 +44,7 @@ class Progress:
         # With a validation accuracy, the loss too would leave a bar no room.
         if "train_loss" in record and _VALIDATION not in record:
             text = f"loss {record['train_loss']:.4f}, {text}"
-        columns = console.STDERR.columns()
+        columns = console.stream_of_progress().columns()
         if columns is not None and not console.is_quiet():
             self._show_bar(columns, text, record["round"])
         elif text:
@@ -60,7 +60,7 @@ class Progress:
             self._bar = tqdm.tqdm(
                 total=self._num_rounds,
                 initial=number,
-                file=console.STDERR,
+                file=console.stream_of_progress(),
                 dynamic_ncols=True,
                 delay=1e-9,
             )

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import values
 from tf_pflego.core.algorithm import specs_of
 from tf_pflego.models import cloning, graphs, normalization, pooling, rectifiers
+from tf_pflego.models.one_example import OneExample
 
 # Stateful operations that leave a body a function of nothing but its weights and the examples.
 _HARMLESS_STATEFUL_OPS = frozenset(
@@ -53,6 +55,7 @@ class Body:
         functions, only what enters and leaves them is counted.
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
+      has_loops: Whether there are loops among what it computes, which save variants.
 
     Raises:
       TypeError: `model` is not a Keras model.
@@ -77,6 +80,10 @@ class Body:
             specs_of(self.initial_theta), example
         )
         self.saved_specs = specs_of(passed.structured_outputs[1])
+        self.has_loops = any(spec.dtype == tf.variant for spec in self.saved_specs)
+        self._of_one = None
+        if self.has_loops:
+            self._of_one = OneExample.of(model, [_tf_variable(w) for w in weights], example)
 
     def __getstate__(self):
         """What another process needs; it traces the functions anew."""
@@ -103,6 +110,22 @@ class Body:
                 f"{examples.dtype.name}. Cast them first."
             )
         return self._functions.features(list(theta), examples)
+
+    def served(
+        self, theta: Sequence[tf.Tensor], examples: tf.Tensor, one_by_one: bool
+    ) -> tf.Tensor:
+        """Returns phi(x; theta), [n, M] float32, as files hold it: without its gradient.
+
+        Args:
+          theta: Tensors like `initial_theta`.
+          examples: [n, *example_shape].
+          one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
+        """
+        if not one_by_one or self._of_one is None:
+            return self._forward(theta, examples)[0]
+        of_one = self._of_one
+        spec = tf.TensorSpec([self.num_features])
+        return tf.map_fn(lambda x: of_one(theta, x), examples, fn_output_signature=spec)
 
     def forward(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor
@@ -139,6 +162,10 @@ class Body:
           ValueError: The body cannot be copied; the message says why, and what to do.
         """
         return self._cloning(theta)
+
+    def refuse_lambda_layers(self, what: str) -> None:
+        """Raises ValueError if the model has layers that hold code; `what` would have them."""
+        self._cloning.refuse_lambda_layers(what)
 
     def _forward(self, theta, examples):
         parts = self._graphs
@@ -210,7 +237,7 @@ class _ForwardAndBackward(NamedTuple):
 def _example_spec(model, example_shape):
     """Returns the tf.TensorSpec of a batch of examples."""
     if not (callable(model) and hasattr(type(model), "trainable_variables")):
-        raise TypeError(f"`body` must be a Keras model; got {model!r}.")
+        raise TypeError(f"`body` must be a Keras model; got {values.shown(model)}.")
     if not model.built:
         raise ValueError(
             "`body` has not made its weights yet. Start it with an Input, or call it once on a "
@@ -277,7 +304,7 @@ def _trace(model, example) -> _Traced:
             f"`body` cannot be called with training=True on {example.dtype.name} examples of shape "
             f"{tuple(example.shape[1:])}. If it takes others, put an Input that says so before it: "
             "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
-            f"TensorFlow says: {error}"
+            f"TensorFlow says: {' '.join(str(error).split())}"
         ) from error
     return _Traced(function, gradient=function.structured_outputs[1], **noted)
 

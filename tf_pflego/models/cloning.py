@@ -16,11 +16,16 @@ class Cloning:
       model: A built Keras model. A copy is made from its configuration when it is asked for; the
         weights that are not trainable keep the values that they have now.
       example: The tf.TensorSpec of a batch of examples.
+
+    Attributes:
+      lambda_layers: The names of layers that hold code of the user's.
     """
 
     def __init__(self, model: tf.keras.Model, example: tf.TensorSpec):
         self._model = model
         self._example = example
+        lambdas = tf.keras.layers.Lambda
+        self.lambda_layers = [of.name for of in _layers(model) if isinstance(of, lambdas)]
         trainable = {id(weight) for weight in model.trainable_variables}
         self._theta = [id(weight) for weight in model.trainable_variables]
         self._constants = {
@@ -46,12 +51,23 @@ class Cloning:
             copy.set_weights([values[id(weight)] for weight in source.weights])
         except Exception as error:
             # What the user's classes raise, or Keras about them, can be of any kind.
+            self.refuse_lambda_layers("a copy that Keras makes")
             raise ValueError(
                 "`body` must be made of layers that Keras can make again from their configuration; "
                 f"{source.name} is not ({type(error).__name__}: {str(error)[:300]}). Give each "
                 "class of your own a `get_config` that returns the arguments of its `__init__`."
             ) from error
         return copy
+
+    def refuse_lambda_layers(self, what: str) -> None:
+        """Raises ValueError if there are any; `what` would have them."""
+        if self.lambda_layers:
+            raise ValueError(
+                f"`body` must have no Lambda layer for {what}, since Keras makes none from its "
+                f"configuration unless told to trust it; {', '.join(self.lambda_layers)} is one. "
+                "Write it as a layer of a class of your own with a `get_config`, or export with "
+                "`format='savedmodel'`."
+            )
 
 
 def _layers(model):

@@ -17,13 +17,32 @@ from tf_pflego.core.local_training import gradient
 from tf_pflego.models.head_solvers import automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
-Rule: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]"
+Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
+LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]"
+
+
+def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
+    """Returns how body and head learn on, from all examples of a client.
+
+    Args:
+      model: The model.
+      rule: That of the head, over features that are computed once; None for steps on the network.
+    """
+    if rule is None:
+        return network_rule(model)
+
+    def learn_on(weights, client, steps, learning_rate):
+        features = model.features(weights.theta, client.examples)
+        client = client._replace(examples=features)
+        return weights._replace(head=rule(weights.head, client, steps, learning_rate))
+
+    return learn_on
 
 
 def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
-    The features are computed once, and the loss does not rise; see `models.head_solvers`. The
+    The loss does not rise; see `models.head_solvers`. The
     automatic learning rate is one over the curvature of the loss at the head.
 
     Args:
@@ -33,20 +52,19 @@ def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.
         none.
     """
 
-    def personalize(weights, client, steps, learning_rate):
-        features = model.features(weights.theta, client.examples)
-        objective = model.head_objective(features, client)
+    def personalize(head, client, steps, learning_rate):
+        objective = model.head_objective(client.examples, client)
         if solver == "adam":
             automatic = adam_rate
         else:
-            automatic = automatic_rate(objective, weights.head, solver, largest=float("inf"))
+            automatic = automatic_rate(objective, head, solver, largest=float("inf"))
         rate = tf.where(learning_rate > 0, learning_rate, automatic)
-        return weights._replace(head=solve(objective, weights.head, steps, solver, rate))
+        return solve(objective, head, steps, solver, rate)
 
     return personalize
 
 
-def network_rule(model: SplitModel) -> Rule:
+def network_rule(model: SplitModel) -> LearnOn:
     """Returns the rule of all other methods: gradient steps on body and head.
 
     It has no automatic learning rate: with a rate of 0 nothing moves.

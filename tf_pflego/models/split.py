@@ -82,6 +82,7 @@ class SplitModel:
         self._block: int | None = None
         self._keeps = False
         self._shares_classifier = False
+        self._features: Callable[..., tf.Tensor] = self._body
 
     def __repr__(self) -> str:
         weights = sum(int(np.prod(leaf.shape)) for leaf in self.initial_theta)
@@ -141,6 +142,21 @@ class SplitModel:
         model._block = None
         return model
 
+    def to_be_served(self, one_by_one: bool = False) -> SplitModel:
+        """Returns the same model, in one pass and without the gradient of its body, for files.
+
+        Args:
+          one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
+        """
+        model = self.in_one_pass()
+        model._features = functools.partial(self._body.served, one_by_one=one_by_one)
+        return model
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the body has loops, as recurrent layers do."""
+        return self._body.has_loops
+
     def with_shared_classifier(self) -> SplitModel:
         """Returns the same model for methods whose clients share one classifier.
 
@@ -177,10 +193,14 @@ class SplitModel:
         """Returns the body with the weights `theta` as a Keras model; see `Body.clone`."""
         return self._body.clone(theta)
 
+    def refuse_lambda_layers(self, what: str) -> None:
+        """Raises ValueError if the body has layers that hold code; `what` would have them."""
+        self._body.refuse_lambda_layers(what)
+
     def features(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, for examples [n, *example_shape]."""
         if self._block is None:
-            return self._body(list(theta), examples)
+            return self._features(list(theta), examples)
         in_blocks = tf.custom_gradient(
             lambda *theta: self._features_and_pull_back_in_blocks(theta, examples, keep=False)
         )

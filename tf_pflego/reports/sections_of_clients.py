@@ -306,7 +306,8 @@ class ClientSections(Sections):
         return rows
 
     def _filters(self, columns, fixed):
-        names = {k: name for k, name in enumerate(columns) if name not in ("partition", "classes")}
+        texts = ("partition", "classes", "client" if self._named else "")
+        names = {k: name for k, name in enumerate(columns) if name not in texts}
 
         def bound(identity, words):
             typed = {"type": "number", "step": "any", "autocomplete": "off"}

@@ -44,7 +44,7 @@ class ClientModels:
     def model(self, client: int | str, name: str | None = None) -> tf.keras.Model:
         """Returns a client's model; see `Simulation.client_model`."""
         data, split = self._simulation.data, self._simulation.algorithm.model
-        number, name = self._client(client), self._name(name)
+        number, name = self._client(client), self.served_name(name)
         weights = self._weights_of_body_and_head(number, name)
         names = names_of_outputs(split, data, number)
         model = assemble(
@@ -60,7 +60,7 @@ class ClientModels:
     def weights(self, client: int | str, name: str | None = None) -> Structure:
         """Returns what a client predicts with; see `Simulation.served_weights`."""
         simulation = self._simulation
-        client, name = self._client(client), self._name(name)
+        client, name = self._client(client), self.served_name(name)
         served = simulation.algorithm.served[name]
         state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([client]))
         weights = served.weights(simulation.server_state, state)
@@ -91,7 +91,7 @@ class ClientModels:
         data = self._simulation.data
         return client_names.id_of(client, data.client_names, data.num_clients)
 
-    def _name(self, name):
+    def served_name(self, name: str | None) -> str:
         """Returns the name of a model that the algorithm serves."""
         served = self._simulation.algorithm.served
         if name is None:

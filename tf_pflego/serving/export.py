@@ -1,6 +1,7 @@
 """Clients' models as files that are used without this package: SavedModel, Keras and TFLite.
 
-  client_3/          SavedModel: signatures serve, class_names, personalize, save and restore
+  client_3/          SavedModel: signatures serve, class_names, personalize, save and restore, and
+                     serve as serving_default, which other programs look for
   client_3.tflite    the same signatures, for the TFLite interpreter
   client_3.keras     a Keras model, which serves only; of a client that has a name, client_NAME
   clients.json       for each client its file, classes and accuracy, in the run and from the file
@@ -25,13 +26,16 @@ import tensorflow as tf
 from tf_pflego.core import durable, leftovers, values
 from tf_pflego.data import client_names
 from tf_pflego.serving.client_models import forget_eager_initializers
-from tf_pflego.serving.served_client import ServedClient, served_clients
+from tf_pflego.serving.limits import refuse_unknown_form, refuse_what_cannot_leave
+from tf_pflego.serving.served_client import (
+    ServedClient,
+    refuse_other_than_simulation,
+    served_clients,
+)
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
 
-FORMATS = ("savedmodel", "keras", "tflite")
-QUANTIZATIONS = ("none", "float16", "int8")
 _ENTRIES = "clients.json"
 _SUFFIXES = {"savedmodel": "", "keras": ".keras", "tflite": ".tflite"}
 
@@ -51,7 +55,7 @@ def export(
     Args:
       clients: The clients with what they are served; see `served_clients` and `personalize`.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      format: One of `FORMATS`.
+      format: One of `limits.FORMATS`.
       quantize: How TFLite files hold the weights that do not learn on: none (as they are),
         float16 or int8.
       learning: Whether SavedModel and TFLite files have what lets them learn on.
@@ -69,12 +73,7 @@ def export(
       FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
         export.
     """
-    values.one_of("format", format, FORMATS)
-    values.one_of("quantize", quantize, QUANTIZATIONS)
-    if quantize != "none" and format != "tflite":
-        raise ValueError(
-            f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
-        )
+    refuse_unknown_form(format, quantize)
     write, entries = _WRITERS[format], []
     with new_directory(output_dir, overwrite) as directory:
         for client in clients:
@@ -107,9 +106,9 @@ def export_clients(
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
       clients: The clients' ids or names, or a text as for `chosen_clients`.
       output_dir: As in `export`, like the others below.
-      format: One of `FORMATS`.
+      format: One of `limits.FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
-      quantize: One of `QUANTIZATIONS`.
+      quantize: One of `limits.QUANTIZATIONS`.
       learning: Whether the files learn on.
       on_client: Called with each client's entry.
       overwrite: Whether the files may take the place of an earlier export.
@@ -118,6 +117,8 @@ def export_clients(
       The entries of clients.json: for each client the file, its size, the classes, and the test
       accuracy in the run and of the file.
     """
+    refuse_other_than_simulation(simulation)
+    refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     return export(
         served_clients(simulation, chosen_clients(clients, simulation), name),
         output_dir,
@@ -183,7 +184,7 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
       FileExistsError: It is a file, or a directory that is not empty; with `overwrite` only if the
         directory holds no export.
     """
-    path = pathlib.Path(output_dir).expanduser()
+    path = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     if not values.truth("overwrite", overwrite):
@@ -207,7 +208,8 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
       path: The name.
       overwrite: Whether an earlier export may have it; see `refuse_used`.
     """
-    path = pathlib.Path(path).expanduser().resolve()  # A link stays, and "." has a name.
+    path = pathlib.Path(values.path("output_dir", path, may_be_empty=False))
+    path = path.expanduser().resolve()  # A link stays, and "." has a name.
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
 
     def settle():
@@ -238,20 +240,27 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
 def _saved_model(client, path, quantize, learning):
     model = client.personal_model()
     with _quiet():
-        tf.saved_model.save(model, str(path), signatures=model.signatures(learning))
+        save(model, path, with_default(model.signatures(learning)))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
     return lambda examples: serve(examples=tf.constant(examples))["probabilities"].numpy()
 
 
 def _keras(client, path, quantize, learning):
     client.keras_model().save(path)
-    model = tf.keras.models.load_model(path, compile=False)
+    try:
+        model = tf.keras.models.load_model(path, compile=False)
+    except Exception as error:  # What Keras raises about a user's classes can be of any kind.
+        raise ValueError(
+            "`body` must be made of layers that Keras finds when it loads a file; it is not "
+            f"({_first_words(error)}). Register each class of your own with "
+            "`keras.saving.register_keras_serializable`, or choose `format='savedmodel'`."
+        ) from error
     forget_eager_initializers()
     return lambda examples: model(examples, training=False).numpy()
 
 
 def _tflite(client, path, quantize, learning):
-    path.write_bytes(tflite_of(client.personal_model(), quantize, learning))
+    path.write_bytes(tflite_of(client.personal_model(one_by_one=True), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
     return lambda examples: runner(examples=examples)["probabilities"]
@@ -276,14 +285,37 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantize == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        return converter.convert()
+        try:
+            return converter.convert()
+        except Exception as error:  # A ConverterError, which has no public name.
+            instead = "" if learning else "`learning=True`, which allows TensorFlow's, or "
+            raise ValueError(
+                "`body` must be made of operations that TFLite has; its converter refuses it "
+                f"({_first_words(error)}). Choose {instead}`format='savedmodel'`."
+            ) from error
+
+
+def _first_words(error):
+    return " ".join(str(error).split())[:300]
+
+
+def with_default(functions: dict[str, Any]) -> dict[str, Any]:
+    """Returns signatures with `serve` under the name too that other programs look for."""
+    return functions | {"serving_default": functions["serve"]}
+
+
+def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) -> None:
+    """Writes a SavedModel with functions as its signatures."""
+    # The gradient of a loop needs what the loop has kept, which no file can hold.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, str(path), functions, options)
 
 
 @contextlib.contextmanager
 def _saved(model, functions):
     """Gives a temporary directory with the SavedModel, from which TFLite's converter reads."""
     with tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
-        tf.saved_model.save(model, directory, signatures=functions)
+        save(model, directory, functions)
         yield directory
 
 

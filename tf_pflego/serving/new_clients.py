@@ -15,10 +15,14 @@ from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
-from tf_pflego.models.personalization import network_rule
+from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving.client_models import names_of_outputs, own_classes
-from tf_pflego.serving.served_client import ServedClient, traced_predict
-from tf_pflego.training.simulation import refuse_unknown_classes
+from tf_pflego.serving.served_client import (
+    ServedClient,
+    refuse_other_than_simulation,
+    traced_predict,
+)
+from tf_pflego.training.fitting import refuse_unknown_classes
 
 ALL = "all"
 AUTO = "auto"
@@ -63,6 +67,7 @@ class NewClients:
     ):
         values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
         self._steps = values.whole("steps", steps, 0)
+        refuse_other_than_simulation(simulation)
         self._algorithm = algorithm = simulation.algorithm
         name = next(iter(algorithm.served)) if name is None else name
         self._served = algorithm.served[values.one_of("name", name, tuple(algorithm.served))]
@@ -79,8 +84,8 @@ class NewClients:
         else:
             self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
         self._simulation, self._clients = simulation, clients
-        rule = network_rule(algorithm.model) if own_rule is None else own_rule
-        self._learn, self._predict = Traced(rule), traced_predict(self._served.predict)
+        self._learn = Traced(learning_on(algorithm.model, own_rule))
+        self._predict = traced_predict(self._served.predict)
         self._start = [self._first_weights(client) for client in range(clients.num_clients)]
         if not isinstance(self._start[0], Weights):
             raise ValueError(
@@ -117,7 +122,7 @@ class NewClients:
           draws: How many times examples are drawn at random; once for "all".
           seed: Seed of the draws.
         """
-        draws = values.whole("draws", draws, 1)
+        draws, seed = values.whole("draws", draws, 1), values.seed(seed)
         before = float(np.mean([self._accuracy(c, w) for c, w in enumerate(self._start)]))
         found = []
         for count in shots:

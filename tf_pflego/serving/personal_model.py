@@ -34,6 +34,7 @@ class PersonalModel(tf.Module):
       classes: [K] int32, the class of each row of its head; see `Client`.
       example_dtype: How examples are given: uint8 for images from 0 to 255, float32 or int32.
       rule: How it learns on; see `Served.personalize`. None for steps on the whole network.
+      one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
 
     Attributes:
       learns: What `personalize` changes: "head" or "network".
@@ -47,13 +48,14 @@ class PersonalModel(tf.Module):
         classes: np.ndarray,
         example_dtype: np.dtype,
         rule: Rule | None,
+        one_by_one: bool = False,
     ):
         super().__init__("personal_model")
-        self._model = model.in_one_pass()
+        self._model = model.to_be_served(one_by_one)
         self._names = tf.constant(class_names)
         self._rows, self._classes = len(class_names), classes
         self.learns = "network" if rule is None else "head"
-        self._rule = network_rule(self._model) if rule is None else rule
+        self._rule, self._trained = rule, model.in_one_pass()
         # What does not change is a constant, so that converters may quantise it.
         keep = tf.Variable if rule is None else tf.constant
         self._theta = [keep(np.asarray(leaf)) for leaf in weights.theta]
@@ -77,7 +79,6 @@ class PersonalModel(tf.Module):
             tf.TensorSpec([], tf.float32, "learning_rate"),
         ]
         functions: dict[str, tuple[Callable, list]] = {
-            "serve": (self._probabilities, [self._examples]),
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
         }
         if learning:
@@ -91,14 +92,14 @@ class PersonalModel(tf.Module):
             name: tf.function(function, input_signature=specs, autograph=False)
             for name, (function, specs) in functions.items()
         }
-        return {
+        self.predict, serve = served_function(self._probabilities, self._examples)
+        return {"serve": serve} | {
             name: function.get_concrete_function() for name, function in self._functions.items()
         }
 
     def _probabilities(self, examples):
-        logits = self._model.predict(
-            self._weights(), as_model_inputs(examples), tf.constant(self._classes)
-        )
+        examples = served_inputs(examples)
+        logits = self._model.predict(self._weights(), examples, tf.constant(self._classes))
         return {"probabilities": tf.nn.softmax(logits[:, : self._rows])}
 
     def _personalize(self, examples, labels, steps, learning_rate):
@@ -124,13 +125,17 @@ class PersonalModel(tf.Module):
             seed=tf.zeros([2], tf.int32),
         )
         start = self._weights()
-        found = self._rule(start, client, steps, learning_rate)
-        if self.learns == "head":
-            found = Weights(start.theta, _if_finite(found.head, start.head))
-        else:
+        if self._rule is None:
+            found = network_rule(self._trained)(start, client, steps, learning_rate)
             found = _if_finite(found, start)
-        before, after = self._model.loss(start, client), self._model.loss(found, client)
-        learnt = [*(found.theta if self.learns == "network" else []), found.head[: self._rows]]
+            before, after = (self._trained.loss(weights, client) for weights in (start, found))
+            learnt = [*found.theta, found.head[: self._rows]]
+        else:
+            features = self._model.features(start.theta, client.examples)
+            client = client._replace(examples=features)
+            head = _if_finite(self._rule(start.head, client, steps, learning_rate), start.head)
+            before, after = (self._model.head_loss(of, client) for of in (start.head, head))
+            learnt = [head[: self._rows]]
         with tf.control_dependencies([before]):
             assigned = [v.assign(new) for v, new in zip(self._learnt, learnt, strict=True)]
         with tf.control_dependencies([a.op if hasattr(a, "op") else a for a in assigned]):
@@ -154,6 +159,29 @@ class PersonalModel(tf.Module):
             )
             variable.assign(tf.ensure_shape(value, variable.shape))
         return {"path": path}
+
+
+def served_inputs(examples: tf.Tensor) -> tf.Tensor:
+    """Returns examples as a model takes them; see `served_function`."""
+    return as_model_inputs(tf.cast(examples, tf.int32) if examples.dtype == tf.int64 else examples)
+
+
+def served_function(function: Callable, examples: tf.TensorSpec, *others: tf.TensorSpec) -> tuple:
+    """Returns a function, which a loaded model has as `predict`, and its concrete function.
+
+    Args:
+      function: From examples and others.
+      examples: Their spec. If they are int32, `predict` takes int64 as well, which NumPy makes of
+        whole numbers.
+      *others: The specs of the others.
+    """
+    served = tf.function(function, autograph=False)
+    concrete = served.get_concrete_function(examples, *others)
+    if examples.dtype == tf.int32:
+        served.get_concrete_function(
+            tf.TensorSpec(examples.shape, tf.int64, examples.name), *others
+        )
+    return served, concrete
 
 
 def _if_finite(new, old):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import values
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.tracing import Traced
 from tf_pflego.data import client_names
@@ -54,8 +55,8 @@ class ServedClient:
     predict: Traced
     name: str | None = None
 
-    def personal_model(self) -> PersonalModel:
-        """Returns the client's model as functions with signatures."""
+    def personal_model(self, one_by_one: bool = False) -> PersonalModel:
+        """Returns the client's model as functions with signatures; see `PersonalModel`."""
         from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
 
         return PersonalModel(
@@ -65,6 +66,7 @@ class ServedClient:
             self.classes,
             self.test_examples.dtype,
             self.rule,
+            one_by_one,
         )
 
     def keras_model(self) -> tf.keras.Model:
@@ -83,6 +85,13 @@ class ServedClient:
         examples = copied_as_model_inputs(tf.constant(self.test_examples))
         logits = self.predict(self.weights, examples, tf.constant(self.classes))
         return tf.nn.softmax(logits[:, :count]).numpy()
+
+
+def refuse_other_than_simulation(simulation: Any) -> None:
+    """Raises TypeError unless an object is a simulation."""
+    from tf_pflego.training import Simulation  # It imports this package.
+
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
 
 
 def served_clients(

@@ -17,7 +17,7 @@ their probabilities are 0. TensorFlow alone reads all of it:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,17 @@ from tf_pflego.core import durable
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.head import ABSENT_LOGIT
+from tf_pflego.models.personalization import Rule, learning_on
 from tf_pflego.serving.client_models import head_of_outputs, names_of_outputs, own_classes
-from tf_pflego.serving.export import chosen_clients, new_directory, refuse_used
+from tf_pflego.serving.export import (
+    chosen_clients,
+    new_directory,
+    refuse_used,
+    save,
+    with_default,
+)
+from tf_pflego.serving.personal_model import served_function, served_inputs
+from tf_pflego.serving.served_client import refuse_other_than_simulation
 
 
 class SharedBody(tf.Module):
@@ -37,12 +46,12 @@ class SharedBody(tf.Module):
     Args:
       simulation: The `Simulation`.
       theta: The body's weights.
-      personalize: See `Served.personalize`; None if the body does not stay as it is.
+      rule: See `Served.personalize`; None if the body does not stay as it is.
     """
 
-    def __init__(self, simulation: Any, theta: Sequence[tf.Tensor], personalize: Callable | None):
+    def __init__(self, simulation: Any, theta: Sequence[tf.Tensor], rule: Rule | None):
         super().__init__("shared_body")
-        model = simulation.algorithm.model.in_one_pass()
+        model = simulation.algorithm.model.to_be_served()
         variables = [tf.Variable(leaf, trainable=False) for leaf in theta]
         self._theta = variables
         rows = model.num_classes
@@ -55,7 +64,7 @@ class SharedBody(tf.Module):
 
         def serve(examples, head):
             weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
-            logits = model.predict(weights, as_model_inputs(examples), tf.range(rows))
+            logits = model.predict(weights, served_inputs(examples), tf.range(rows))
             return {"probabilities": tf.nn.softmax(logits)}
 
         def learn(examples, head, num_classes, labels, steps, learning_rate):
@@ -68,10 +77,11 @@ class SharedBody(tf.Module):
                 tf.constant(1.0),
                 tf.zeros([2], tf.int32),
             )
-            return {"head": personalize(weights, client, steps, learning_rate).head}
+            return {"head": learning_on(model, rule)(weights, client, steps, learning_rate).head}
 
-        functions: dict[str, tuple[Callable, list]] = {"serve": (serve, [examples, head])}
-        if personalize is not None:
+        self.predict, concrete = served_function(serve, examples, head)
+        self.concrete = {"serve": concrete}
+        if rule is not None:
             specs = [
                 examples,
                 head,
@@ -80,11 +90,8 @@ class SharedBody(tf.Module):
                 tf.TensorSpec([], tf.int32, "steps"),
                 tf.TensorSpec([], tf.float32, "learning_rate"),
             ]
-            functions["personalize"] = (learn, specs)
-        self.functions = {
-            name: tf.function(function, input_signature=specs, autograph=False)
-            for name, (function, specs) in functions.items()
-        }
+            self._learn = tf.function(learn, input_signature=specs, autograph=False)
+            self.concrete["personalize"] = self._learn.get_concrete_function()
 
 
 def export_shared_body(
@@ -113,7 +120,10 @@ def export_shared_body(
         export.
     """
     refuse_used(output_dir, overwrite)  # Before the work is done for which there would be no place.
+    refuse_other_than_simulation(simulation)
     clients = chosen_clients(clients, simulation)
+    if not len(clients):
+        raise ValueError("`clients` must be the ids of at least one client; got none. Name some.")
     simulation.client_model(clients[0], name)  # It checks that body and head are served.
     name = name or next(iter(simulation.algorithm.served))
     model, data = simulation.algorithm.model, simulation.data
@@ -147,8 +157,7 @@ def export_shared_body(
     }
     with new_directory(output_dir, overwrite) as directory:
         module = SharedBody(simulation, theta, served.personalize)
-        signatures = {key: f.get_concrete_function() for key, f in module.functions.items()}
-        tf.saved_model.save(module, str(directory / "body"), signatures=signatures)
+        save(module, directory / "body", with_default(module.concrete))
         with durable.batch() as files:
             files.npy(
                 directory / "heads.npy",

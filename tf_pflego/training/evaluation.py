@@ -17,6 +17,7 @@ finite population correction, section 2.11 for the ratio.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,11 +38,13 @@ class Evaluation(NamedTuple):
     groups: Mapping[str, np.ndarray] | None = None  # [n] bool by name, who belongs to each
     validation_hits: np.ndarray | None = None  # [n] int64, if there are validation examples
     validation_examples: np.ndarray | None = None  # [n] int64
+    own_metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # [n] float64 by name
 
     def metrics(self) -> dict[str, float]:
         """Returns the loss of equation 1, the two means of the test accuracy and, if there are
-        validation examples, of the validation accuracy: with each, the mean over the clients of
-        each group and over the others and, of a sample, standard errors of the two.
+        validation examples, of the validation accuracy, and the mean over clients of each measure
+        of the user's own: with each, the mean over the clients of each group and over the others
+        and, of a sample, standard errors.
         """
         loss = {}
         if self.train_loss is not None:
@@ -54,6 +57,11 @@ class Evaluation(NamedTuple):
             found |= accuracies(name, hits, examples, self.groups or {})
             if self.num_clients is not None:
                 found |= _standard_errors(name, hits, examples, self.num_clients)
+        for name, values in self.own_metrics.items():
+            found |= client_means(name, values, self.groups or {})
+            if self.num_clients is not None:
+                error = _correction(len(values), self.num_clients) * np.std(values, ddof=1)
+                found[f"{name}/client_mean/{STANDARD_ERROR}"] = float(error)
         return found
 
 
@@ -104,22 +112,30 @@ def accuracies(
       groups: [n] bool by name. Of each group there are also the mean over its clients and, as
         `not_` and its name, over the others; of nobody there is none.
     """
-    shares = hits / examples
-    found = {
-        f"{name}/client_mean": float(np.mean(shares)),
-        f"{name}/example_mean": float(hits.sum() / examples.sum()),
-    }
+    mean, *of_groups = client_means(name, hits / examples, groups).items()
+    return dict([mean, (f"{name}/example_mean", float(hits.sum() / examples.sum())), *of_groups])
+
+
+def client_means(
+    name: str, values: np.ndarray, groups: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Returns the mean over n clients, and over those of groups; see `accuracies`."""
+    means = {f"{name}/client_mean": float(np.mean(values))}
     for group, members in groups.items():
-        for whose, own in ((group, shares[members]), (f"not_{group}", shares[~members])):
+        for whose, own in ((group, values[members]), (f"not_{group}", values[~members])):
             if len(own):
-                found[f"{name}/client_mean/{whose}"] = float(np.mean(own))
-    return found
+                means[f"{name}/client_mean/{whose}"] = float(np.mean(own))
+    return means
+
+
+def _correction(count, num_clients):
+    """Returns by what the deviation of `count` values is multiplied for the error of their mean."""
+    return np.sqrt((1 - count / num_clients) / count)
 
 
 def _standard_errors(name, hits, examples, num_clients):
     """Returns those of the two means of an accuracy of a sample."""
-    count = len(hits)
-    correction = np.sqrt((1 - count / num_clients) / count)
+    correction = _correction(len(hits), num_clients)
     shares = hits / examples
     residuals = hits - hits.sum() / examples.sum() * examples
     spreads = {

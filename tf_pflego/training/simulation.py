@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import nests, rows, seeds, settings, texts, values
+from tf_pflego.core import nests, rows, settings, texts, values
 from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
@@ -26,7 +26,9 @@ from tf_pflego.records import LAST_ROUNDS
 from tf_pflego.serving import ClientModels
 from tf_pflego.training.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.training.evaluation import Evaluation, metrics_of, sample_of_clients
+from tf_pflego.training.fitting import refuse_unfit
 from tf_pflego.training.identity import differences, identity
+from tf_pflego.training.measuring import Measuring, Metrics
 from tf_pflego.training.rounds import Rounds
 from tf_pflego.training.summary import summarize
 from tf_pflego.training.turns import Turns, in_turn
@@ -75,12 +77,10 @@ class Simulation:
     ):
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
-        remedy = "Make one: `Participation(num_clients, clients_per_round)`."
-        values.instance("participation", participation, Participation, remedy)
         seed = values.seed(seed)
         max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
         eval_clients = settings.check_value("eval_clients", eval_clients, settings.eval_clients())
-        _refuse_unfit(algorithm, data, participation)
+        refuse_unfit(algorithm, data, participation)
         sample_of_clients(seed, data.num_clients, eval_clients)
         self.algorithm = algorithm
         self.seed = seed
@@ -122,6 +122,7 @@ class Simulation:
         self._spec = specs_of(server_state)
         self._sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
+        self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
 
     def __repr__(self) -> str:
         drawn = self.federation.mean_clients_per_round
@@ -223,7 +224,7 @@ class Simulation:
         data = data.without(leaving)
         if participation is None:
             participation = dataclasses.replace(self.participation, num_clients=data.num_clients)
-        _refuse_unfit(self.algorithm, data, participation)
+        refuse_unfit(self.algorithm, data, participation)
         sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         server_state = regrouped(
             self.server_state,
@@ -246,7 +247,9 @@ class Simulation:
         old.close()
 
     @in_turn(moves=True)
-    def run_round(self, evaluate: bool = False, train_loss: bool = True) -> dict[str, Any]:
+    def run_round(
+        self, evaluate: bool = False, train_loss: bool = True, metrics: Metrics | None = None
+    ) -> dict[str, Any]:
         """Runs the next round.
 
         A client whose new state or uploads are not finite is left out of the round: the round is
@@ -257,6 +260,7 @@ class Simulation:
             or the sample of `eval_clients`, after the round.
           train_loss: Whether the evaluation includes the loss over all training examples, which is
             its most expensive part.
+          metrics: As in `evaluate`; the means are `NAME/client_mean` in an evaluated round.
 
         Returns:
           The metrics of the round: `round`, `participants` (how many reported), `dropped` (how many
@@ -283,7 +287,7 @@ class Simulation:
             )
             record["seconds"] = time.perf_counter() - started
             if evaluate:
-                evaluations = self._evaluate(server_state, number, train_loss, sampled=True)
+                evaluations = self._evaluate(server_state, number, train_loss, True, metrics)
                 record |= metrics_of(evaluations) | participant_metrics
         except BaseException:  # A round that is interrupted, even by Ctrl-C, changes nothing.
             self._engine.roll_back()
@@ -296,47 +300,57 @@ class Simulation:
         record["seconds"] += time.perf_counter() - started
         return record
 
-    def evaluate(self, train_loss: bool = True, sampled: bool = False) -> Evaluation:
+    def evaluate(
+        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
+    ) -> Evaluation:
         """Returns the statistics of all clients as they would be served now.
 
         Args:
           train_loss: Whether to compute the losses. This takes a pass over all training examples,
             which are often many more than the test examples.
           sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
+          metrics: Measures of your own by name: functions of a client's test labels [n] and the
+            probabilities [n, K_i] that it predicts, as in `predict`, each to a number.
+
+        Raises:
+          ValueError: A name of `metrics` is no plain word or is taken, or a function does not give
+            a finite number.
 
         Returns:
           The statistics of the first model that the algorithm serves.
         """
-        return next(iter(self.evaluate_all(train_loss, sampled).values()))
+        return next(iter(self.evaluate_all(train_loss, sampled, metrics).values()))
 
     @in_turn()
-    def evaluate_all(self, train_loss: bool = True, sampled: bool = False) -> dict[str, Evaluation]:
+    def evaluate_all(
+        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
+    ) -> dict[str, Evaluation]:
         """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
-        return self._evaluate(self.server_state, self.round_number, train_loss, sampled)
+        number = self.round_number
+        return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
 
-    def _evaluate(self, server_state, round_number, train_loss, sampled):
+    def _evaluate(self, server_state, round_number, train_loss, sampled, metrics):
         sample = self._sample if sampled else None
-        ids = np.arange(self.data.num_clients) if sample is None else sample
-        client_seeds = seeds.client_seeds(
-            self.seed, "evaluation", self.data.identities[ids], round_number
-        )
-        statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
-        train, test = self.data.train.sizes[ids], self.data.test.sizes[ids]
-        validation = self.data.validation
-        return {
-            name: Evaluation(
-                found.loss_sums / train if train_loss else None,
-                train,
-                found.test_hits,
-                test,
-                sample,
-                None if sample is None else self.data.num_clients,
-                self.data.groups_of(ids),
-                found.validation_hits,
-                None if validation is None else validation.sizes[ids],
-            )
-            for name, found in statistics.items()
-        }
+        return self._measuring.evaluate(server_state, round_number, train_loss, sample, metrics)
+
+    @in_turn()
+    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
+        """Returns what all clients predict for their own examples, as they would be served now.
+
+        Args:
+          split: test, train or, if there are such examples, validation.
+          name: As in `client_model`.
+
+        Returns:
+          For each client the probabilities [n_i, K_i] float32 of its n_i examples, in their order.
+          The K_i classes are those of `client_model`, whose predictions these are up to float32.
+
+        Raises:
+          ValueError: There is no such split or model.
+        """
+        name = self._client_models.served_name(name)
+        ids = np.arange(self.data.num_clients)
+        return self._measuring.predict(self.server_state, self.round_number, ids, split, name)
 
     @in_turn()
     def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
@@ -393,6 +407,7 @@ class Simulation:
         eval_every: int = 1,
         train_loss_every: int = 10,
         on_round: Callable[[dict], None] | None = None,
+        metrics: Metrics | None = None,
     ) -> dict[str, float]:
         """Runs rounds and summarises them.
 
@@ -404,6 +419,7 @@ class Simulation:
             divides, and in the last round.
           on_round: Called with the metrics of each round. It may read, evaluate and save the
             simulation, and may not run, restore or close it.
+          metrics: Measures of your own for evaluated rounds, as in `evaluate`.
 
         Returns:
           See `summarize`.
@@ -424,9 +440,8 @@ class Simulation:
         while self.round_number < last:
             upcoming = self.round_number + 1
             evaluate = upcoming % eval_every == 0 or upcoming == 1 or upcoming > last - LAST_ROUNDS
-            records.append(
-                self.run_round(evaluate, upcoming % train_loss_every == 0 or upcoming == last)
-            )
+            train_loss = upcoming % train_loss_every == 0 or upcoming == last
+            records.append(self.run_round(evaluate, train_loss, metrics))
             if on_round is not None:
                 self._turns.call_back(on_round, records[-1])
         return summarize(records)
@@ -532,43 +547,4 @@ class Simulation:
             self.participation,
             self._spec,
             self._engine.states.spec,
-        )
-
-
-def _refuse_unfit(algorithm, data, participation):
-    if participation.num_clients != data.num_clients:
-        raise ValueError(
-            f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
-            f"got {participation.num_clients}."
-        )
-    if algorithm.model.num_classes < data.num_classes.max():
-        raise ValueError(
-            f"the model must have a head for {data.num_classes.max()} classes, the most that a "
-            f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
-        )
-    refuse_unknown_classes(algorithm, data)
-    if data.class_mask and not algorithm.model.class_mask:
-        raise ValueError(
-            "the model must have a class mask for clients that have one; got none. Build the "
-            "algorithm for `model.with_class_mask()`."
-        )
-    expected = algorithm.model.example_shape, algorithm.model.example_dtype
-    got = data.example_shape, data.example_dtype
-    if expected != got:
-        raise ValueError(
-            f"the clients' examples must be what the model takes, {expected[1].name} of shape "
-            f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
-            "the model for them."
-        )
-
-
-def refuse_unknown_classes(algorithm: Algorithm, data: ClientData) -> None:
-    """Raises ValueError if an algorithm needs to know more global classes than its model does."""
-    if not algorithm.uses_global_classes:
-        return
-    known, there_are = algorithm.model.num_global_classes, data.num_global_classes
-    if known < there_are:
-        raise ValueError(
-            f"the model must know the {there_are} global classes of the clients, for "
-            f"{algorithm.name}; got {known}. Give it that `num_global_classes`."
         )

@@ -13,11 +13,12 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
     """Returns what a run ends with.
 
     Returns:
-      The last value of each metric, the mean of each accuracy over the last ten rounds (`/last10`)
-      and its largest value in any evaluated round (`/best`), the sums over all rounds of the
-      bytes and of the participants that dropped out or were left out as not finite, and the median
-      of the rounds' seconds. The mean of standard errors over the last ten rounds is a bound of the
-      standard error of the mean: the rounds test the same clients. A best round has none.
+      The last value of each metric, the mean of each accuracy and each measure of the user's own
+      over the last ten rounds (`/last10`), the largest value of each accuracy in any evaluated
+      round (`/best`), the sums over all rounds of the bytes and of the participants that dropped
+      out or were left out as not finite, and the median of the rounds' seconds. The mean of
+      standard errors over the last ten rounds is a bound of the standard error of the mean: the
+      rounds test the same clients. A best round has none.
     """
     summary = {
         "round": records[-1]["round"],
@@ -33,10 +34,10 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
     for name in names:
         values = [record[name] for record in last if name in record]
         summary[name] = values[-1]
-        if any(accuracy in name for accuracy in ACCURACIES):
+        is_accuracy = any(accuracy in name for accuracy in ACCURACIES)
+        if is_accuracy or "/client_mean" in name:
             summary[f"{name}/last10"] = float(np.mean(values))
-            if name.endswith(STANDARD_ERROR):
-                continue
+        if is_accuracy and not name.endswith(STANDARD_ERROR):
             every = [record[name] for record in records if name in record]
             summary[f"{name}/best"] = float(np.max(every))
     return summary

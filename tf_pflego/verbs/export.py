@@ -8,6 +8,7 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
+from tf_pflego.serving import limits
 from tf_pflego.verbs.opened import OWN_METHOD, opened
 
 FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
@@ -28,7 +29,7 @@ class ExportOptions:
     format: str = setting(
         "savedmodel",
         "SavedModel and TFLite learn on, Keras only serves",
-        choices=export_lib.FORMATS,
+        choices=limits.FORMATS,
     )
     model: str = setting("", "which of the models that the method serves; empty for the first")
     shared_body: bool = setting(
@@ -38,7 +39,7 @@ class ExportOptions:
     quantize: str = setting(
         "none",
         "how TFLite holds the weights that do not learn on; the accuracy before and after is shown",
-        choices=export_lib.QUANTIZATIONS,
+        choices=limits.QUANTIZATIONS,
     )
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     algorithm: str = setting("", OWN_METHOD)
@@ -75,8 +76,12 @@ def run(flag_values, interruption: Interruption) -> None:
     export_lib.refuse_used(options.output_dir, options.overwrite)
     with opened(options.run, options.data_dir, options.algorithm) as simulation:
         interruption.check()
-        clients = export_lib.chosen_clients(options.clients, simulation)
         name = options.model or None
+        if not options.shared_body:
+            limits.refuse_what_cannot_leave(
+                simulation, options.format, name, options.quantize, options.learning
+            )
+        clients = export_lib.chosen_clients(options.clients, simulation)
         if options.shared_body:
             from tf_pflego.serving.shared_body import export_shared_body  # It starts TensorFlow.
 

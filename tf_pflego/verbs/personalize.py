@@ -15,6 +15,7 @@ from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
+from tf_pflego.serving import limits
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
 from tf_pflego.verbs.opened import OWN_METHOD, opened
 
@@ -51,7 +52,7 @@ class PersonalizeOptions:
     overwrite: bool = setting(
         False, "replace the earlier export that the output directory holds, when the new is whole"
     )
-    format: str = setting("savedmodel", "of the models", choices=export_lib.FORMATS)
+    format: str = setting("savedmodel", "of the models", choices=limits.FORMATS)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     algorithm: str = setting("", OWN_METHOD)
 
@@ -84,6 +85,8 @@ def run(flag_values, interruption: Interruption) -> None:
         export_lib.refuse_used(options.output_dir, options.overwrite)
     with opened(options.run, options.data_dir, options.algorithm) as simulation:
         interruption.check()
+        if options.output_dir:
+            limits.refuse_what_cannot_leave(simulation, options.format, options.model or None)
         clients = _clients_of(options.data.split(","), simulation.data)
         new = NewClients(
             simulation, clients, options.steps, options.learning_rate, options.model or None

@@ -1,5 +1,6 @@
 """Trains a method, as its flags describe the run."""
 
+import os
 import pathlib
 import shlex
 import shutil
@@ -72,7 +73,8 @@ def run(flag_values, interruption: Interruption) -> None:
     console.show(result_table(summary, title, clients))
     if run_config.output_dir:
         console.show(f"written to {run_config.output_dir}; a page about it:")
-        console.show(f"{_program()} report {shlex.quote(run_config.output_dir)}")
+        # The terminal breaks a long line itself, so that it can be pasted whole.
+        console.STDOUT.write(f"{_program()} report {shlex.quote(run_config.output_dir)}\n")
 
 
 def _program():
@@ -80,7 +82,8 @@ def _program():
     beside = pathlib.Path(sys.executable).with_name("tf-pflego")
     if shutil.which("tf-pflego") == str(beside):
         return beside.name
-    return f"{shlex.quote(sys.executable)} -m tf_pflego.main"
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return f"{shlex.quote(python)} -m tf_pflego.main"
 
 
 def _resumed(flag_values):

@@ -1,0 +1,196 @@
+"""Every body that docs/models.md shows leaves the run, and does outside what it did inside."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.conftest import build_method
+from tests.serving.test_client_models import clients_of
+from tests.serving.test_export import (
+    INTERPRETER_LACKS_OPERATIONS,
+    RATE,
+    STEPS,
+    learnt,
+    probabilities,
+)
+from tf_pflego.serving.served_client import served_clients
+
+layers = tf.keras.layers
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "models.md"
+LACKS_OPERATIONS = INTERPRETER_LACKS_OPERATIONS.args[0]
+# What a program with TensorFlow alone does with each file of a directory: it serves, and learns on.
+ALONE = """
+import os, pathlib, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np, tensorflow as tf
+directory, steps, rate = pathlib.Path(sys.argv[1]), np.int32(sys.argv[2]), np.float32(sys.argv[3])
+found = {}
+for path in sorted(directory.glob("*/client_1*")):
+    data, name = np.load(path.parent / "data.npz"), path.relative_to(directory)
+    test, given = data["test"], {"examples": data["train"], "labels": data["labels"]}
+    given |= {"steps": steps, "learning_rate": rate}
+    if path.suffix == ".keras":
+        found[f"{name} serve"] = tf.keras.models.load_model(path, compile=False).predict(test)
+        continue
+    if path.suffix == ".tflite":
+        interpreter = tf.lite.Interpreter(str(path))
+        def call(name, **values):
+            return interpreter.get_signature_runner(name)(**values)
+        names = interpreter.get_signature_list()
+    else:
+        model = tf.saved_model.load(str(path))
+        def call(name, **values):
+            values = {key: tf.constant(value) for key, value in values.items()}
+            return {k: v.numpy() for k, v in model.signatures[name](**values).items()}
+        names = model.signatures
+        default = call("serving_default", examples=test)["probabilities"]
+        np.testing.assert_array_equal(default, call("serve", examples=test)["probabilities"])
+        if test.dtype == np.int32:
+            wide = model.predict(tf.constant(test, tf.int64))["probabilities"]
+            np.testing.assert_array_equal(default, wide)
+    found[f"{name} serve"] = call("serve", examples=test)["probabilities"]
+    if "personalize" in names:
+        call("personalize", **given)
+        found[f"{name} after"] = call("serve", examples=test)["probabilities"]
+assert not [name for name in sys.modules if name.startswith("tf_pflego")]
+np.savez(sys.argv[4], **found)
+"""
+
+
+def bodies_of_document():
+    """Returns the split models that the blocks of the document make, in order."""
+    variables, models = {}, []
+    for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
+        exec(block, variables)
+        if not models or variables["model"] is not models[-1]:
+            models.append(variables["model"])
+    return models
+
+
+def body_of_tokens(*then, **embedding):
+    first = layers.Embedding(50, 8, **embedding)
+    return tf.keras.Sequential([tf.keras.Input((12,), dtype="int32"), first, *then])
+
+
+def clients_for(model):
+    rng = np.random.default_rng(3)
+
+    def draw(count):
+        if model.example_dtype == tf.int32:
+            return rng.integers(0, 50, (count, *model.example_shape))
+        return rng.normal(size=(count, *model.example_shape)).astype(np.float32)
+
+    return clients_of(draw, labels=((5, 9), (2, 5)))
+
+
+def simulation_for(model, name="pflego"):
+    algorithm, drawn = build_method(name, model), pfl.Participation(2, 2)
+    return pfl.Simulation(algorithm, clients_for(model), drawn, "in_process")
+
+
+def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
+    recurrent = (layers.LSTM(6), layers.Bidirectional(layers.GRU(3)))
+    others = [pfl.SplitModel(body_of_tokens(of, mask_zero=True), 2) for of in recurrent]
+    models = [*bodies_of_document(), *others]
+    assert [model.has_loops for model in models] == [False, False, True, False, False, True, True]
+    expected = {}
+    for number, model in enumerate(models):
+        method = "fedavg" if number == 6 else "pflego"
+        with simulation_for(model, method) as simulation:
+            simulation.run_round()
+            (client,) = served_clients(simulation, [1])
+            train, labels = simulation.data.train.of(1)
+            for format, suffix in (("savedmodel", ""), ("tflite", ".tflite"), ("keras", ".keras")):
+                if format == "keras" and number == 4:  # It is of a class of the document.
+                    continue
+                learns = format == "savedmodel" or (
+                    format == "tflite" and not LACKS_OPERATIONS and method == "pflego"
+                )
+                directory = tmp_path / f"{number}{format}"
+                pfl.export_clients(simulation, [1], directory, format, learning=learns)
+                given = {"test": client.test_examples, "train": train, "labels": labels}
+                np.savez(directory / "data.npz", **given)
+                key = f"{directory.name}/client_1{suffix}"
+                expected[f"{key} serve"] = client.probabilities()
+                if learns:
+                    weights = learnt(client, train, labels)
+                    expected[f"{key} after"] = probabilities(client, weights)
+    script, found = tmp_path / "alone.py", tmp_path / "found.npz"
+    script.write_text(ALONE)
+    command = [sys.executable, script, tmp_path, STEPS, RATE, found]
+    result = subprocess.run(
+        map(str, command), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    found = np.load(found)
+    assert sorted(found) == sorted(expected)
+    for key, wanted in expected.items():
+        np.testing.assert_allclose(found[key], wanted, rtol=0, atol=1e-5, err_msg=key)
+    moved = [
+        np.abs(wanted - expected[key.replace("after", "serve")]).max()
+        for key, wanted in expected.items()
+        if key.endswith("after")
+    ]
+    assert min(moved) > 1e-3
+
+
+def test_a_recurrent_body_needs_no_operation_but_tflites_own(tmp_path):
+    model = pfl.SplitModel(body_of_tokens(layers.GRU(4)), 2)
+    with simulation_for(model) as simulation:
+        pfl.export_clients(simulation, [1], tmp_path / "models", "tflite", learning=False)
+    content = (tmp_path / "models" / "client_1.tflite").read_bytes()
+    assert b"Flex" not in content
+
+
+def with_lambda():
+    then = layers.Lambda(lambda x: 2.0 * x), layers.Dense(3)
+    return tf.keras.Sequential([tf.keras.Input((4,)), *then])
+
+
+@pytest.mark.parametrize(
+    ("body", "method", "arguments", "message"),
+    [
+        (with_lambda, "pflego", {"format": "keras"}, r"no Lambda layer .* lambda.* is one. Write"),
+        (
+            lambda: body_of_tokens(layers.GRU(4)),
+            "fedavg",
+            {"format": "tflite"},
+            "`learning` must be left out for TFLite.*fedavg trains the whole.*`learning=False`",
+        ),
+        pytest.param(
+            lambda: body_of_tokens(layers.GRU(4)),
+            "pflego",
+            {"format": "tflite"},
+            r"`learning` must be left out for TFLite .* 2\.20 on",
+            marks=pytest.mark.skipif(not LACKS_OPERATIONS, reason="the interpreter has them"),
+        ),
+    ],
+    ids=["Lambda", "gradient of a loop", "interpreter"],
+)
+def test_what_cannot_leave_is_refused_before_any_work(body, method, arguments, message, tmp_path):
+    model = pfl.SplitModel(body(), 2)
+    with simulation_for(model, method) as simulation:
+        simulation.served_weights = None  # It is not asked for.
+        with pytest.raises(ValueError, match=message):
+            pfl.export_clients(simulation, [1], tmp_path / "models", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_operations_that_tflite_lacks_are_refused_with_the_remedy(tmp_path):
+    class Decomposed(tf.keras.layers.Layer):
+        def call(self, x):
+            return x + tf.linalg.svd(x[:, :, None], compute_uv=False)
+
+    body = tf.keras.Sequential([tf.keras.Input((4,)), Decomposed(), layers.Dense(3)])
+    with simulation_for(pfl.SplitModel(body, 2)) as simulation:
+        with pytest.raises(ValueError, match=r"operations that TFLite has.*Choose `learning=True"):
+            pfl.export_clients(simulation, [1], tmp_path / "models", "tflite", learning=False)
+        with pytest.raises(ValueError, match=r"(?s)that Keras finds .*register_keras_serializable"):
+            pfl.export_clients(simulation, [1], tmp_path / "models", "keras")
+    assert not list(tmp_path.iterdir())

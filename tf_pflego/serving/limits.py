@@ -1,0 +1,59 @@
+"""What cannot leave a run as a file, said before any work is done for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_pflego.core import values
+
+FORMATS = ("savedmodel", "keras", "tflite")
+QUANTIZATIONS = ("none", "float16", "int8")
+
+
+def refuse_what_cannot_leave(
+    simulation: Any,
+    format: str = "savedmodel",
+    name: str | None = None,
+    quantize: str = "none",
+    learning: bool = True,
+) -> None:
+    """Raises ValueError if the models of a simulation's clients cannot be exported in a way.
+
+    Args:
+      simulation: The `Simulation`.
+      format: One of `FORMATS`.
+      name: Which of the models that the algorithm serves; None for the first.
+      quantize: One of `QUANTIZATIONS`.
+      learning: Whether the files are to learn on.
+    """
+    refuse_unknown_form(format, quantize)
+    model, served = simulation.algorithm.model, simulation.algorithm.served
+    if format == "keras":
+        model.refuse_lambda_layers("`format='keras'`")
+    if format != "tflite" or not learning or not model.has_loops:
+        return
+    if served[values.one_of("name", name or next(iter(served)), tuple(served))].personalize is None:
+        raise ValueError(
+            "`learning` must be left out for TFLite if clients train a body with loops, as "
+            f"recurrent layers have: TFLite has no gradient of them; {simulation.algorithm.name} "
+            "trains the whole network. Export with `learning=False`, or `format='savedmodel'`."
+        )
+    if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 20):
+        raise ValueError(
+            "`learning` must be left out for TFLite if a body has loops, as recurrent layers have, "
+            f"where the interpreter lacks TensorFlow's operations; TensorFlow {tf.__version__} is "
+            "installed, which lacks them from 2.20 on. Export with `learning=False`, or "
+            "`format='savedmodel'`."
+        )
+
+
+def refuse_unknown_form(format: str, quantize: str) -> None:
+    """Raises ValueError if there is no such format, or it cannot be quantised so."""
+    values.one_of("format", format, FORMATS)
+    values.one_of("quantize", quantize, QUANTIZATIONS)
+    if quantize != "none" and format != "tflite":
+        raise ValueError(
+            f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
+        )
