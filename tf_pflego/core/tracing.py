@@ -6,6 +6,15 @@ from typing import Any
 import tensorflow as tf
 
 
+def refuse_eager() -> None:
+    """Raises RuntimeError if TensorFlow has been told to run functions without tracing them."""
+    if tf.config.functions_run_eagerly():
+        raise RuntimeError(
+            "functions must be traced, to be run by a simulation; TensorFlow is told to run them "
+            "eagerly. Call `tf.config.run_functions_eagerly(False)` first."
+        )
+
+
 class Traced:
     """A function that is traced when it is first called.
 

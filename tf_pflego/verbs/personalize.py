@@ -14,8 +14,14 @@ from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
-from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
-from tf_pflego.verbs.opened import opened
+from tf_pflego.serving.new_clients import (
+    ALL,
+    AUTO,
+    NewClients,
+    ShotResult,
+    refuse_other_examples,
+)
+from tf_pflego.verbs.opened import opened, stored
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
 
@@ -82,11 +88,20 @@ def run(flag_values, interruption: Interruption) -> None:
     options = config.options_from(PersonalizeOptions, flag_values)
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
-    with opened(options.run, options.data_dir) as simulation:
+    run = stored(options.run, options.data_dir)
+    # Before the run's data are read, which takes longer.
+    arrays = _arrays_of(options.data.split(","))
+    made = []
+
+    def make_clients(of_run):
+        made.append(_clients_of(arrays, of_run))
+        refuse_other_examples(of_run, made[0])
+
+    with opened(run, make_clients) as simulation:
         interruption.check()
         if options.output_dir:
             limits.refuse_what_cannot_leave(simulation, options.format, options.model or None)
-        clients = _clients_of(options.data.split(","), simulation.data)
+        (clients,) = made
         new = NewClients(
             simulation, clients, options.steps, options.learning_rate, options.model or None
         )
@@ -128,9 +143,12 @@ def _shots_of(text):
     return found
 
 
-def _clients_of(paths, of_run):
-    """Returns the clients whose arrays are in some files, as those of the run are."""
-    train, test = [], []
+def _arrays_of(paths):
+    """Returns for each file its training examples and labels, and its test examples and labels.
+
+    The datasets that the program has are of images.
+    """
+    found = []
     names = ("train_examples", "train_labels", "test_examples", "test_labels")
     for path in paths:
         try:
@@ -143,12 +161,22 @@ def _clients_of(paths, of_run):
                 f"read as one ({' '.join(str(error).split())}). Correct the path, or write it with "
                 "`numpy.savez`."
             ) from error
-        train.append(held[:2])
-        test.append(held[2:])
+        for name, array in zip(names[::2], held[::2], strict=True):
+            if array.ndim != 4 or array.dtype != np.uint8:
+                raise ValueError(
+                    f"`data` must have images as the run's dataset has them, uint8 of shape [n, "
+                    f"height, width, channels]; {name} of {path} is {array.dtype} of shape "
+                    f"{list(array.shape)}. Prepare them in the same way."
+                )
+        found.append((held[:2], held[2:]))
+    return found
+
+
+def _clients_of(arrays, of_run):
+    """Returns the clients that have these arrays, as those of the run are."""
     is_global = of_run.label_space == "global"
     return data.from_arrays(
-        train,
-        test,
+        *zip(*arrays, strict=True),
         label_space=of_run.label_space,
         num_classes=int(of_run.num_classes.max()) if is_global else None,
         class_names=of_run.class_names,
