@@ -19,6 +19,7 @@ from tests.test_main import (
     lines_of,
     program,
 )
+from tf_pflego.stored_run import StoredRun
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -57,7 +58,9 @@ def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
     for entry, names in zip(entries, classes, strict=True):
         assert entry["classes"] == list(names)
         signatures = tf.saved_model.load(str(models / entry["file"])).signatures
-        assert sorted(signatures) == ["class_names", "personalize", "restore", "save", "serve"]
+        assert sorted(signatures) == [
+            "class_names", "personalize", "restore", "save", "serve", "serving_default"
+        ]  # fmt: skip
 
 
 def test_tflite_without_learning_is_smaller_and_needs_no_other_operations(run, tmp_path, capsys):
@@ -125,6 +128,31 @@ def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
     entries = json.loads((output / "clients.json").read_text())["clients"]
     accuracy = np.mean([entry["test_accuracy"] for entry in entries])
     assert accuracy == pytest.approx(float(every["mean"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda x: x.reshape(len(x), -1),
+            "images as the run's dataset has .* is uint8",
+        ),
+        (lambda x: x.astype(np.float32), "uint8 of shape .* is float32 of shape"),
+        (lambda x: x[:, :5], r"as the run's, uint8 of shape \(8, 8, 1\); got uint8 of shape \(5"),
+    ],
+    ids=["rank", "dtype", "size"],
+)
+def test_other_examples_are_refused_before_the_run_is_made(
+    change, message, run, tmp_path, capsys, monkeypatch
+):
+    path = write_client(tmp_path / "client.npz")
+    with np.load(path) as held:
+        held = {k: change(v) if "examples" in k else v for k, v in held.items()}
+    np.savez(path, **held)
+    monkeypatch.setattr(StoredRun, "simulation", None)  # It is not asked for.
+    result = in_this_process(["personalize", f"--run={run}", f"--data={path}"], capsys)
+    assert result.returncode != 0
+    assert re.search(message, result.stderr), result.stderr
 
 
 def test_runs_are_listed(run, tmp_path, capsys):

@@ -623,6 +623,13 @@ def freeze_normalization(model):
 
 
 # What is refused, what the message says, and what it says to do.
+def with_a_weight(model, value):
+    first, *others = model.get_weights()
+    first.flat[0] = value
+    model.set_weights([first, *others])
+    return model
+
+
 REFUSED = {
     "dropout": (
         lambda: dense(layers.Dropout(0.5)),
@@ -700,6 +707,16 @@ REFUSED = {
         lambda: dense(dtype="float64"),
         'must have float32 weights.*Build its layers with dtype="float32"',
         lambda: dense(dtype="float32"),
+    ),
+    "NaN": (
+        lambda: with_a_weight(dense(), np.nan),
+        "must have finite weights; .*kernel.* has infinite numbers or NaN.*initialise",
+        lambda: dense(),
+    ),
+    "infinite, not trained": (
+        lambda: on_top_of(frozen(with_a_weight(convolutional_backbone(), np.inf))),
+        "must have finite weights",
+        lambda: on_top_of(frozen(convolutional_backbone())),
     ),
     "no weights": (
         lambda: frozen(dense()),

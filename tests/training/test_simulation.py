@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_pflego as pfl
 
@@ -30,3 +31,23 @@ def test_clients_of_another_federation_are_refused(tiny_model, tiny_clients):
     algorithm = pfl.build_algorithm("pflego", tiny_model)
     with pytest.raises(ValueError, match="must be the 3 clients of `data`; got 4"):
         pfl.Simulation(algorithm, tiny_clients, pfl.Participation(4, 1))
+
+
+@pytest.fixture(name="eagerly")
+def eagerly_fixture():
+    yield lambda: tf.config.run_functions_eagerly(True)
+    tf.config.run_functions_eagerly(False)
+
+
+def test_functions_that_are_not_traced_are_refused(tiny_model, tiny_clients, eagerly):
+    algorithm = pfl.build_algorithm("pflego", tiny_model)
+    given = algorithm, tiny_clients, pfl.Participation(tiny_clients.num_clients, 2), "in_process"
+    remedy = r"Call `tf\.config\.run_functions_eagerly\(False\)` first"
+    with pfl.Simulation(*given) as simulation:
+        eagerly()
+        with pytest.raises(RuntimeError, match=remedy):
+            simulation.run_round()
+        with pytest.raises(RuntimeError, match=remedy):
+            pfl.Simulation(*given)
+        tf.config.run_functions_eagerly(False)
+        assert simulation.run_round()["round"] == 1

@@ -8,6 +8,15 @@ import tensorflow as tf
 from tf_pflego.core import forked
 
 
+def refuse_eager() -> None:
+    """Raises RuntimeError if TensorFlow has been told to run functions without tracing them."""
+    if tf.config.functions_run_eagerly():
+        raise RuntimeError(
+            "functions must be traced, to be run by a simulation; TensorFlow is told to run them "
+            "eagerly. Call `tf.config.run_functions_eagerly(False)` first."
+        )
+
+
 class Traced:
     """A function that is traced when it is first called.
 

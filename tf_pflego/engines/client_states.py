@@ -35,6 +35,7 @@ class ClientStates:
     Attributes:
       spec: The spec of a client's state.
       leaf_names: The names of a state's leaves, as `nests.named` names them.
+      num_clients: I.
       num_commits: How often `commit` was called.
     """
 
@@ -50,7 +51,7 @@ class ClientStates:
         self._head_classes, self._num_rows = head_classes, algorithm.model.num_classes
         self._seed = seed
         self._identities = identities
-        count = len(identities)
+        self.num_clients = count = len(identities)
         in_memory = rows.fit_memory(count * num_bytes(self.spec))
         self._leaves = [
             rows.zeros(count, leaf.shape, leaf.dtype.as_numpy_dtype, in_memory)

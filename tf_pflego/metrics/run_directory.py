@@ -366,7 +366,9 @@ class RunDirectory:
         if "metrics" not in content:
             raise DamagedError("it is not the checkpoint of a run")
         expected, path = content["metrics"], self._work / _METRICS
-        if not path.exists() or durable.crc32_of(path, expected["bytes"]) != expected["crc32"]:
+        if not path.exists() or path.stat().st_size < expected["bytes"]:
+            raise DamagedError(f"{path.name} is missing or was cut off")
+        if durable.crc32_of(path, expected["bytes"]) != expected["crc32"]:
             raise DamagedError(f"{path.name} is not what was written")
 
     def _go_on(self, simulation, versions):

@@ -69,6 +69,7 @@ class Body:
         self._cloning = cloning.Cloning(model, example)
         self.theta_names = tuple(getattr(weight, "path", weight.name) for weight in weights)
         _check_weights(weights, self.theta_names)
+        _check_finite(model)
         self.initial_theta = [np.array(weight) for weight in weights]
         traced = _trace(model, example)
         _check(traced, model, self.theta_names)
@@ -276,6 +277,16 @@ def _check_weights(weights, names):
             raise ValueError(
                 f"`body` must have float32 weights; {name} is {dtype.name}. Build its layers with "
                 'dtype="float32", which is the default.'
+            )
+
+
+def _check_finite(model):
+    for weight in model.weights:
+        if tf.as_dtype(weight.dtype).is_floating and not np.isfinite(np.array(weight)).all():
+            raise ValueError(
+                "`body` must have finite weights; "
+                f"{getattr(weight, 'path', weight.name)} has infinite numbers or NaN. Load or "
+                "initialise them again; if training made them so, lower its learning rate."
             )
 
 

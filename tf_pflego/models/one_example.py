@@ -46,7 +46,7 @@ class OneExample(NamedTuple):
     def __call__(self, theta: Sequence[tf.Tensor], example: tf.Tensor) -> tf.Tensor:
         """Returns the features [M] of an example."""
         # The theta of another graph, such as that around a loop, gets a name in this one.
-        named = dict(zip(self.theta, map(tf.identity, theta), strict=True))
-        arguments = {self.example: example[None], **named}
+        weights = map(tf.identity, theta)
+        arguments = {self.example: example[None], **dict(zip(self.theta, weights, strict=True))}
         (features,) = graphs.call(self.graph, arguments, [self.features])
         return tf.reshape(features, [-1])

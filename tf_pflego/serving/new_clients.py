@@ -186,14 +186,7 @@ class NewClients:
 
 def _refuse_unfit(simulation, clients):
     model = simulation.algorithm.model
-    expected, got = (
-        (data.train.examples.dtype.name, data.example_shape) for data in (simulation.data, clients)
-    )
-    if expected != got:
-        raise ValueError(
-            f"the new clients' examples must be as the run's, {expected[0]} of shape "
-            f"{expected[1]}; got {got[0]} of shape {got[1]}. Prepare them in the same way."
-        )
+    refuse_other_examples(simulation.data, clients)
     if clients.num_classes.max() > model.num_classes:
         raise ValueError(
             f"a new client must have at most {model.num_classes} classes, the rows of the run's "
@@ -201,3 +194,15 @@ def _refuse_unfit(simulation, clients):
             "clients have as many."
         )
     refuse_unknown_classes(simulation.algorithm, clients)
+
+
+def refuse_other_examples(of_run: ClientData, clients: ClientData) -> None:
+    """Raises ValueError unless new clients' examples have the shape and the dtype of the run's."""
+    expected, got = (
+        (data.train.examples.dtype.name, data.example_shape) for data in (of_run, clients)
+    )
+    if expected != got:
+        raise ValueError(
+            f"the new clients' examples must be as the run's, {expected[0]} of shape "
+            f"{expected[1]}; got {got[0]} of shape {got[1]}. Prepare them in the same way."
+        )

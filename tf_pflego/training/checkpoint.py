@@ -25,7 +25,6 @@ import json
 import os
 import pathlib
 import re
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -38,6 +37,8 @@ from tf_pflego.core import durable, nests, rows
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.training import checkpoint_checks
+from tf_pflego.training.checkpoint_checks import DamagedError, Rows
 
 _FORMAT = 1
 _SEGMENTS_PER_LEVEL = 64
@@ -47,10 +48,6 @@ _OWN = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+
 
 class CheckpointError(ValueError):
     """There is no checkpoint that can be used."""
-
-
-class DamagedError(Exception):
-    """A file of a checkpoint is not what was written."""
 
 
 class _Segment(NamedTuple):
@@ -161,19 +158,34 @@ class Checkpoints:
 
         Args:
           content: What `newest` has returned.
-          server_state: A state of the server, for its structure.
+          server_state: The spec of a state of the server.
           states: The clients' states, which are replaced.
+
+        Raises:
+          CheckpointError: The files hold something else than states like these; nothing has
+            changed.
         """
-        server = self._read(content["server"]["file"])
-        places = nests.positions(server_state)
-        flat = [tf.constant(server[name]) for name in places]
+        specs, path = nests.named(states.spec), self.directory / content["server"]["file"]
+        client_spec = {_of_leaf(name): specs[name] for name in states.leaf_names}
+        try:
+            server = checkpoint_checks.check_server(path, server_state, states.num_clients)
+            for entry in content["clients"]:
+                path = self.directory / entry["file"]
+                checkpoint_checks.check_clients(path, client_spec, states.num_clients)
+        except DamagedError as error:
+            raise CheckpointError(
+                f"the checkpoint in {self.directory} must hold what a simulation like this has "
+                f"written; {error}. Put back a whole copy, or start anew in another directory."
+            ) from error
+        flat = [tf.constant(server[name]) for name in nests.positions(server_state)]
         states.forget()
         segments = []
         for entry in content["clients"]:
-            with zipfile.ZipFile(self.directory / entry["file"]) as archive:
-                ids = _Rows(archive, "ids").read_all()
+            path = self.directory / entry["file"]
+            with checkpoint_checks.opened(path, ["ids", *client_spec]) as archive:
+                ids = Rows(archive, "ids").read_all()
                 new = np.isin(ids, states.written_since(0), invert=True)
-                leaves = {name: _Rows(archive, _of_leaf(name)) for name in states.leaf_names}
+                leaves = {name: Rows(archive, _of_leaf(name)) for name in states.leaf_names}
                 for block in rows.blocks(len(ids), num_bytes(states.spec)):
                     count, wanted = block.stop - block.start, new[block]
                     arrays = {name: leaf.read(count)[wanted] for name, leaf in leaves.items()}
@@ -232,10 +244,6 @@ class Checkpoints:
         stream = files.npz(self.directory / name, arrays)
         return {"file": name, "bytes": stream.size, "crc32": stream.crc32}
 
-    def _read(self, name):
-        with np.load(self.directory / name, allow_pickle=False) as arrays:
-            return dict(arrays)
-
     def _manifests(self):
         """Returns the paths of the JSON files, the newest first."""
         if not self.directory.is_dir():
@@ -246,27 +254,26 @@ class Checkpoints:
 
     def _verified(self, path):
         """Returns the content of a checkpoint, after a check of all its files."""
+        if path.is_symlink() or not path.is_file():
+            raise DamagedError("it is no regular file")
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             content = manifest["content"]
             whole = manifest["crc32"] == _crc32(content)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             whole = False
         if not whole:
             raise DamagedError("it is not what was written")
-        if content["format"] != _FORMAT:
+        if isinstance(content, dict) and json.dumps(content.get("format")) != str(_FORMAT):
             raise CheckpointError(
-                f"{path} must have the format {_FORMAT}; it has {content['format']}. Use the "
-                "version of tf_pflego that wrote it."
+                f"{path} must have the format {_FORMAT}; it has {content.get('format')!r:.40}. Use "
+                "the version of tf_pflego that wrote it."
             )
+        checkpoint_checks.check_content(content, int(_MANIFEST.fullmatch(path.name)[1]))
         for entry in [content["server"], *content["clients"]]:
             file = self.directory / entry["file"]
-            if not file.exists():
-                raise DamagedError(f"{file.name} is missing")
-            size = file.stat().st_size
-            if size != entry["bytes"]:
-                raise DamagedError(f"{file.name} has {size} of {entry['bytes']} bytes")
-            if durable.crc32_of(file, size) != entry["crc32"]:
+            checkpoint_checks.check_file(file, entry["bytes"])
+            if durable.crc32_of(file, entry["bytes"]) != entry["crc32"]:
                 raise DamagedError(f"{file.name} is not what was written")
         return content
 
@@ -278,24 +285,6 @@ class Checkpoints:
         for path in self.directory.iterdir():
             if path.name not in needed and _OWN.fullmatch(path.name):
                 path.unlink()
-
-
-class _Rows:
-    """The rows of an array in an .npz file, read one after the other."""
-
-    def __init__(self, archive, name):
-        self._member = archive.open(f"{name}.npy")
-        np.lib.format.read_magic(self._member)
-        self._shape, _, self._dtype = np.lib.format.read_array_header_1_0(self._member)
-
-    def read(self, count):
-        """Returns the next rows, [count, ...]."""
-        size = count * int(np.prod(self._shape[1:], dtype=np.int64)) * self._dtype.itemsize
-        content = self._member.read(size)
-        return np.frombuffer(content, self._dtype).reshape(count, *self._shape[1:])
-
-    def read_all(self):
-        return self.read(self._shape[0])
 
 
 def _of_leaf(name):

@@ -1,6 +1,7 @@
 """What simulations must agree on, to go on from one another's checkpoints."""
 
 import dataclasses
+import json
 import zlib
 from typing import Any
 
@@ -48,11 +49,13 @@ def identity(
 
 def differences(expected: dict[str, Any], got: dict[str, Any]) -> str:
     """Returns in words how a simulation differs from the expected one; "" if it does not."""
-    return "; ".join(
+    found = "; ".join(
         f"{key}: expected {_short(value, got.get(key))}, got {_short(got.get(key), value)}"
         for key, value in expected.items()
-        if got.get(key) != value
+        # Of what compares as equal, such as 1, 1.0 and True, only the same is.
+        if json.dumps(got.get(key), sort_keys=True) != json.dumps(value, sort_keys=True)
     )
+    return "".join(letter if letter.isprintable() else "?" for letter in found)
 
 
 def _shapes(spec):

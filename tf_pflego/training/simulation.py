@@ -20,6 +20,7 @@ from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.regrouping import regrouped
+from tf_pflego.core.tracing import refuse_eager
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.records import LAST_ROUNDS
@@ -63,6 +64,7 @@ class Simulation:
     Raises:
       TypeError: An argument is of another class.
       ValueError: The arguments do not fit together, or the engine or the seed is none.
+      RuntimeError: TensorFlow is told to run functions eagerly.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Simulation:
         max_restarts: int = 3,
         eval_clients: int = 0,
     ):
+        refuse_eager()
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
         seed = values.seed(seed)
@@ -278,6 +281,7 @@ class Simulation:
             values.truth("evaluate", evaluate),
             values.truth("train_loss", train_loss),
         )
+        refuse_eager()
         started = time.perf_counter()
         number = self.round_number + 1
         self.in_round = True

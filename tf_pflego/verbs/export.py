@@ -9,7 +9,7 @@ from tf_pflego.core.settings import setting
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
-from tf_pflego.verbs.opened import OWN_METHOD, opened
+from tf_pflego.verbs.opened import OWN_METHOD, opened, stored
 
 FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
 
@@ -74,7 +74,7 @@ def run(flag_values, interruption: Interruption) -> None:
     """Exports, and shows a line per client."""
     options = config.options_from(ExportOptions, flag_values)
     export_lib.refuse_used(options.output_dir, options.overwrite)
-    with opened(options.run, options.data_dir, options.algorithm) as simulation:
+    with opened(stored(options.run, options.data_dir, options.algorithm)) as simulation:
         interruption.check()
         name = options.model or None
         if not options.shared_body:

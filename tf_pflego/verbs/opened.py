@@ -1,10 +1,11 @@
 """A stored run as verbs ask it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tf_pflego import console, stored_run
 from tf_pflego.core import temporary
+from tf_pflego.data import ClientData
 from tf_pflego.training import Simulation
 from tf_pflego.verbs.starting import start_tensorflow
 
@@ -12,9 +13,8 @@ from tf_pflego.verbs.starting import start_tensorflow
 OWN_METHOD = "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
 
 
-@contextlib.contextmanager
-def opened(run: str, data_dir: str, algorithm: str) -> Iterator[Simulation]:
-    """Gives the simulation of a run, in this process, at its newest checkpoint.
+def stored(run: str, data_dir: str, algorithm: str) -> stored_run.StoredRun:
+    """Returns a run that the program can load.
 
     Args:
       run: The run's output directory.
@@ -24,19 +24,30 @@ def opened(run: str, data_dir: str, algorithm: str) -> Iterator[Simulation]:
     Raises:
       ValueError: The run is on a user's own arrays or model, or its method must be named.
     """
-    stored = stored_run.load_run(run, data_dir or None, algorithm=algorithm or None)
-    if not stored.is_of_program:
+    found = stored_run.load_run(run, data_dir or None, algorithm=algorithm or None)
+    if not found.is_of_program:
         raise ValueError(
             f"`run` must be a run on a dataset and with a network that the program has; {run} is "
             "on arrays, or with a model, of your own, which it cannot load. Use Python: "
             f"`pfl.load_run({run!r}, clients=..., model=...).simulation()` with what the run was "
             "given, then `pfl.export_clients` or `pfl.NewClients`."
         )
+    return found
+
+
+@contextlib.contextmanager
+def opened(
+    run: stored_run.StoredRun, check: Callable[[ClientData], None] = lambda clients: None
+) -> Iterator[Simulation]:
+    """Gives the simulation of a run, in this process, at its newest checkpoint.
+
+    Args:
+      run: The run.
+      check: Called with the run's clients, before the simulation is made, which takes longer.
+    """
     start_tensorflow()
-    console.doing(f"loading the run in {run}")
-    with (
-        temporary.own_directory(),
-        stored,
-        stored.simulation() as simulation,
-    ):
-        yield simulation
+    console.doing(f"loading the run in {run.path}")
+    with temporary.own_directory(), run:
+        check(run.clients)
+        with run.simulation("in_process") as simulation:
+            yield simulation

@@ -16,8 +16,14 @@ from tf_pflego.data import client_names
 from tf_pflego.interruption import Interruption
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
-from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult
-from tf_pflego.verbs.opened import OWN_METHOD, opened
+from tf_pflego.serving.new_clients import (
+    ALL,
+    AUTO,
+    NewClients,
+    ShotResult,
+    refuse_other_examples,
+)
+from tf_pflego.verbs.opened import OWN_METHOD, opened, stored
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
 
@@ -83,11 +89,21 @@ def run(flag_values, interruption: Interruption) -> None:
     options = config.options_from(PersonalizeOptions, flag_values)
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
-    with opened(options.run, options.data_dir, options.algorithm) as simulation:
+    run = stored(options.run, options.data_dir, options.algorithm)
+    # Before the run's data are read, which takes longer.
+    paths = options.data.split(",")
+    arrays = _arrays_of(paths)
+    made = []
+
+    def make_clients(of_run):
+        made.append(_clients_of(paths, arrays, of_run))
+        refuse_other_examples(of_run, made[0])
+
+    with opened(run, make_clients) as simulation:
         interruption.check()
         if options.output_dir:
             limits.refuse_what_cannot_leave(simulation, options.format, options.model or None)
-        clients = _clients_of(options.data.split(","), simulation.data)
+        (clients,) = made
         new = NewClients(
             simulation, clients, options.steps, options.learning_rate, options.model or None
         )
@@ -129,9 +145,12 @@ def _shots_of(text):
     return found
 
 
-def _clients_of(paths, of_run):
-    """Returns the clients whose arrays are in some files, as those of the run are."""
-    train, test = [], []
+def _arrays_of(paths):
+    """Returns for each file its training examples and labels, and its test examples and labels.
+
+    The datasets that the program has are of images.
+    """
+    found = []
     names = ("train_examples", "train_labels", "test_examples", "test_labels")
     for path in paths:
         try:
@@ -144,15 +163,25 @@ def _clients_of(paths, of_run):
                 f"read as one ({' '.join(str(error).split())}). Correct the path, or write it with "
                 "`numpy.savez`."
             ) from error
-        train.append(held[:2])
-        test.append(held[2:])
+        for name, array in zip(names[::2], held[::2], strict=True):
+            if array.ndim != 4 or array.dtype != np.uint8:
+                raise ValueError(
+                    f"`data` must have images as the run's dataset has them, uint8 of shape [n, "
+                    f"height, width, channels]; {name} of {path} is {array.dtype} of shape "
+                    f"{list(array.shape)}. Prepare them in the same way."
+                )
+        found.append((held[:2], held[2:]))
+    return found
+
+
+def _clients_of(paths, arrays, of_run):
+    """Returns the clients that have these arrays, as those of the run are."""
     names = None
     with contextlib.suppress(ValueError):  # Files in several directories may have one name.
         names = client_names.checked([pathlib.Path(path).stem for path in paths], len(paths))
     is_global = of_run.label_space == "global"
     return data.from_arrays(
-        train,
-        test,
+        *zip(*arrays, strict=True),
         label_space=of_run.label_space,
         num_classes=int(of_run.num_classes.max()) if is_global else None,
         class_names=of_run.class_names,
