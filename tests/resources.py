@@ -1,13 +1,32 @@
-"""Memory that this process has taken, as the kernel counts it (Linux), and a disk that is full."""
+"""What the kernel tells of processes and their memory (Linux), and a disk that is full."""
 
 import contextlib
 import pathlib
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 _RESET_PEAK = "5"
+_GONE_SECONDS = 200
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process is there and has not ended."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+
+
+def wait_until_gone(pid: int) -> None:
+    """Waits for the end of a process."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still running"
+        time.sleep(0.01)
 
 
 def reset_peak_memory() -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from tests.resources import wait_until_gone
 from tf_pflego import command_line, config, main
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -246,12 +247,7 @@ def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
     finally:
         running.kill()
     assert "Traceback" not in errors
-    while (
-        os.path.exists(f"/proc/{worker}")
-        and "worker_binary" in pathlib.Path(f"/proc/{worker}/cmdline").read_text()
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until_gone(worker)
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
@@ -353,9 +349,10 @@ def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
     code, shown = in_a_terminal(columns, *SMALL, *flags, "--server_mixing=0.5")
     assert code == 0
     seconds, first = shown[0]
-    # Nothing but Python and this package's console has to be imported before it.
+    # Nothing but Python and this package's console has to be imported before it, which takes a
+    # small part of the time that TensorFlow takes.
     assert "starting" in first
-    assert seconds < 2
+    assert seconds < 0.5 * next(at for at, text in shown if "loading digits" in text)
     text = "".join(text for _, text in shown)
     for step in ("starting TensorFlow", "loading digits", "tracing round 1"):
         assert f"\r{step}" in text

@@ -20,6 +20,7 @@ what was found; the exit code is 1 if a run did not end so. 200 signals take abo
 
 import argparse
 import concurrent.futures
+import fnmatch
 import itertools
 import os
 import pathlib
@@ -77,25 +78,36 @@ def _hears(pid, output):
 
 
 def _rounds(output):
-    metrics = output / "metrics.jsonl"
-    return len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+    try:
+        return len((output / "metrics.jsonl").read_bytes().splitlines())
+    except FileNotFoundError:
+        return 0
+
+
+def _files(output):
+    """Returns the names of the files; directories may be made and renamed meanwhile."""
+    return [name for _, _, files in os.walk(output) for name in files]
+
+
+def _has_checkpoint(output):
+    return bool(fnmatch.filter(_files(output), "checkpoint-*.json"))
 
 
 def _writes(output):
     """Returns whether a file is half written, or the files of the end are not all there."""
-    ending = (output / "clients.csv").exists() and not (output / "summary.json").exists()
-    return ending or any(output.rglob(".*.partial"))
+    files = _files(output)
+    ending = "clients.csv" in files and "summary.json" not in files
+    partial = ending or fnmatch.filter(files, ".*.partial")
+    return bool(partial and fnmatch.filter(files, "checkpoint-*.json"))
 
 
 PHASES = {
     "start-up": Phase((_ENDLESS,), _hears, 4.0),
-    "tracing": Phase(
-        (_ENDLESS,), lambda pid, output: any(output.glob("checkpoints/checkpoint-*.json")), 0.5
-    ),
+    "tracing": Phase((_ENDLESS,), lambda pid, output: _has_checkpoint(output), 0.5),
     "rounds": Phase((_ENDLESS, _RARELY), lambda pid, output: _rounds(output) >= 3, 0.5),
     "long round": Phase(
         (_ENDLESS, _RARELY, "--local_steps=1000000000"),
-        lambda pid, output: any(output.glob("checkpoints/checkpoint-*.json")),
+        lambda pid, output: _has_checkpoint(output),
         3.0,
     ),
     "evaluation": Phase(
@@ -196,16 +208,13 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
     )
     try:
         deadline = time.monotonic() + _START_SECONDS
-        while running.poll() is None and not phase.reached(running.pid, output):
+        while running.poll() is None and not _is_in(phase, running, share, output):
             if time.monotonic() > deadline:
                 return _failed(f"the phase did not begin within {_START_SECONDS:.0f} seconds")
             time.sleep(_POLL_SECONDS)
-        time.sleep(share * phase.longest_delay)
-        if phase.still is not None:
-            running.send_signal(signal.SIGSTOP)
-            if running.poll() is not None or not phase.still(output):
-                return None
         if running.poll() is not None:
+            if phase.still is not None:
+                return None
             return _failed(f"it ended by itself, and said {running.stderr.read()}")
         running.send_signal(number)
         running.send_signal(signal.SIGCONT)
@@ -222,13 +231,28 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
     return Ending(seconds, hint, _faults(errors, running.returncode, number, output, temporary))
 
 
+def _is_in(phase, running, share, output):
+    """Returns whether a run is where the signal is to be sent, and stops it in a short phase."""
+    if not phase.reached(running.pid, output):
+        return False
+    time.sleep(share * phase.longest_delay)
+    if phase.still is None:
+        return True
+    running.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    if running.poll() is None and phase.still(output):
+        return True
+    running.send_signal(signal.SIGCONT)
+    return False
+
+
 def _faults(errors, code, number, output, temporary):
     """Returns what is wrong with an ending."""
     faults = []
     if code != 128 + number:
         faults.append(f"exit code {code}")
     lines = [line for line in errors.splitlines() if not line.startswith(("starting ", "round "))]
-    saved = any(output.rglob("checkpoint-*.json"))
+    saved = _has_checkpoint(output)
     if lines != [f"tf_pflego: interrupted{'; go on with it by --resume' if saved else ''}"]:
         faults.append(f"it said {lines}")
     deadline = time.monotonic() + _GONE_SECONDS

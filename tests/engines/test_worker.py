@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.resources import is_running, wait_until_gone
 from tf_pflego.engines import launcher
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
@@ -27,24 +28,7 @@ if __name__ == "__main__":
     print(worker.pid, flush=True)
     {ending}
 """
-DEADLINE_SECONDS = 60
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in (
-            "Z",
-            "X",
-        )
-    except FileNotFoundError:
-        return False
-
-
-def wait_until_gone(pid):
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"worker {pid} is still running"
-        time.sleep(0.01)
+DEADLINE_SECONDS = 200
 
 
 @pytest.mark.parametrize(
@@ -120,7 +104,12 @@ def test_a_start_does_not_fork_the_program():
     command = [sys.executable, "-c", GRPC_FIRST, "5"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     result = subprocess.run(
-        command, capture_output=True, text=True, env=variables, check=False, timeout=180
+        command,
+        capture_output=True,
+        text=True,
+        env=variables,
+        check=False,
+        timeout=DEADLINE_SECONDS,
     )
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
     # Nor do finalizers fail when Python ends.
@@ -216,7 +205,9 @@ def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
         before = used()
         simulate()
         simulate()
-        deadline = time.monotonic() + 10  # gRPC closes its descriptors in a thread of its own.
+        deadline = (
+            time.monotonic() + DEADLINE_SECONDS
+        )  # gRPC closes its descriptors in a thread of its own.
         while any(now > then for now, then in zip(used(), before, strict=True)):
             assert time.monotonic() < deadline, (before, used())
             time.sleep(0.1)

@@ -21,7 +21,8 @@ import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
 from tests.algorithms.test_contract import assert_identical, whole_state
-from tests.engines.test_worker import DEADLINE_SECONDS, is_running, wait_until_gone
+from tests.engines.test_worker import DEADLINE_SECONDS
+from tests.resources import is_running, wait_until_gone
 from tf_pflego import algorithms
 from tf_pflego.core import nests
 from tf_pflego.core.participation import Participation
@@ -210,13 +211,17 @@ def child(program):
         process.communicate()
 
 
+def sleeps(process):
+    """Waits until a child sleeps that is about to do so, for ever."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not watch._sleeps(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def look(own, awaited):
     """What the watch finds in some looks, beside those that show that all is well."""
-    found = []
-    for _ in range(8):
-        time.sleep(0.05)  # so that a child that was about to sleep does so
-        found.append(own.look(awaited))
-    return set(found) - {None}
+    return {own.look(awaited) for _ in range(8)} - {None}
 
 
 @pytest.fixture
@@ -225,7 +230,8 @@ def impatient(monkeypatch):
 
 
 def test_who_sleeps_when_it_owes_an_answer_is_silent(impatient):
-    with child("import time; time.sleep(600)") as (own, _):
+    with child("import time; time.sleep(600)") as (own, process):
+        sleeps(process)
         assert look(own, None) == set()  # It owes none.
         assert {own.look(object()) for _ in range(8)} == {None}  # It answers.
         assert look(own, object()) == {"slept for 2 seconds without an answer"}

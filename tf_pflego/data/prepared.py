@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import pathlib
 import shutil
@@ -18,8 +19,9 @@ from tf_pflego import console, interruption
 from tf_pflego.core import leftovers
 from tf_pflego.data import file_arrays
 
-# Examples that are read at once.
+# What is read at a time: so many examples, and no more bytes.
 _BATCH = 256
+_BATCH_BYTES = 2**21
 
 
 class DatasetError(ValueError):
@@ -74,8 +76,18 @@ def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) ->
                 "directory that has it."
             )
     with reading(builder.info.name, builder.data_dir, f"split {split}"):
-        unkept = tfds.ReadConfig(try_autocache=False)  # Or TensorFlow might keep all in memory.
-        batches = builder.as_dataset(split=split, batch_size=_BATCH, read_config=unkept)
+        # Else TensorFlow might keep all in memory, or read ahead until all is there.
+        options = tf.data.Options()
+        options.autotune.ram_budget = 8 * _BATCH_BYTES
+        unkept = tfds.ReadConfig(options=options, try_autocache=False, skip_prefetch=True)
+        features = [builder.info.features[name] for name in names]
+        # A size that the description leaves open counts as one.
+        num_bytes = sum(
+            math.prod(size or 1 for size in feature.shape) * np.dtype(feature.np_dtype).itemsize
+            for feature in features
+        )
+        size = max(1, min(_BATCH, _BATCH_BYTES // num_bytes))
+        batches = builder.as_dataset(split=split, batch_size=size, read_config=unkept)
         writers = {name: file_arrays.Writer() for name in names}
         for batch in tfds.as_numpy(batches):
             for name, writer in writers.items():
