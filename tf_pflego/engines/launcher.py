@@ -61,8 +61,8 @@ def install_filter(instructions: Sequence[tuple[int, int, int, int]], flags: int
     Raises:
       OSError: The kernel refuses.
     """
-    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
-    code = ctypes.create_string_buffer(code, len(code))
+    packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+    code = ctypes.create_string_buffer(packed, len(packed))
     # struct sock_fprog, with the padding before its pointer.
     program = struct.pack("@HP", len(instructions), ctypes.addressof(code))
     # Without this promise only a privileged process may install a filter.
