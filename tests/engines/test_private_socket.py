@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -147,7 +148,8 @@ def test_no_privilege_is_needed():
 
 
 @needs_root
-def test_another_user_is_refused_while_the_worker_starts():
+def test_another_user_is_refused_while_the_worker_starts(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")  # which is open to all, and a short path
     private = PrivateSocket()
     path = private.address.removeprefix("unix:")
     directory = os.readlink(os.path.dirname(path))
