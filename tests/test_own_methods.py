@@ -77,7 +77,7 @@ def test_the_program_goes_on_to_the_same_bits_and_reports_and_exports(
     config = json.loads((resumed / "config.json").read_text())
     assert (config["algorithm"], config["pull"], config["local_steps"]) == (NAME, 0.5, 2)
     listed = in_this_process(["list", str(tmp_path)], capsys).stdout.splitlines()
-    assert listed[1].split()[:4] == ["resumed", "mean_regularized", "digits", "6/6"]
+    assert {"resumed", "mean_regularized", "digits", "6/6"} <= set(listed[1].split())
     pfl.report([resumed], tmp_path / "report.html")
     assert "<h1>mean_regularized on digits</h1>" in (tmp_path / "report.html").read_text("utf-8")
     export = ["export", f"--run={resumed}", "--clients=3", "--format=keras"]

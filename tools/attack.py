@@ -41,6 +41,7 @@ import numpy as np
 from attack_calls import right_calls
 
 import tf_pflego as pfl
+from tf_pflego import console
 from tf_pflego import main as program
 from tf_pflego.core import origins
 
@@ -328,7 +329,8 @@ def _loaded(run, data_dir):
             stored.client_model(0)
     except Exception as error:
         fault = _fault_of(error)
-        print(fault and f"not clean: {fault}", file=sys.stderr, end="\n" if fault else "")
+        if fault:
+            console.say(f"not clean: {fault}")
         return 1 if fault else 2
     return 0
 
@@ -385,8 +387,8 @@ def main(arguments: list[str]) -> int:
                 tried += 1
                 if fault := case.attempt():
                     unclean += 1
-                    print(f"{kind}: {case.name}\n    {fault}", flush=True)
-            print(f"{kind}: {tried} cases, {unclean} not clean", flush=True)
+                    console.show(f"{kind}: {case.name}\n    {fault}")
+            console.show(f"{kind}: {tried} cases, {unclean} not clean")
             total += unclean
         os.chdir(place)
     return 1 if total else 0

@@ -213,7 +213,7 @@ def test_where_the_system_forbids_it_a_line_says_so(instructions, flags, reason,
     assert f"listens on port {port} of all network interfaces" in line
     assert "whoever reaches it can run code as you" in line
     assert f"({reason})" in line
-    assert "--engine=in_process needs no port" in line
+    assert "engine in_process needs no port" in line
 
 
 def test_no_two_addresses_are_the_same():

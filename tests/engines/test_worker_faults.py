@@ -191,7 +191,7 @@ def test_an_exchange_that_crashes_every_worker_ends_the_run(
         with pytest.raises(WorkerError, match=r"killed by SIGABRT \(.*exchange: 2\)") as why:
             simulation.run_round()
         assert time.monotonic() - started < DEADLINE_SECONDS
-        assert "--engine=in_process" in str(why.value)
+        assert "`engine='in_process'`" in str(why.value)
         assert "on purpose" in why.value.log
         assert_identical(whole_state(simulation), before)
         assert (simulation.round_number, simulation.in_round) == (0, False)
