@@ -194,7 +194,7 @@ def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
     assert seconds < 2  # The three seconds of an orderly end would be for nothing.
     assert errors.splitlines()[-2:] == [
         f"tf_pflego: mnist is fetched into {tmp_path}/data and prepared there",
-        "tf_pflego: interrupted",
+        "tf_pflego: interrupted without a checkpoint; nothing was kept to go on with",
     ]
     assert list(tmp_path.iterdir()) == []
 
