@@ -332,7 +332,9 @@ def test_a_run_in_python_writes_to_a_path_and_keeps_numpy_numbers(tmp_path, digi
     )  # fmt: skip
     summary = pfl.run(config, local_steps=np.int64(2))
     assert summary["round"] == 1
-    assert '"local_steps": 2' in (tmp_path / "run" / "config.json").read_text()
+    kept = (tmp_path / "run" / "config.json").read_text()
+    assert '"local_steps": 2' in kept
+    assert '"client_learning_rate": 0.007' in kept  # It is kept although it was not given.
 
 
 def test_a_closed_simulation_says_so():

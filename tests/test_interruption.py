@@ -192,7 +192,7 @@ def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
     assert running.returncode == 130
     assert errors.splitlines()[-2:] == [
         f"tf_pflego: mnist is fetched into {tmp_path}/data and prepared there",
-        "tf_pflego: interrupted",
+        "tf_pflego: interrupted without a checkpoint; nothing was kept to go on with",
     ]
     assert list(tmp_path.iterdir()) == []
 

@@ -77,7 +77,8 @@ def test_the_program_goes_on_to_the_same_bits_and_reports_and_exports(
     config = json.loads((resumed / "config.json").read_text())
     assert (config["algorithm"], config["pull"], config["local_steps"]) == (NAME, 0.5, 2)
     listed = in_this_process(["list", str(tmp_path)], capsys).stdout.splitlines()
-    assert {"resumed", "mean_regularized", "digits", "6/6"} <= set(listed[1].split())
+    about = ["resumed", "mean_regularized", "digits", "global", "0", "6/6"]
+    assert listed[1].split()[:6] == about
     pfl.report([resumed], tmp_path / "report.html")
     assert "<h1>mean_regularized on digits</h1>" in (tmp_path / "report.html").read_text("utf-8")
     export = ["export", f"--run={resumed}", "--clients=3", "--format=keras"]
@@ -196,6 +197,34 @@ def test_a_bad_file_is_one_line(text, digits_dir, tmp_path, capsys):
 def test_a_missing_file_is_one_line(name, capsys):
     refused = in_this_process([f"--algorithm={name}"], capsys)
     assert_refused(refused, "--algorithm must name a file that can be read; got", "No such file")
+
+
+def test_a_file_without_its_builder_is_one_line(capsys):
+    refused = in_this_process(["--algorithm=own.py"], capsys)
+    assert_refused(refused, "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x")
+
+
+@pytest.mark.parametrize("engine", ["in_process", "tff"])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("nestz.add(mean, mean)", "NameError: name 'nestz' is not defined. Correct the file."),
+        (
+            "0 if tf.size(client.labels) > 3 else 1",
+            "`tf.Tensor` as a Python `bool` is not allowed; use `tf.where` or `tf.cond`. Correct",
+        ),
+    ],
+)
+def test_a_fault_of_tracing_is_one_line(line, expected, engine, digits_dir, tmp_path, capsys):
+    if engine == "tff":
+        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    name, path = write_method(tmp_path), tmp_path / "mean_regularized.py"
+    before, loss, after = path.read_text("utf-8").partition("        def loss(")
+    path.write_text(f"{before}        {line}\n{loss}{after}", encoding="utf-8")
+    flags = [f"--algorithm={name}", *RUN, f"--engine={engine}", f"--data_dir={digits_dir}"]
+    refused = in_this_process([*flags, "--num_rounds=1"], capsys)
+    number = before.count("\n") + 1
+    assert_refused(refused, f"got, in mean_regularized.py, line {number}, ", expected)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_pflego as pfl
 from tests.algorithms.test_contract import assert_identical, whole_state
 from tests.test_main import ROOT, TIMEOUT_SECONDS, assert_refused, code_of, in_this_process
 from tf_pflego import experiment
@@ -259,6 +260,17 @@ def test_the_directory_alone_says_which_run_goes_on(digits_dir, copy, undisturbe
     assert outcome(copy) == outcome(undisturbed)
 
 
+def test_a_directory_without_a_run_does_not_say_what_starts(digits_dir, tmp_path, capsys):
+    missing = tmp_path / "missing"
+    alone = ["--resume", f"--output_dir={missing}", f"--data_dir={digits_dir}", "--quiet"]
+    refused = in_this_process([*alone, "--engine=in_process"], capsys)
+    assert_refused(refused, f"must have a run to go on with; {missing} has none. Correct it")
+    assert not missing.exists()
+    result = resume(digits_dir, missing, capsys, rounds=1)
+    assert result.returncode == 0, result.stderr
+    assert f"tf_pflego: there is no run in {missing} to go on with; a new one" in result.stderr
+
+
 @pytest.mark.parametrize("name", ["summary.json", "config.json"])
 def test_a_damaged_summary_or_configuration_is_written_again(
     name, digits_dir, undisturbed, tmp_path, capsys
@@ -341,6 +353,41 @@ def as_before_drop_outs(directory):
         content["metrics"] = {"bytes": len(held), "crc32": zlib.crc32(held)}
         crc32 = zlib.crc32(json.dumps(content, sort_keys=True).encode())
         path.write_text(json.dumps({"crc32": crc32, "content": content}))
+
+
+def test_a_run_whose_configuration_lacks_defaults_goes_on(
+    digits_dir, copy, undisturbed, tmp_path, capsys
+):
+    """As earlier versions wrote it in Python: with the hyper-parameters that were given."""
+    (copy / "checkpoints" / "checkpoint-7.json").unlink()
+    whole = json.loads((copy / "config.json").read_text())
+    without = ("client_learning_rate", "server_learning_rate", "server_optimizer", "head_solver")
+    for path in (copy / "config.json", copy / "checkpoints" / "checkpoint-6.json"):
+        content = json.loads(path.read_text())
+        for name in without:
+            del content.get("content", {"configuration": content})["configuration"][name]
+        if "content" in content:
+            text = json.dumps(content["content"], sort_keys=True)
+            content["crc32"] = zlib.crc32(text.encode())
+        path.write_text(json.dumps(content))
+    with pfl.load_run(copy, data_dir=digits_dir) as stored:
+        assert stored.round_number == 6
+        assert len(stored.evaluate().test_hits) == 6
+    assert_refused(
+        resume(digits_dir, copy, capsys, "--client_learning_rate=0.1"),
+        "--client_learning_rate: expected 0.007, got 0.1. Correct",
+    )
+    in_python = shutil.copytree(copy, tmp_path / "in_python")
+    fields = RunConfig.__dataclass_fields__
+    places = {"output_dir": str(in_python), "resume": True}
+    run_config = RunConfig(**{name: whole[name] for name in fields} | places)
+    pfl.run(run_config, local_steps=3)
+    result = in_this_process(["--resume", f"--output_dir={copy}"], capsys)
+    assert result.returncode == 0, result.stderr
+    for path in (in_python, copy):
+        assert outcome(path) == outcome(undisturbed)
+        after = json.loads((path / "config.json").read_text())
+        assert {name: after[name] for name in without} == {name: whole[name] for name in without}
 
 
 def test_a_run_from_before_drop_outs_goes_on_without_them(digits_dir, copy, undisturbed, capsys):

@@ -424,7 +424,7 @@ def from_flags(
     Args:
       flag_values: The flags.
       resumed: The configuration of the run that goes on, if one does: flags that are not given have
-        its values, and hyper-parameters that it does not have stay out.
+        its values, and the defaults where it does not have them.
 
     Returns:
       The configuration of the run, the hyper-parameters of its algorithm, and what is to be said of
@@ -450,8 +450,7 @@ def from_flags(
     unused = [f"{method.name} has no `{name}`; it is ignored" for name in foreign]
     of_algorithm = method.settings(**given)
     unused += _not_read(config, of_algorithm, flag_values)
-    checked = dataclasses.asdict(of_algorithm)
-    return config, {name: checked[name] for name in (given if resumed else checked)}, unused
+    return config, dataclasses.asdict(of_algorithm), unused
 
 
 def _not_read(config, of_algorithm, flag_values):

@@ -291,8 +291,7 @@ def run(
     _check_model(run_config, model)
     method = run_methods.method_of(run_config, algorithm)
     _with_schedule_rounds(run_config, method, hyper_parameters)
-    checked = dataclasses.asdict(algorithms.check(method, hyper_parameters))
-    hyper_parameters = {name: checked[name] for name in hyper_parameters}
+    hyper_parameters = dataclasses.asdict(algorithms.check(method, hyper_parameters))
     if on_round is not None:
         values.function("on_round", on_round)
     if on_clients is not None:
@@ -359,6 +358,7 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         run_config.resume,
         run_config.checkpoints_kept,
         run_config.tensorboard,
+        {field.name: field.default for field in dataclasses.fields(method.settings)},
     )
 
 

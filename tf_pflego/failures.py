@@ -12,7 +12,7 @@ import traceback
 import tensorflow as tf
 
 from tf_pflego import deferred
-from tf_pflego.core import origins
+from tf_pflego.core import origins, own_methods
 from tf_pflego.training.not_finite import NotFiniteError
 
 CORRECTABLE, NOT_FINITE, FAULT = 2, 3, 1
@@ -39,6 +39,9 @@ def explained(error: Exception) -> tuple[int, str]:
         isinstance(error, ValueError | TypeError | RuntimeError) and origins.is_ours(error)
     ):
         return CORRECTABLE, " ".join(str(error).split())
+    in_own_method = own_methods.failed_when_traced(error)
+    if in_own_method is not None:
+        return CORRECTABLE, str(in_own_method)
     return FAULT, (
         f"the run must end without an unknown error; got {type(error).__name__} "
         f"({_reason(error)}). {_written(error)}"

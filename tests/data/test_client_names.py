@@ -30,6 +30,8 @@ def clients_of(names=NAMES, **keywords):
 def test_a_dictionary_names_its_clients_in_the_order_of_the_training_examples():
     clients = pfl.from_arrays(TRAIN, TEST)
     assert clients.client_names == NAMES
+    with pytest.raises(TypeError, match="since a split does not know names; got 'hospital_7'"):
+        clients.train.of("hospital_7")
     for client, name in enumerate(NAMES):
         np.testing.assert_array_equal(clients.train.of(client)[0], np.float32(TRAIN[name][0]))
         np.testing.assert_array_equal(clients.test.of(client)[0], np.float32(TEST[name][0]))

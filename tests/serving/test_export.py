@@ -409,6 +409,21 @@ def test_clients_that_cannot_be_chosen_are_refused(which):
         chosen_clients(which, Chosen())
 
 
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        ("north,suoth", r"got 'suoth'. Did you mean south\? Correct"),
+        (["north", "suoth"], r"got 'suoth'. Did you mean south\? "),
+        ("north, 0", "each once, or all, or worst:10; got 0 twice. Correct"),
+        ([2, 2], "each once, or all, or worst:10; got 2 twice. Correct"),
+        ("north,3", r"must be a whole number in \[0, 3\)"),
+    ],
+)
+def test_a_wrong_client_among_several_is_named(which, expected):
+    with pytest.raises(ValueError, match=expected):
+        chosen_clients(which, Chosen(["north", "south", "west"]))
+
+
 def test_files_have_the_names_of_the_clients(tmp_path):
     """Whatever a name is, its file is in the directory of the export."""
     names = ["../Süd", "a/%2Fb"]

@@ -113,6 +113,11 @@ def check_name(name: Any) -> str:
     """Returns the name of a method; raises ValueError if it has not the form of one."""
     if own_methods.names_file(name):
         return name
+    if isinstance(name, str) and name.endswith(".py"):
+        raise ValueError(
+            f"`algorithm` must name a file and its builder, as {own_methods.FORM}; got {name!r}. "
+            f"Add the builder, as in `algorithm={name}:build_x`."
+        )
     return values.one_of("algorithm", name, (*REGISTRY, own_methods.FORM))
 
 

@@ -27,6 +27,7 @@ from tf_pflego.core import settings, texts, values
 FORM = "FILE.py:FUNCTION"
 _BUILDER = "(model, config: CONFIG), with a dataclass that derives from `HyperParameters`"
 _REMEDY = "docs/own_method.md shows one."
+_MODULE = "tf_pflego_own_"  # What the name of a file's module begins with.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def from_file(name: str) -> Method:
 @functools.cache
 def _run(path, source):
     """Returns the module of a file. Where the file has changed, it is run anew."""
-    module = types.ModuleType(f"tf_pflego_own_{path.stem}")
+    module = types.ModuleType(f"{_MODULE}{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # Dataclasses look for it there.
     sys.path.append(str(path.parent))  # For what the file imports from beside itself.
@@ -145,6 +146,22 @@ def _run(path, source):
         # Without its name there, Ray sends the code itself to other machines, which lack the file.
         del sys.modules[module.__name__]
     return module
+
+
+def failed_when_traced(error: BaseException) -> ValueError | None:
+    """Returns the error that says where a file's method failed; None for a failure elsewhere."""
+    modules = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [one["__file__"] for one in modules if one.get("__name__", "").startswith(_MODULE)]
+    if not files:
+        return None
+    must = "must be a method that TensorFlow can trace"
+    if type(error).__name__ == "OperatorNotAllowedInGraphError":
+        # What it says next about AutoGraph does not help here.
+        sentence, _, _ = str(error).partition(" is not allowed")
+        error = TypeError(f"{sentence} is not allowed; use `tf.where` or `tf.cond`").with_traceback(
+            error.__traceback__
+        )
+    return failed(must, files[-1], error)
 
 
 def failed(must: str, file: str, error: BaseException) -> ValueError:

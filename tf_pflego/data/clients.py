@@ -54,6 +54,11 @@ class ClientSplit:
 
     def of(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns views of (examples, labels) of one client, as they are stored."""
+        if isinstance(client_id, str):
+            raise TypeError(
+                "`client_id` must be a whole number, since a split does not know names; got "
+                f"{client_id!r}. Give `clients.client_names.index(name)`."
+            )
         rows = slice(self.offsets[client_id], self.offsets[client_id + 1])
         return self.examples[rows], self.labels[rows]
 

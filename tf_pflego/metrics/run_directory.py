@@ -18,7 +18,8 @@ import os
 import pathlib
 import stat
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,16 @@ _ADDED_FLAGS = {
     "permuted_clients": 0.0,
     "shifted_clients": 0.0,
     "shift": "rotate",
-    # Of methods that average weights; the rate is not read without an optimiser.
-    "server_optimizer": "none",
-    "server_learning_rate": 0.01,
-    "server_schedule": CONSTANT,
-    "schedule_rounds": 0,
 }
 
 
 class RunDirectoryError(ValueError):
     """The output directory cannot be used."""
+
+
+def holds_run(path: pathlib.Path) -> bool:
+    """Returns whether there is a run in a directory, or what an interrupted one has left."""
+    return any((path / name).exists() for name in (*_STEPS, _CHECKPOINTS, _CONFIG))
 
 
 class RunDirectory:
@@ -75,6 +76,7 @@ class RunDirectory:
       resume: Whether the run goes on with the one in the directory, if there is one.
       kept: How many checkpoints stay.
       tensorboard: Whether the metrics are also written as TensorBoard reads them.
+      defaults: Of the hyper-parameters; earlier versions left out some that had them.
 
     Attributes:
       path: The directory.
@@ -95,10 +97,12 @@ class RunDirectory:
         resume: bool = False,
         kept: int = 2,
         tensorboard: bool = False,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.path = pathlib.Path(path).expanduser()
         self.finished = None
         self._configuration = configuration
+        self._defaults = _ADDED_FLAGS | defaults
         self._tensorboard = tensorboard
         self._events = None
         self._metrics = None
@@ -339,7 +343,7 @@ class RunDirectory:
             )
 
     def _refuse_another(self, earlier):
-        own, earlier = (_ADDED_FLAGS | flags for flags in (self._configuration, earlier))
+        own, earlier = (self._defaults | flags for flags in (self._configuration, earlier))
         unsaid = PLACES
         if own["partition"] == OWN_CLIENTS != earlier.get("partition"):
             unsaid += OF_CLIENTS  # As earlier versions wrote it; a checkpoint tells the data.
@@ -349,7 +353,7 @@ class RunDirectory:
             if name not in ("num_rounds", *unsaid) and own.get(name) != earlier.get(name)
         ]
         rounds = earlier.get("num_rounds")
-        falls = own["server_schedule"] != CONSTANT and not own["schedule_rounds"]
+        falls = own.get("server_schedule", CONSTANT) != CONSTANT and not own["schedule_rounds"]
         if not differing and falls and own["num_rounds"] != rounds:
             raise RunDirectoryError(
                 f"`num_rounds` must be {rounds}, over which the learning rate of the run in "

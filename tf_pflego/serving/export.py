@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import durable, leftovers, values
+from tf_pflego.core import durable, leftovers, texts, values
 from tf_pflego.data import client_names
 from tf_pflego.serving.client_models import forget_eager_initializers
 from tf_pflego.serving.limits import refuse_unknown_form, refuse_what_cannot_leave
@@ -145,32 +145,38 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Any) -> list[in
       ValueError: There is no such client, or one is named twice, or the text is none of these.
     """
     names, count = simulation.data.client_names, simulation.data.num_clients
-    if not isinstance(which, str):
-        return [client_names.id_of(client, names, count) for client in which]
-    if which == "all":
-        return list(range(count))
-    try:
-        kind, _, number = which.partition(":")
-        if kind != "worst":
-            found = [
-                names.index(client)
-                if names and client in names
-                else values.whole_of(client.strip())
-                for client in which.split(",")
-            ]
-            if len(set(found)) < len(found):
-                raise ValueError
-            return found
-        if values.whole_of(number) < 1:
-            raise ValueError
-    except ValueError:
-        raise ValueError(
+
+    def refusal(got, hint=""):
+        return ValueError(
             f"`clients` must be numbers of clients such as 3,7{' or their names' * bool(names)}, "
-            f"each once, or all, or worst:10; got {which!r}. Correct `clients`."
-        ) from None
-    tested = simulation.evaluate(train_loss=False)
-    accuracy = tested.test_hits / tested.test_examples
-    return np.argsort(accuracy, kind="stable")[: int(number)].tolist()
+            f"each once, or all, or worst:10; got {got}. {hint}Correct `clients`."
+        )
+
+    def id_or_name(text):
+        if names and text in names:
+            return text
+        try:
+            return values.whole_of(text)
+        except ValueError:
+            raise refusal(repr(text), texts.suggestion(text, names or ())) from None
+
+    if isinstance(which, str):
+        if which == "all":
+            return list(range(count))
+        kind, _, number = which.partition(":")
+        if kind == "worst":
+            if not (number.isascii() and number.isdecimal() and int(number)):
+                raise refusal(repr(which))
+            tested = simulation.evaluate(train_loss=False)
+            accuracy = tested.test_hits / tested.test_examples
+            return np.argsort(accuracy, kind="stable")[: int(number)].tolist()
+        which = [id_or_name(text.strip()) for text in which.split(",")]
+    chosen: list[int] = []
+    for client in which:
+        chosen.append(client_names.id_of(client, names, count))
+        if chosen[-1] in chosen[:-1]:
+            raise refusal(f"{values.shown(client)} twice")
+    return chosen
 
 
 def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathlib.Path:

@@ -22,6 +22,8 @@ from tf_pflego import (
 from tf_pflego.core import temporary, values
 from tf_pflego.interruption import Interruption
 from tf_pflego.metrics import RunDirectoryError, result_table
+from tf_pflego.metrics.run_directory import holds_run
+from tf_pflego.places import PLACES
 from tf_pflego.records import method_title
 from tf_pflego.verbs.starting import start_tensorflow
 
@@ -99,6 +101,8 @@ def _resumed(flag_values):
     try:
         stored = stored_run.load_run(new if new.exists() else directory)
     except RunDirectoryError:
+        if not holds_run(directory):
+            _start_new(flag_values, directory)
         return {}
     if not stored.is_of_program:
         raise ValueError(
@@ -113,6 +117,17 @@ def _resumed(flag_values):
     return stored.configuration | {"overwrite": False}
 
 
+def _start_new(flag_values, directory):
+    """Says that a run starts where none goes on; raises ValueError if no flag says what it is."""
+    present = {name for name in flag_values if flag_values[name].present}
+    if present <= {*PLACES, "engine", "quiet"}:
+        raise ValueError(
+            f"`output_dir` must have a run to go on with; {directory} has none. Correct it, or "
+            "give the flags of a new run."
+        )
+    console.say(f"tf_pflego: there is no run in {directory} to go on with; a new one starts")
+
+
 def _hint(output_dir):
     """Returns what an interrupted run says of its output directory."""
     if output_dir:
@@ -120,4 +135,5 @@ def _hint(output_dir):
         for place in (directory, directory / ".new_run"):
             if any(place.glob("checkpoints/checkpoint-*.json")):
                 return "; go on with it by --resume"
+        return " without a checkpoint; nothing was kept to go on with"
     return ""
