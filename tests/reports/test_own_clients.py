@@ -71,6 +71,17 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
     assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
 
 
+def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path):
+    text, _ = page_of(runs, tmp_path / "r.html")
+    once = "Of runs with several seeds, each client counts once per seed"
+    assert f"{once}, also in the worst tenth." in text
+    assert f"{once}, with the reference of that seed if there is one." in text
+    assert "run clients, over seeds mean of the worst tenth" in text
+    assert "Clients, over seeds, by gain over pflego, in points of percent" in text
+    text, _ = page_of(runs[::2], tmp_path / "r.html")
+    assert "per seed" not in text and "over seeds" not in text
+
+
 def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
     earlier = [shutil.copytree(run, tmp_path / run.name) for run in runs[::2]]
     for directory in earlier:
