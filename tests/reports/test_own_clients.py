@@ -114,12 +114,32 @@ def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_
     ]
 
 
+def test_clients_and_classes_are_shown_by_their_names(tmp_path):
+    called = ["cat", "<b>$x$ dog", "c" * 500, "bell\x07", "gnu"]
+    pfl.run(config_of(tmp_path / "run"), clients=clients_of(class_names=called), local_steps=1)
+    text, clients = page_of([tmp_path / "run"], tmp_path / "r.html")
+    cells = [row[3] for row in clients["rows"]]
+    shortened = f"{12 * 'c'}…{11 * 'c'}"
+    assert cells == [
+        "0: cat, 4: gnu",
+        "1: <b>$x$ dog, 4: gnu",
+        f"2: {shortened}, 4: gnu",
+        r"3: bell\x07, 4: gnu",
+    ]
+    figure = text[text.index("4 clients hold") : text.index("One row per client")]
+    for name in (*NAMES, "cat", "<b>$x$ dog", "cccccccc…ccccccc", "gnu"):
+        assert f" {name} " in figure
+    assert "c" * 30 not in text
+
+
 @pytest.mark.parametrize(
     "harm",
     [
         {"names": np.array(["a"] * 3)},
         {"names": np.array(["a", "b", "c", "\x1b[2J"])},
         {"names": np.arange(4)},
+        {"class_names": np.array(["a", "b"])},
+        {"class_names": np.arange(5)},
         {"fingerprints": np.zeros((3, 16), np.uint8)},
         {"fingerprints": np.zeros(4)},
     ],
@@ -129,5 +149,5 @@ def test_damaged_identities_are_refused(harm, runs, tmp_path):
     with np.load(directory / "partition.npz") as arrays:
         content = dict(arrays) | harm
     np.savez(directory / "partition.npz", **content)
-    with pytest.raises(reports.RunError, match=r"partition\.npz .* do not fit the clients"):
+    with pytest.raises(reports.RunError, match=r"partition\.npz .*(names|prints)"):
         stored.read(directory)

@@ -296,7 +296,7 @@ class ClientSections(Sections):
                 map(str, names) if self._named else names,
                 held.train_sizes.tolist(),
                 held.test_sizes.tolist(),
-                map(wording.ranges, held.classes),
+                (wording.classes(own, held.class_names) for own in held.classes),
                 strict=True,
             )
         else:

@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from tf_pflego import console
 from tf_pflego.reports import comparison
 from tf_pflego.reports.comparison import PERCENT
+
+_MOST_NAMED_CLASSES, _LENGTH_OF_CLASS = 8, 24
 
 
 def scale(metric):
@@ -65,6 +68,16 @@ def ranges(numbers):
     parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
     return " ".join(
         str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts if len(part)
+    )
+
+
+def classes(numbers, names):
+    """Returns which classes a client holds: those of few with their names, if there are names."""
+    if names is None or len(numbers) > _MOST_NAMED_CLASSES:
+        return ranges(numbers)
+    shown = (comparison.shortened(names[k], _LENGTH_OF_CLASS) for k in numbers)
+    return ", ".join(
+        f"{k}: {console.printable(name)}" for k, name in zip(numbers, shown, strict=True)
     )
 
 
