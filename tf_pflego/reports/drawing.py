@@ -112,12 +112,12 @@ def partition(holdings: Holdings, size: tuple[float, float]) -> tuple[Figure, in
     figure, (axis,) = figures.new(size)
     known = holdings.class_counts is not None
     figures.draw_partition(axis, matrix, clients, classes, known)
-    for which, names, shown, most in (
-        (axis.xaxis, holdings.names, matrix.shape[0] * clients, _MOST_NAMED_CLIENTS),
+    for which, names, count, limit in (
+        (axis.xaxis, holdings.names, len(holdings.classes), _MOST_NAMED_CLIENTS),
         (axis.yaxis, holdings.class_names, matrix.shape[1] * classes, _MOST_NAMED_CLASSES),
     ):
-        if names is not None and shown <= most:
+        if names is not None and count <= limit:
             labels = [figures.plain(comparison.shortened(n, _LENGTH_OF_NAME)) for n in names]
-            which.set_ticks(range(shown), labels[:shown], fontsize=_SIZE_OF_NAMES)
+            which.set_ticks(range(count), labels[:count], fontsize=_SIZE_OF_NAMES)
             which.set_tick_params(rotation=90 if which is axis.xaxis else 0)
     return figure, clients, classes

@@ -56,7 +56,7 @@
     let sorted = -1, descending = false, from = 0, chosen = rows;
 
     // Such as "0–3 7", or "0: cat, 4: dog".
-    const holds = (text, wanted) => text.split(text.includes(": ") ? ", " : " ").some((part) => {
+    const holds = (text, wanted) => text.split(text.includes(":") ? ", " : " ").some((part) => {
       const [low, high] = part.split(":")[0].split("–").map(Number);
       return part !== "" && low <= wanted && wanted <= (high === undefined ? low : high);
     });
