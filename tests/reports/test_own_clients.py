@@ -71,6 +71,17 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
     assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
 
 
+def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path):
+    text, _ = page_of(runs, tmp_path / "r.html")
+    once = "Of runs with several seeds, each client counts once per seed"
+    assert f"{once}, also in the worst tenth." in text
+    assert f"{once}, with the reference of that seed if there is one." in text
+    assert "run clients, over seeds mean of the worst tenth" in text
+    assert "Clients, over seeds, by gain over pflego, in points of percent" in text
+    text, _ = page_of(runs[::2], tmp_path / "r.html")
+    assert "per seed" not in text and "over seeds" not in text
+
+
 def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
     earlier = [shutil.copytree(run, tmp_path / run.name) for run in runs[::2]]
     for directory in earlier:
@@ -103,12 +114,32 @@ def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_
     ]
 
 
+def test_clients_and_classes_are_shown_by_their_names(tmp_path):
+    called = ["cat", "<b>$x$ dog", "c" * 500, "bell\x07", "gnu"]
+    pfl.run(config_of(tmp_path / "run"), clients=clients_of(class_names=called), local_steps=1)
+    text, clients = page_of([tmp_path / "run"], tmp_path / "r.html")
+    cells = [row[3].replace("\N{NO-BREAK SPACE}", "_") for row in clients["rows"]]
+    shortened = f"{12 * 'c'}…{11 * 'c'}"
+    assert cells == [
+        "0:_cat, 4:_gnu",
+        "1:_<b>$x$_dog, 4:_gnu",
+        f"2:_{shortened}, 4:_gnu",
+        r"3:_bell\x07, 4:_gnu",
+    ]
+    figure = text[text.index("4 clients hold") : text.index("One row per client")]
+    for name in (*NAMES, "cat", "<b>$x$ dog", "cccccccc…ccccccc", "gnu"):
+        assert f" {name} " in figure
+    assert "c" * 30 not in text
+
+
 @pytest.mark.parametrize(
     "harm",
     [
         {"names": np.array(["a"] * 3)},
         {"names": np.array(["a", "b", "c", "\x1b[2J"])},
         {"names": np.arange(4)},
+        {"class_names": np.array(["a", "b"])},
+        {"class_names": np.arange(5)},
         {"fingerprints": np.zeros((3, 16), np.uint8)},
         {"fingerprints": np.zeros(4)},
     ],
@@ -118,5 +149,5 @@ def test_damaged_identities_are_refused(harm, runs, tmp_path):
     with np.load(directory / "partition.npz") as arrays:
         content = dict(arrays) | harm
     np.savez(directory / "partition.npz", **content)
-    with pytest.raises(reports.RunError, match=r"partition\.npz .* do not fit the clients"):
+    with pytest.raises(reports.RunError, match=r"partition\.npz .*(names|prints)"):
         stored.read(directory)

@@ -47,6 +47,11 @@ def rewrite(directory, change):
     (directory / "metrics.jsonl").write_text(lines)
 
 
+def with_seed(directory, seed):
+    content = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(content | {"seed": seed}))
+
+
 def refused(capsys, arguments, *parts):
     assert reports.command(list(map(str, arguments))) == 2
     message = capsys.readouterr().err
@@ -178,8 +183,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
     directories = []
     for seed in range(3):
         directories.append(shutil.copytree(runs["pflego"], tmp_path / f"seed{seed}"))
-        content = json.loads((directories[-1] / "config.json").read_text())
-        (directories[-1] / "config.json").write_text(json.dumps(content | {"seed": seed}))
+        with_seed(directories[-1], seed)
 
         def change(records, seed=seed):
             records[-1]["train_loss"] = float(1 + seed)
@@ -197,6 +201,47 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
         "fedavg (fedavg)",
         "fedavg (x)",
     ]
+
+
+def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
+    def said_of(directories):
+        page = reports.write(directories, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+        section = re.search(r'id="curves-title">(.*?)What the metrics are', page, re.DOTALL)[1]
+        return [
+            word for word in ("are means", "pale line", "their mean", "band") if word in section
+        ]
+
+    few = [large_run(tmp_path / name, 4) for name in ("few", "seed")]
+    assert said_of(few[0]) == []
+    with_seed(few[1], 1)
+    assert said_of(few) == ["their mean"]  # They are the same in each round: there is no band.
+    rewrite(few[1], lambda records: records[-1].update(train_loss=2.0))
+    assert said_of(few) == ["their mean", "band"]
+
+    many = copied(runs, "fedavg", tmp_path)
+    assert said_of(many) == ["are means", "pale line"]
+    other = shutil.copytree(many, tmp_path / "other_seed")
+    with_seed(other, 1)
+    metrics = comparison.metrics_of([stored.read(many).rounds])
+    rewrite(other, lambda records: records[-1].update(dict.fromkeys(metrics, 0.1)))
+    assert said_of([many, other]) == ["are means", "their mean", "band"]
+
+
+def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path):
+    directories = [
+        large_run(tmp_path / f"run{k}", 12 - 8 * (k > 0), num_rounds=20) for k in range(6)
+    ]
+    for number, directory in enumerate(directories):
+        config = json.loads((directory / "config.json").read_text())
+        config |= {"num_clients": 12 - 8 * (number > 0), "clients_per_round": 6 - 4 * (number > 0)}
+        (directory / "config.json").write_text(json.dumps(config))
+        rewrite(directory, lambda r, n=number: r[0].update(seconds=100.0 + n))
+    page = reports.write(directories, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    text = " ".join(text_of(page).split())
+    assert "with 12 and 4 clients, 6 and 2 of them in a round" in text
+    note = re.search(r"as the first does while it compiles .*? here and below \((.*?)\)\.", text)[1]
+    assert note.count(" s less") == 3 and note.endswith("; and 3 more runs")
+    assert note.startswith("fedavg (run5): 1 round, 100 s less; fedavg (run4)")
 
 
 def test_smoothing_is_symmetric_and_keeps_straight_lines():

@@ -18,12 +18,14 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
     Args:
       directory: Of the run.
       clients: The clients.
-      are_own: Whether a user gave them: then the file has `fingerprints` [I, 16] and, if the
-        clients have names, `names` [I].
+      are_own: Whether a user gave them: then the file has `fingerprints` [I, 16] and, if there are
+        any, the clients' `names` [I] and the `class_names` of all global classes.
     """
     about = {"fingerprints": clients.fingerprints} if are_own else {}
     if clients.client_names is not None:
         about["names"] = np.array(clients.client_names)
+    if are_own and clients.class_names is not None:
+        about["class_names"] = np.array(clients.class_names)
     content = io.BytesIO()
     clients.whole_partition.save(content, clients.class_counts, **about)
     with durable.batch() as files, files.open(directory / NAME) as stream:

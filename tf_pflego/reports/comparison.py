@@ -82,7 +82,7 @@ _FIRST = (
 LONGEST_ROUND = 10
 # The part of the rounds on either side of a round over which curves are smoothed.
 _SMOOTHING = 0.05
-_FEWEST_TO_SMOOTH = 15
+FEWEST_TO_SMOOTH = 15
 _ALIKE = 0.1
 _LABEL_LENGTH = 44
 
@@ -338,7 +338,7 @@ def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
       values: [n].
       last: The last round.
     """
-    if len(rounds) < _FEWEST_TO_SMOOTH:
+    if len(rounds) < FEWEST_TO_SMOOTH:
         return values
     gaps = np.diff(rounds)
     widest = max(_SMOOTHING * last, np.median(gaps))

@@ -11,6 +11,9 @@ from tf_pflego.reports.figures import Line
 from tf_pflego.reports.stored import Holdings
 
 _CLIENT_ROWS, _CLASS_COLUMNS = 300, 150
+# With more of them an axis has numbers, since the names would not fit a narrow screen.
+_MOST_NAMED_CLIENTS, _MOST_NAMED_CLASSES = 30, 20
+_LENGTH_OF_NAME, _SIZE_OF_NAMES = 16, 8
 
 
 def lines_of(series: Sequence[Series], metric: str, axis: str) -> list[Line]:
@@ -109,4 +112,12 @@ def partition(holdings: Holdings, size: tuple[float, float]) -> tuple[Figure, in
     figure, (axis,) = figures.new(size)
     known = holdings.class_counts is not None
     figures.draw_partition(axis, matrix, clients, classes, known)
+    for which, names, count, limit in (
+        (axis.xaxis, holdings.names, len(holdings.classes), _MOST_NAMED_CLIENTS),
+        (axis.yaxis, holdings.class_names, matrix.shape[1] * classes, _MOST_NAMED_CLASSES),
+    ):
+        if names is not None and count <= limit:
+            labels = [figures.plain(comparison.shortened(n, _LENGTH_OF_NAME)) for n in names]
+            which.set_ticks(range(count), labels[:count], fontsize=_SIZE_OF_NAMES)
+            which.set_tick_params(rotation=90 if which is axis.xaxis else 0)
     return figure, clients, classes

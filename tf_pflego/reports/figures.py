@@ -143,15 +143,23 @@ def draw_curves(axis: Axes, lines: Sequence[Line], xlabel: str, ylabel: str | No
         write_numbers(axis.yaxis, subs=(1, 2, 5) if highest < 1e3 * values.min() else (1,))
 
 
+def what_lies_behind(curve: Curve) -> str:
+    """Returns what lies behind the line of a curve: `seeds`, `measured`, or nothing."""
+    if np.any(curve.low < curve.high):
+        return "seeds"
+    return "" if np.array_equal(curve.smooth, curve.mean) else "measured"
+
+
 def _draw_line(axis, line, behind):
     curve, style = line.curve, line.style or look(line.number)
     width = 3 if line.marked else 1.7
     order = 4 if line.marked else 3
-    if behind and np.any(curve.low < curve.high):
+    drawn = what_lies_behind(curve) if behind else ""
+    if drawn == "seeds":
         chosen = thinned(len(curve.x), _POINTS)
         band = (values[chosen] for values in (curve.x, curve.low, curve.high))
         axis.fill_between(*band, color=style["color"], alpha=0.18, linewidth=0)
-    elif behind and not np.array_equal(curve.smooth, curve.mean):
+    elif drawn == "measured":
         chosen = _extremes(curve.mean, _POINTS)
         pale = {"color": style["color"], "alpha": 0.5, "linewidth": 1}
         axis.plot(curve.x[chosen], curve.mean[chosen], **pale)

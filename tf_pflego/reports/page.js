@@ -55,8 +55,9 @@
     const body = by("clients-table").tBodies[0];
     let sorted = -1, descending = false, from = 0, chosen = rows;
 
-    const holds = (text, wanted) => text.split(" ").some((part) => {
-      const [low, high] = part.split("–").map(Number);
+    // Such as "0–3 7", or "0: cat, 4: dog".
+    const holds = (text, wanted) => text.split(text.includes(":") ? ", " : " ").some((part) => {
+      const [low, high] = part.split(":")[0].split("–").map(Number);
       return part !== "" && low <= wanted && wanted <= (high === undefined ? low : high);
     });
     const cell = (value, column) => {

@@ -132,7 +132,7 @@ class _Page(TrainingSections, ClientSections):
             run.configuration.get("num_clients") if run.holdings is None else len(run.holdings.keys)
             for run in self._runs
         ]
-        numbers = sorted({number for number in numbers if type(number) is int and number > 0})
+        numbers = list(dict.fromkeys(number for number in numbers if number))
         federation = f"{one('clients_per_round')} of the clients"
         if numbers:
             clients = wording.counted(wording.listed(numbers), "client")

@@ -16,6 +16,7 @@ from tf_pflego.reports.stored import ReportedRun
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
 _MOST_PARTITIONS = 4
+_ONCE_PER_SEED = "Of runs with several seeds, each client counts once per seed"
 
 
 class ClientSections(Sections):
@@ -51,6 +52,9 @@ class ClientSections(Sections):
             "end, with what each client would be served: the further right, the better. Under the "
             "thin line is the tenth of the clients that fare worst."
         )
+        several = any(sum(run.clients is not None for run in one.runs) > 1 for one in ended)
+        if several:
+            caption += f" {_ONCE_PER_SEED}, also in the worst tenth."
         return [
             elements.figure(caption, self._legend(ended), drawn),
             note,
@@ -58,7 +62,7 @@ class ClientSections(Sections):
                 "Test accuracies of the clients at the end",
                 [
                     "run",
-                    "clients",
+                    "clients, over seeds" if several else "clients",
                     "mean of the worst tenth",
                     "lowest",
                     "median",
@@ -96,9 +100,14 @@ class ClientSections(Sections):
         if not rows:
             return note
         said = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
+        several = any(
+            sum(pairing.partner_of(run, base) is not None for run in one.runs) > 1
+            for one in compared
+        )
+        over_seeds = ", over seeds," * several
         drawn = self._pair(
             lambda size: drawing.gains(self._series, base, size),
-            f"Gains of the clients over {base.label}. {said}.",
+            f"Gains of the clients{over_seeds} over {base.label}. {said}.",
         )
         caption = (
             "The test accuracy of each client at the end minus that of the same client in ",
@@ -106,12 +115,13 @@ class ClientSections(Sections):
             ", the reference, from the client that lost most to the one that gained most: above "
             "zero a client is better off. Clients are compared only where both runs deal them the "
             "same examples.",
+            f" {_ONCE_PER_SEED}, with the reference of that seed if there is one." * several,
         )
         return [
             elements.figure(caption, self._legend(compared), drawn),
             note,
             elements.table(
-                f"Clients by gain over {base.label}, in points of percent",
+                f"Clients{over_seeds} by gain over {base.label}, in points of percent",
                 ["run", "gained", "lost", "the same", "mean", "most gained", "most lost"],
                 rows,
             ),
@@ -286,7 +296,7 @@ class ClientSections(Sections):
                 map(str, names) if self._named else names,
                 held.train_sizes.tolist(),
                 held.test_sizes.tolist(),
-                map(wording.ranges, held.classes),
+                (wording.classes(own, held.class_names) for own in held.classes),
                 strict=True,
             )
         else:

@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 
-from tf_pflego.reports import comparison, drawing, elements, wording
+from tf_pflego.reports import comparison, drawing, elements, figures, wording
 from tf_pflego.reports.comparison import PERCENT
 from tf_pflego.reports.markup import element
 from tf_pflego.reports.sections import Sections
 
 _ROWS_OF_NUMBERS = 12
 _TARGET_SHARE = 0.95
+_MOST_CUTS = 3
 _VALIDATION = "validation_accuracy/client_mean"
 
 
@@ -114,17 +115,7 @@ class TrainingSections(Sections):
             element("fieldset", element("legend", "Along"), radios, id="axes"),
             class_="controls",
         )
-        banded = any(len(one.runs) > 1 for one in self._series)
-        said = (
-            "The bold lines are means over neighbouring evaluated rounds, within 5 % of all rounds "
-            "on either side; the pale lines behind them are what was measured. The marks tell the "
-            "lines apart: other rounds than theirs were evaluated too."
-        )
-        if banded:
-            said += (
-                " Where runs differ in nothing but the seed, the line is their mean and the band "
-                "goes from the lowest to the highest of them."
-            )
+        said = self._what_lines_are()
         if "megabytes" not in axes:
             said += (
                 " There is no axis of bytes: within a tenth, every round of every run moves the "
@@ -141,6 +132,27 @@ class TrainingSections(Sections):
         terms = element("a", "What the metrics are", href="#terms")
         told = element("p", terms, " says of which model and of which clients each is.")
         return element("p", said), told, controls, charts, self._clipped_note()
+
+    def _what_lines_are(self):
+        """Returns what the lines and what lies behind them are, as far as they are drawn."""
+        smoothed, behind = False, set()
+        for metric in self._metrics:
+            lines = drawing.lines_of(self._series, metric, "rounds")
+            for curve in (line.curve for line in lines):
+                smoothed |= not np.array_equal(curve.smooth, curve.mean)
+                if len(lines) <= figures.CROWD:
+                    behind.add(figures.what_lies_behind(curve))
+        said = "The marks tell the lines apart; they do not say which rounds were evaluated."
+        if smoothed:
+            pale = "; a pale line behind one is what was measured" * ("measured" in behind)
+            said = (
+                f"Lines of {comparison.FEWEST_TO_SMOOTH} and more evaluated rounds are means over "
+                f"neighbouring ones, within 5 % of all rounds on either side{pale}. {said}"
+            )
+        if any(len(one.runs) > 1 for one in self._series):
+            band = " and the band goes from the lowest to the highest of them" * ("seeds" in behind)
+            said += f" Where runs differ in nothing but the seed, the line is their mean{band}."
+        return said
 
     def _chart(self, k, metric, axis, hidden):
         own = self._with_metric(metric)
@@ -169,18 +181,23 @@ class TrainingSections(Sections):
         )
 
     def _clipped_note(self):
-        notes = []
+        cuts = []
         for run in self._begun:
             cut = run.rounds["seconds"] - comparison.charged_seconds(run.rounds["seconds"])
             if cut.sum() > 0.01 * run.rounds["seconds"].sum():
                 rounds = wording.counted(np.count_nonzero(cut), "round")
-                notes.append(f"{self._names[id(run)]}: {rounds}, {wording.short(cut.sum())} s less")
-        if not notes:
+                said = f"{self._names[id(run)]}: {rounds}, {wording.short(cut.sum())} s less"
+                cuts.append((cut.sum(), said))
+        if not cuts:
             return ""
+        cuts.sort(key=lambda pair: -pair[0])
+        said = "; ".join(said for _, said in cuts[:_MOST_CUTS])
+        if len(cuts) > _MOST_CUTS:
+            said += f"; and {wording.counted(len(cuts) - _MOST_CUTS, 'more run')}"
         return elements.note(
             "Seconds: a round that took more than ten times the median of its run, "
             "as the first does while it compiles or any on a machine that is busy, counts with ten "
-            f"times the median, here and below ({'; '.join(notes)})."
+            f"times the median, here and below ({said})."
         )
 
     def _target(self):

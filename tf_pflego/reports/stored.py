@@ -36,6 +36,7 @@ class Holdings:
       identity: Equal for two runs whose clients hold the same examples of the same dataset, those
         that a user gave in any order.
       names: What the clients are called; None if they have no names.
+      class_names: What the global classes are called, in their order; None if they have no names.
       keys: [I] by what a client is known again: of clients that a user gave, text that follows from
         their examples; else their ids, which say something within the same `identity` alone.
     """
@@ -46,6 +47,7 @@ class Holdings:
     class_counts: np.ndarray | None
     identity: tuple
     names: list[str] | None
+    class_names: list[str] | None
     keys: np.ndarray
 
 
@@ -259,6 +261,9 @@ def _holdings(path, configuration):
         counts = _whole_numbers(held, "class_counts") if "class_counts" in held else None
         if counts is not None and (len(counts) != len(values) or not counts.any()):
             raise ValueError("class_counts does not fit the classes")
+        class_names = _texts(held, "class_names")
+        if class_names is not None and len(class_names) <= values.max():
+            raise ValueError("the names of the classes are too few")
         keys, names = _who(held, len(offsets) - 1)
         if keys.dtype.kind == "U":
             checksum = zlib.crc32("".join(sorted(keys)).encode())
@@ -271,6 +276,7 @@ def _holdings(path, configuration):
         counts,
         (configuration.get("dataset"), len(offsets) - 1, checksum),
         names,
+        class_names,
         keys,
     )
 
@@ -282,15 +288,20 @@ def _whole_numbers(held, name):
     return values
 
 
+def _texts(held, name):
+    """Returns a row of texts as a list; None if there is none."""
+    if name not in held:
+        return None
+    if held[name].ndim != 1 or held[name].dtype.kind != "U":
+        raise ValueError(f"{name} is no row of texts")
+    return held[name].tolist()
+
+
 def _who(held, num_clients):
     """Returns the keys of the clients, and their names or None."""
-    names, prints = held.get("names"), held.get("fingerprints")
-    if names is not None:
-        names = names.tolist()
-        if len(names) != num_clients or not all(
-            isinstance(n, str) and n.isprintable() for n in names
-        ):
-            raise ValueError("the names do not fit the clients")
+    names, prints = _texts(held, "names"), held.get("fingerprints")
+    if names is not None and (len(names) != num_clients or not all(map(str.isprintable, names))):
+        raise ValueError("the names do not fit the clients")
     if prints is None:
         return np.arange(num_clients), names
     if (

@@ -2,8 +2,12 @@
 
 import numpy as np
 
+from tf_pflego import console
 from tf_pflego.reports import comparison
 from tf_pflego.reports.comparison import PERCENT
+
+_MOST_NAMED_CLASSES, _LENGTH_OF_CLASS = 8, 24
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def scale(metric):
@@ -20,7 +24,7 @@ def value(value, metric):
 
 def percent(value):
     """Returns such as 97.31 %."""
-    return f"{value:.2f}\N{NO-BREAK SPACE}%"
+    return f"{value:.2f}{_NO_BREAK}%"
 
 
 def short(value):
@@ -66,6 +70,16 @@ def ranges(numbers):
     return " ".join(
         str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts if len(part)
     )
+
+
+def classes(numbers, names):
+    """Returns which classes a client holds: those of few with their names, if there are names."""
+    if names is None or len(numbers) > _MOST_NAMED_CLASSES:
+        return ranges(numbers)
+    shown = (console.printable(comparison.shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
+    # A line breaks between classes alone, and by their spaces the script tells them apart.
+    named = (f"{k}: {name}".replace(" ", _NO_BREAK) for k, name in zip(numbers, shown, strict=True))
+    return ", ".join(named)
 
 
 def meaning(metric):
