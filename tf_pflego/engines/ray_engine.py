@@ -269,6 +269,7 @@ class _ShardedStates:
         self.spec, self.init_reads = client_states.spec_and_reads(engine.algorithm, server_state)
         self.leaf_names = list(positions(self.spec))
         self.num_commits = 0
+        self.num_clients = num_clients
         self._commits = np.zeros(num_clients, np.int64)
         self._staged = []
 
