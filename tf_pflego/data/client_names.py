@@ -80,11 +80,11 @@ def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
     else:
         hint = ""
         try:
-            found = operator.index(client)
+            number = operator.index(client)
         except TypeError:
-            found = -1
-        if 0 <= found < num_clients:
-            return found
+            number = -1
+        if 0 <= number < num_clients:
+            return number
     or_name = "" if names is None else ", or its name"
     raise ValueError(
         f"`client` must be a whole number in [0, {num_clients}), a client's id{or_name}; got "

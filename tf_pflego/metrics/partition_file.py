@@ -64,10 +64,10 @@ def _known(path: pathlib.Path) -> tuple[Any, Any]:
     """Returns the fingerprints and the names; None for what is not there."""
     try:
         with np.load(path) as arrays:
-            found, names = (arrays.get(name) for name in ("fingerprints", "names"))
+            prints, names = (arrays.get(name) for name in ("fingerprints", "names"))
     except Exception:
         # NumPy and zipfile raise errors of many kinds. A checkpoint has a checksum of the data.
         return None, None
-    if found is None or found.dtype != np.uint8 or found.ndim != 2:
+    if prints is None or prints.dtype != np.uint8 or prints.ndim != 2:
         return None, None
-    return found, names if names is not None and names.shape == found.shape[:1] else None
+    return prints, names if names is not None and names.shape == prints.shape[:1] else None

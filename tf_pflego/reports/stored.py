@@ -203,8 +203,8 @@ def _columns(records):
     )
     columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
     for name in names:
-        held = [record.get(name) for record in records]
-        values = np.array([v if run_files.is_number(v) else np.nan for v in held], float)
+        cells = [record.get(name) for record in records]
+        values = np.array([v if run_files.is_number(v) else np.nan for v in cells], float)
         values[np.abs(values) > _LARGEST] = np.nan
         present = np.array([name in record for record in records])
         lost[name] = int(np.count_nonzero(present & np.isnan(values)))
@@ -240,31 +240,31 @@ def _table(path, numbers):
 
 
 def _holdings(path, configuration):
-    held = _whole(run_files.arrays, path)
+    arrays = _whole(run_files.arrays, path)
     try:
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
-            values, offsets = (_whole_numbers(held, key) for key in (name, f"{name}_offsets"))
+            values, offsets = (_whole_numbers(arrays, key) for key in (name, f"{name}_offsets"))
             if offsets[0] != 0 or offsets[-1] != len(values) or np.any(offsets[1:] < offsets[:-1]):
                 raise ValueError(f"the offsets of {name} do not fit")
-            if not 1 < len(offsets) == len(held["classes_offsets"]) <= _MOST_CLIENTS:
+            if not 1 < len(offsets) == len(arrays["classes_offsets"]) <= _MOST_CLIENTS:
                 raise ValueError(f"{name} are of {len(offsets) - 1} clients")
             parts[name] = values, offsets
             for array in (values, offsets):
                 checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
         for name in ("renamings", "shifts"):  # Of clients that disagree: the data are others then.
-            if name in held:
-                checksum = zlib.crc32(np.ascontiguousarray(held[name]), checksum)
+            if name in arrays:
+                checksum = zlib.crc32(np.ascontiguousarray(arrays[name]), checksum)
         values, offsets = parts["classes"]
         if not len(values) or values.max() > _LARGEST_CLASS:
             raise ValueError(f"the classes are none, or above {_LARGEST_CLASS}")
-        counts = _whole_numbers(held, "class_counts") if "class_counts" in held else None
+        counts = _whole_numbers(arrays, "class_counts") if "class_counts" in arrays else None
         if counts is not None and (len(counts) != len(values) or not counts.any()):
             raise ValueError("class_counts does not fit the classes")
-        class_names = _texts(held, "class_names")
+        class_names = _texts(arrays, "class_names")
         if class_names is not None and len(class_names) <= values.max():
             raise ValueError("the names of the classes are too few")
-        keys, names = _who(held, len(offsets) - 1)
+        keys, names = _who(arrays, len(offsets) - 1)
         if keys.dtype.kind == "U":
             checksum = zlib.crc32("".join(sorted(keys)).encode())
     except (ValueError, KeyError, IndexError) as error:
@@ -281,25 +281,25 @@ def _holdings(path, configuration):
     )
 
 
-def _whole_numbers(held, name):
-    values = held[name]
+def _whole_numbers(arrays, name):
+    values = arrays[name]
     if values.ndim != 1 or values.dtype.kind not in "iu" or np.any(values < 0):
         raise ValueError(f"{name} is no row of whole numbers")
     return values
 
 
-def _texts(held, name):
+def _texts(arrays, name):
     """Returns a row of texts as a list; None if there is none."""
-    if name not in held:
+    if name not in arrays:
         return None
-    if held[name].ndim != 1 or held[name].dtype.kind != "U":
+    if arrays[name].ndim != 1 or arrays[name].dtype.kind != "U":
         raise ValueError(f"{name} is no row of texts")
-    return held[name].tolist()
+    return arrays[name].tolist()
 
 
-def _who(held, num_clients):
+def _who(arrays, num_clients):
     """Returns the keys of the clients, and their names or None."""
-    names, prints = _texts(held, "names"), held.get("fingerprints")
+    names, prints = _texts(arrays, "names"), arrays.get("fingerprints")
     if names is not None and (len(names) != num_clients or not all(map(str.isprintable, names))):
         raise ValueError("the names do not fit the clients")
     if prints is None:

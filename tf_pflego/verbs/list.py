@@ -63,12 +63,12 @@ def _directories(top):
         directory = waiting.pop()
         try:
             with os.scandir(directory) as entries:
-                held = sorted(entries, key=lambda entry: entry.name)
+                children = sorted(entries, key=lambda entry: entry.name)
         except OSError:
             continue
-        if any(entry.name == "config.json" for entry in held):
+        if any(entry.name == "config.json" for entry in children):
             yield directory
-        below = [entry for entry in held if entry.is_dir(follow_symlinks=False)]
+        below = [entry for entry in children if entry.is_dir(follow_symlinks=False)]
         waiting += [directory / entry.name for entry in reversed(below)]
 
 

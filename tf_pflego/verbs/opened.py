@@ -24,15 +24,15 @@ def stored(run: str, data_dir: str, algorithm: str) -> stored_run.StoredRun:
     Raises:
       ValueError: The run is on a user's own arrays or model, or its method must be named.
     """
-    found = stored_run.load_run(run, data_dir or None, algorithm=algorithm or None)
-    if not found.is_of_program:
+    loaded = stored_run.load_run(run, data_dir or None, algorithm=algorithm or None)
+    if not loaded.is_of_program:
         raise ValueError(
             f"`run` must be a run on a dataset and with a network that the program has; {run} is "
             "on arrays, or with a model, of your own, which it cannot load. Use Python: "
             f"`pfl.load_run({run!r}, clients=..., model=...).simulation()` with what the run was "
             "given, then `pfl.export_clients` or `pfl.NewClients`."
         )
-    return found
+    return loaded
 
 
 @contextlib.contextmanager

@@ -93,7 +93,8 @@ def _resumed(flag_values):
 
     It is empty if none does, or if what says it is damaged: then all flags have to be given.
     """
-    if not (flag_values["resume"].value and flag_values["output_dir"].value):
+    resume, overwrite, place = (flag_values[n].value for n in ("resume", "overwrite", "output_dir"))
+    if not (resume and place) or overwrite:  # The last two contradict each other, as is said later.
         return {}
     directory = pathlib.Path(values.path("output_dir", flag_values["output_dir"].value))
     directory = directory.expanduser()
