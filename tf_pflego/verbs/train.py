@@ -28,7 +28,7 @@ from tf_pflego.records import method_title
 from tf_pflego.verbs.starting import start_tensorflow
 
 # Of these flags a run that goes on says so, if it has them from its directory.
-_PLACES = ("data_dir", "ray_address")
+_PLACES_SAID = ("data_dir", "ray_address")
 
 define_flags = config.define_flags
 define_flags_of_arguments = run_methods.define_flags
@@ -46,7 +46,7 @@ def run(flag_values, interruption: Interruption) -> None:
     run_config, hyper_parameters, unused = config.from_flags(flag_values, resumed)
     places = [
         f"`{name}={resumed[name]}`"
-        for name in _PLACES
+        for name in _PLACES_SAID
         if resumed.get(name) and not flag_values[name].present
     ]
     if places:
