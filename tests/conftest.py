@@ -19,7 +19,7 @@ import pytest
 
 from tf_pflego import algorithms, data, models
 from tf_pflego.data import ClientData, ClientSplit
-from tf_pflego.data.partition import starts
+from tf_pflego.data.partitions.partition import starts
 
 # What each leaves to the other, by its marker, so that both together take less time.
 LEFT_OUT = {"tff": "current_line_is_enough", "current": "same_on_both_lines"}
@@ -41,7 +41,7 @@ def pytest_configure(config):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.getoption("line") == "tff":
         try:
-            importlib.import_module("tf_pflego.engines.worker")
+            importlib.import_module("tf_pflego.engines.tff.worker")
         except ImportError as error:
             raise pytest.UsageError(
                 f"--line=tff needs TensorFlow Federated, without which tests would be skipped "

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tf_pflego import data, models
-from tf_pflego.core import values
-from tf_pflego.core.tracing import Traced
 from tf_pflego.data import ClientData
+from tf_pflego.engines.tracing import Traced
+from tf_pflego.system import values
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -9,11 +9,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-import tf_pflego.core.forked  # noqa: F401 (It has to know of each fork from now on.)
+import tf_pflego.system.forked  # noqa: F401 (It has to know of each fork from now on.)
+from tf_pflego.version import __version__
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
-
-__version__ = "0.1.0"
 
 _HOME = {
     "ClientData": "tf_pflego.data",
@@ -23,25 +22,25 @@ _HOME = {
     "Partition": "tf_pflego.data",
     "Participation": "tf_pflego.core.participation",
     "RayOptions": "tf_pflego.engines",
-    "RunConfig": "tf_pflego.config",
-    "Simulation": "tf_pflego.training",
+    "RunConfig": "tf_pflego.runs.config",
+    "Simulation": "tf_pflego.simulation.simulation",
     "SplitModel": "tf_pflego.models",
-    "StoredRun": "tf_pflego.stored_run",
+    "StoredRun": "tf_pflego.runs.stored_run",
     "build_algorithm": "tf_pflego.algorithms:build",
-    "build_simulation": "tf_pflego.experiment",
-    "dirichlet": "tf_pflego.data.dirichlet",
+    "build_simulation": "tf_pflego.runs.build",
+    "dirichlet": "tf_pflego.data.partitions.dirichlet",
     "export_clients": "tf_pflego.serving.export",
     "export_shared_body": "tf_pflego.serving.shared_body",
     "federate": "tf_pflego.data",
-    "fine_tune_new_clients": "tf_pflego.new_clients:fine_tune",
+    "fine_tune_new_clients": "tf_pflego.serving.fine_tuning:fine_tune",
     "from_arrays": "tf_pflego.data",
     "load_dataset": "tf_pflego.data:load",
-    "load_run": "tf_pflego.stored_run",
+    "load_run": "tf_pflego.runs.stored_run",
     "merged": "tf_pflego.data",
     "mlp": "tf_pflego.models",
     "report": "tf_pflego.reports:write",
     "round_robin": "tf_pflego.data",
-    "run": "tf_pflego.experiment",
+    "run": "tf_pflego.runs.training",
 }
 
 # Type checkers read no other form. A test compares the three lists.
@@ -78,7 +77,6 @@ __all__ = [
 # What type checkers and editors read in place of `_HOME`.
 if TYPE_CHECKING:
     from tf_pflego.algorithms import build as build_algorithm
-    from tf_pflego.config import RunConfig
     from tf_pflego.core.participation import Participation
     from tf_pflego.data import (
         ClientData,
@@ -91,17 +89,19 @@ if TYPE_CHECKING:
         round_robin,
     )
     from tf_pflego.data import load as load_dataset
-    from tf_pflego.data.dirichlet import dirichlet
+    from tf_pflego.data.partitions.dirichlet import dirichlet
     from tf_pflego.engines import RayOptions
-    from tf_pflego.experiment import build_simulation, run
     from tf_pflego.models import SplitModel, mlp
-    from tf_pflego.new_clients import fine_tune as fine_tune_new_clients
     from tf_pflego.reports import write as report
+    from tf_pflego.runs.build import build_simulation
+    from tf_pflego.runs.config import RunConfig
+    from tf_pflego.runs.stored_run import StoredRun, load_run
+    from tf_pflego.runs.training import run
     from tf_pflego.serving.export import export_clients
+    from tf_pflego.serving.fine_tuning import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.new_clients import NewClients
     from tf_pflego.serving.shared_body import export_shared_body
-    from tf_pflego.stored_run import StoredRun, load_run
-    from tf_pflego.training import Simulation
+    from tf_pflego.simulation.simulation import Simulation
 else:
 
     def __getattr__(name):
@@ -109,7 +109,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _HOME[name].partition(":")
         if "tensorflow" not in sys.modules:
-            with importlib.import_module("tf_pflego.console").without_native_messages():
+            with importlib.import_module("tf_pflego.system.terminal").without_native_messages():
                 importlib.import_module(module)
         return getattr(importlib.import_module(module), attribute or name)
 

@@ -2,7 +2,7 @@
 
 python -m tf_pflego.main [VERB] --flagfile=run_configs/quickstart.flags [--output_dir=DIR]
 
-With flags and without a verb it trains; see `tf_pflego.verbs`. With neither it says what there is.
+With flags and without a verb it trains; see `program.verbs`. With neither it says what there is.
 """
 
 import importlib
@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-import tf_pflego
-from tf_pflego import console, deferred
-from tf_pflego.interruption import Interrupted, Interruption
-from tf_pflego.verbs import VERBS
+from tf_pflego import version
+from tf_pflego.program.verbs import VERBS
+from tf_pflego.system import deferred, terminal
+from tf_pflego.system.signals import Interrupted, Interruption
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 
@@ -31,41 +31,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_unless_interrupted(argv, interruption):
-    console.be_quiet("--quiet" in argv)  # A flag file may say so, too; that is read later.
+    terminal.be_quiet("--quiet" in argv)  # A flag file may say so, too; that is read later.
     try:
         code = _run(list(argv), interruption)
         interruption.check()
         return code
     except Interrupted:
-        console.done()
+        terminal.done()
         return interruption.report()
     finally:
-        console.be_quiet(False)
+        terminal.be_quiet(False)
 
 
 def _run(argv, interruption):
     verb, arguments = _verb_of(argv[1:])
     if verb is None:
-        from tf_pflego.core import texts
+        from tf_pflego.system import texts
 
         return _fail(
             f"a verb must be one of {', '.join(VERBS)}, or left out to train; got {argv[1]!r}. "
             f"{texts.suggestion(argv[1], VERBS)}Correct it; flags are written as --name=value."
         )
     if arguments == ["--version"]:
-        console.show(f"tf_pflego {tf_pflego.__version__}")
+        terminal.show(f"tf_pflego {version.__version__}")
         return 0
     if verb == "report":
-        from tf_pflego import reports
+        from tf_pflego.program import report
 
-        console.done()
-        return reports.command(arguments)
+        terminal.done()
+        return report.command(arguments)
     try:  # A part of a second, and more on a slow disk, in which a signal must be heard already.
         from absl import flags
 
-        from tf_pflego import command_line, failures, help_pages
+        from tf_pflego.program import command_line, failures, help_pages
 
-        chosen = importlib.import_module(f"tf_pflego.verbs.{verb}")
+        chosen = importlib.import_module(f"tf_pflego.program.{verb}")
     except (ImportError, TypeError, AttributeError) as error:
         # Packages whose versions do not fit together raise these errors when they are imported.
         message = " ".join(str(error).split())[:200]
@@ -74,7 +74,7 @@ def _run(argv, interruption):
             "work together; docs/installing.md has the command"
         )
     if len(argv) < 2:
-        console.show(help_pages.of_nothing(console.STDOUT.columns()))
+        terminal.show(help_pages.of_nothing(terminal.STDOUT.columns()))
         return 0
     flag_values = flags.FlagValues()
     chosen.define_flags(flag_values=flag_values)
@@ -84,15 +84,15 @@ def _run(argv, interruption):
         if hasattr(chosen, "define_flags_of_arguments"):
             chosen.define_flags_of_arguments(others, flag_values)
         places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
-        console.be_quiet(flag_values["quiet"].value)
+        terminal.be_quiet(flag_values["quiet"].value)
         if len(others) < len(arguments):
-            console.show(chosen.help_page(flag_values, console.STDOUT.columns()))
+            terminal.show(chosen.help_page(flag_values, terminal.STDOUT.columns()))
         else:
             chosen.run(flag_values, interruption, *places)
     except Exception as error:
         code, message = failures.explained(error)
         others = getattr(chosen, "FLAGS_OF_ARGUMENTS", {})
-        console.say(f"tf_pflego: {command_line.as_flags(message, flag_values, others)}")
+        terminal.say(f"tf_pflego: {command_line.as_flags(message, flag_values, others)}")
         return code
     return 0
 
@@ -105,20 +105,20 @@ def _verb_of(arguments):
 
 
 def _fail(message):
-    console.say(f"tf_pflego: {' '.join(message.split())}")
+    terminal.say(f"tf_pflego: {' '.join(message.split())}")
     return 2
 
 
 def entry_point() -> None:
     """Runs the program as the console script `tf-pflego`."""
-    console.prepare()
+    terminal.prepare()
     # This is never left: a signal must not be heard by anybody else while Python ends.
     interruption = Interruption().__enter__()
     deferred.defer()
     if "--quiet" not in sys.argv:
-        console.doing("starting")
+        terminal.doing("starting")
     code = _run_unless_interrupted(sys.argv, interruption)
-    console.done()
+    terminal.done()
     if interruption.asked is not None:
         os._exit(code)  # Nothing is left to do, and Python would free TensorFlow's memory first.
     sys.exit(code)

@@ -41,9 +41,8 @@ import numpy as np
 from attack_calls import right_calls
 
 import tf_pflego as pfl
-from tf_pflego import console
 from tf_pflego import main as program
-from tf_pflego.core import origins
+from tf_pflego.system import errors, terminal
 
 SECONDS, BYTES = 300, 2**30  # Only what hangs takes so long, also on a slow machine.
 SECRET, MARKUP = "the content of a file elsewhere", "<b id=attack>"
@@ -120,7 +119,7 @@ def _fault_of(error):
     """Returns what is wrong with an error, or "" if it tells a user what to correct."""
     text = str(error)
     kinds = TypeError, ValueError, RuntimeError, ImportError
-    ours = isinstance(error, OSError) or (isinstance(error, kinds) and origins.is_ours(error))
+    ours = isinstance(error, OSError) or (isinstance(error, kinds) and errors.is_ours(error))
     if ours and text and "\n" not in text:
         return ""
     *_, frame = traceback.extract_tb(error.__traceback__)
@@ -132,7 +131,7 @@ def flag_cases(directory: pathlib.Path) -> Iterator[Case]:
     """Yields the command lines."""
     from absl import flags
 
-    from tf_pflego.verbs import export, personalize, train
+    from tf_pflego.program import export, personalize, train
 
     # What else they say is right, and ends each before there is anything to do.
     none = f"--data_dir={directory}/none"
@@ -180,7 +179,7 @@ def _fault_of_output(code, text, codes):
 
 def directory_cases(directory: pathlib.Path) -> Iterator[Case]:
     """Yields the run directories, each for every reader."""
-    from tf_pflego import deferred
+    from tf_pflego.system import deferred
 
     run, data = directory / "good", f"--data_dir={directory}/tfds"
     code, text, _ = _in_child(
@@ -248,7 +247,7 @@ def _changes(path, directory):
 
 def _json_like(record, changed, lines):
     if changed.keys() and record.keys() == {"crc32", "content"}:
-        from tf_pflego.training import checkpoint
+        from tf_pflego.simulation import checkpoint
 
         with contextlib.suppress(ValueError):
             record = {"crc32": checkpoint._crc32(changed), "content": changed}
@@ -330,7 +329,7 @@ def _loaded(run, data_dir):
     except Exception as error:
         fault = _fault_of(error)
         if fault:
-            console.say(f"not clean: {fault}")
+            terminal.say(f"not clean: {fault}")
         return 1 if fault else 2
     return 0
 
@@ -387,8 +386,8 @@ def main(arguments: list[str]) -> int:
                 tried += 1
                 if fault := case.attempt():
                     unclean += 1
-                    console.show(f"{kind}: {case.name}\n    {fault}")
-            console.show(f"{kind}: {tried} cases, {unclean} not clean")
+                    terminal.show(f"{kind}: {case.name}\n    {fault}")
+            terminal.show(f"{kind}: {tried} cases, {unclean} not clean")
             total += unclean
         os.chdir(place)
     return 1 if total else 0

@@ -27,7 +27,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms, config, console, data, engines, models
+from tf_pflego import algorithms, data, engines, models
 from tf_pflego.algorithms.averaging import Weighted
 from tf_pflego.core.algorithm import (
     Algorithm,
@@ -41,9 +41,10 @@ from tf_pflego.core.algorithm import (
     num_bytes,
 )
 from tf_pflego.core.participation import Participation
-from tf_pflego.data import file_arrays
-from tf_pflego.data.partition import starts
-from tf_pflego.training import Simulation
+from tf_pflego.data.partitions.partition import starts
+from tf_pflego.runs import config
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import file_arrays, terminal
 
 PARTS = (
     *("fashion_mnist", "shared_head", "omniglot", "cifar10"),
@@ -227,7 +228,7 @@ def installed(names):
             engines.refuse_absent(name)
             found.append(name)
         except ImportError as error:
-            console.say(f"not measured: {error}")
+            terminal.say(f"not measured: {error}")
     return found
 
 
@@ -607,7 +608,7 @@ def measure_ray(data_dir, repeats, report):
     """
     import ray
 
-    from tf_pflego.engines.ray_cluster import RayCluster
+    from tf_pflego.engines.ray.ray_cluster import RayCluster
 
     report["ray"] = ray.__version__
     images, _ = load("fashion_mnist", data_dir)
@@ -714,7 +715,7 @@ def show(report):
                 f"{value['median']:.4f} s ({value['p10']:.4f} to {value['p90']:.4f}, "
                 f"{value['runs']} runs)"
             )
-        console.show(f"{name:<{width}}  {value}")
+        terminal.show(f"{name:<{width}}  {value}")
 
 
 def part_of(key):
@@ -801,5 +802,5 @@ def main():
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     main()

@@ -14,12 +14,15 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from tf_pflego import command_line, config, console, experiment
+from tf_pflego.program import command_line
+from tf_pflego.program import flags as program_flags
+from tf_pflego.runs import build
+from tf_pflego.system import terminal
 
 
 def final_weights(run_config, hyper_parameters):
     """Returns the leaves of the server's and of all clients' states after the run."""
-    with experiment.build_simulation(run_config, **hyper_parameters) as simulation:
+    with build.build_simulation(run_config, **hyper_parameters) as simulation:
         for _ in range(run_config.num_rounds):
             simulation.run_round()
         everyone = simulation.client_states(range(simulation.data.num_clients))
@@ -29,18 +32,18 @@ def final_weights(run_config, hyper_parameters):
 def main():
     """Prints, for each tensor, its largest value and the largest difference."""
     flag_values = flags.FlagValues()
-    config.define_flags(flag_values)
+    program_flags.define_flags(flag_values)
     command_line.parse(flag_values, sys.argv[1:])
-    run_config, hyper_parameters, _ = config.from_flags(flag_values)
+    run_config, hyper_parameters, _ = program_flags.from_flags(flag_values)
     finals = [
         final_weights(dataclasses.replace(run_config, engine=engine), hyper_parameters)
         for engine in ("in_process", "tff")
     ]
-    console.show(f"{'shape':<20} {'largest value':>14} {'largest difference':>19}")
+    terminal.show(f"{'shape':<20} {'largest value':>14} {'largest difference':>19}")
     for a, b in zip(*finals, strict=True):
-        console.show(f"{a.shape!s:<20} {np.abs(a).max():>14.4g} {np.abs(a - b).max():>19.3g}")
+        terminal.show(f"{a.shape!s:<20} {np.abs(a).max():>14.4g} {np.abs(a - b).max():>19.3g}")
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     main()

@@ -34,7 +34,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from tf_pflego.algorithms import REGISTRY
-from tf_pflego.config import RunConfig
+from tf_pflego.runs.config import RunConfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = "repository"

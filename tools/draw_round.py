@@ -16,7 +16,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _WIDTH, _HEIGHT = 10.0, 5.6
@@ -205,7 +205,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     for name, colours in (("round.svg", LIGHT), ("round-dark.svg", DARK)):
         write(picture(colours), output / name)
-        console.show(f"written: {output / name}")
+        terminal.show(f"written: {output / name}")
 
 
 def write(figure: Figure, path: pathlib.Path) -> None:
@@ -215,5 +215,5 @@ def write(figure: Figure, path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     main()

@@ -24,7 +24,7 @@ import time
 
 from kill_runs import FLAGS, end, finish, rounds_of, start, wait_for_round
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _START_SECONDS = 1.0  # about as long as a worker takes to start
 _METHODS = "pflego,fedavg,ditto,pgfed,fedfomo"
@@ -39,13 +39,13 @@ def main(arguments: list[str]) -> int:
     faults = [signal.SIGKILL] * options.kills + [signal.SIGSTOP] * options.stops
     rng.shuffle(faults)
     good = True
-    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_fault_") as scratch:
         for place, method in enumerate(methods):
             own = faults[place :: len(methods)]
             row = _case(method, own, pathlib.Path(scratch), options.data_dir, rng)
             good = good and row["the end"] == "the same"
-            console.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
+            terminal.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
     return 0 if good else 1
 
 
@@ -109,5 +109,5 @@ def _options(arguments):
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -24,7 +24,7 @@ from importlib import metadata
 
 import numpy as np
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _CLIENTS = 5
@@ -40,7 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if shutil.which("flower-superlink") is None:
-        console.say("flower_trial: Flower must be installed. Do `pip install flwr`")
+        terminal.say("flower_trial: Flower must be installed. Do `pip install flwr`")
         return 2
     with tempfile.TemporaryDirectory(prefix="tf_pflego_flower_") as directory:
         report = _run(pathlib.Path(directory), options.num_rounds)
@@ -56,7 +56,7 @@ def main() -> int:
         "seconds_of_a_round": float(np.median(seconds[1:])),
     }
     options.json.write_text(json.dumps(report, indent=1) + "\n")
-    console.show(options.json.read_text())
+    terminal.show(options.json.read_text())
     return 0
 
 
@@ -114,7 +114,7 @@ def _run(directory, num_rounds):
             run.wait(_DEADLINE_SECONDS)
     if not report.exists():
         end = "\n".join(log.read_text().splitlines()[-20:])
-        console.say(f"flower_trial: the app has reported nothing; the log ends with:\n{end}")
+        terminal.say(f"flower_trial: the app has reported nothing; the log ends with:\n{end}")
         return None
     return json.loads(report.read_text())
 

@@ -36,9 +36,9 @@ from experiments import ROOT
 from kill_runs import end, rounds_of
 from local_cluster import LocalCluster, ended_by_signals, processes_of
 
-from tf_pflego import console
 from tf_pflego.algorithms import REGISTRY
-from tf_pflego.metrics import source_commit
+from tf_pflego.runs.source import source_commit
+from tf_pflego.system import terminal
 
 _ROUNDS, _SHARDS = 24, 2
 _FLAGS = (
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     rows = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
     done = {row["method"] for row in rows}
     wanted = [method for method in options.methods.split(",") if method not in done]
-    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     if wanted:
         # With one core each, every node has one shard.
         with (
@@ -80,14 +80,14 @@ def main(arguments: list[str]) -> int:
                 _print(rows[-1])
     kills = sum(len(row["kills"]) for row in rows)
     good = all(row["the_same"] for row in rows)
-    console.show(f"{kills} kills; {'all ends are the same' if good else 'ENDS DIFFER'}")
+    terminal.show(f"{kills} kills; {'all ends are the same' if good else 'ENDS DIFFER'}")
     return 0 if good else 1
 
 
 def _print(row):
     kills = "; ".join(f"{kill['what']} {kill['when']}, {kill['round']}" for kill in row["kills"])
     cells = (row["method"], kills, row["losses"], "the same" if row["the_same"] else "DIFFERENT")
-    console.show("| " + " | ".join(map(str, cells)) + " |")
+    terminal.show("| " + " | ".join(map(str, cells)) + " |")
 
 
 class _Case:
@@ -221,7 +221,7 @@ def _host_of(node):
 
 def _program(arguments, traps):
     """Runs the program, which does some of the kills itself."""
-    from tf_pflego.engines.ray_cluster import RayCluster
+    from tf_pflego.engines.ray.ray_cluster import RayCluster
     from tf_pflego.main import main as program
 
     call, waiting, output = RayCluster.call, traps["kills"], pathlib.Path(traps["output"])
@@ -273,5 +273,5 @@ def _options(arguments):
 if __name__ == "__main__":
     if _TRAPS in os.environ:
         sys.exit(_program(sys.argv[1:], json.loads(os.environ.pop(_TRAPS))))
-    console.prepare()
+    terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -31,7 +31,7 @@ import time
 import numpy as np
 from experiments import ROOT
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _ROUNDS = 150
 FLAGS = (
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     rng = random.Random(options.seed)
     cases = [(m, e) for m in options.methods.split(",") for e in options.engines.split(",")]
     done, sums, same = 0, dict.fromkeys(_COUNTS, 0), []
-    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     with tempfile.TemporaryDirectory(prefix="tf_pflego_kill_") as scratch:
         for place, (method, engine) in enumerate(cases):
             # The runs that are left are shared among the cases that are left.
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _print(row):
-    console.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
+    terminal.show("| " + " | ".join(str(row[name]) for name in _COLUMNS) + " |")
 
 
 def _case(method, engine, kills, scratch, data_dir, rng):
@@ -201,5 +201,5 @@ def _options(arguments):
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 
 import ray
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _START_SECONDS = 60
 _END_SECONDS = 20
@@ -232,15 +232,15 @@ def main() -> int:
     parser.add_argument("--cpus", type=int, default=1, help="cores of a node (default 1)")
     parser.add_argument("command", nargs="+", help="the command, after --")
     options = parser.parse_args()
-    console.prepare()
+    terminal.prepare()
     try:
         with ended_by_signals(), LocalCluster(options.nodes, options.cpus) as cluster:
-            console.say(f"a cluster of {options.nodes} nodes is at {cluster.address}")
+            terminal.say(f"a cluster of {options.nodes} nodes is at {cluster.address}")
             return subprocess.run(options.command, env=cluster.environment, check=False).returncode
     except KeyboardInterrupt:
         return 130
     except (ChildProcessError, FileNotFoundError, subprocess.CalledProcessError) as error:
-        console.say(f"local_cluster: {error}")
+        terminal.say(f"local_cluster: {error}")
         return 2
 
 

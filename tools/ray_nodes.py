@@ -23,7 +23,7 @@ from experiments import ROOT
 from kill_runs import end, finish
 from local_cluster import LocalCluster, ended_by_signals, processes_of
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _FLAGS = (
     *("--engine=ray", "--ray_address=auto", "--dataset=digits", "--num_clients=40"),
@@ -35,7 +35,7 @@ _COLUMNS = ("method", "shards", "nodes", "shards on each node", "seconds", "chec
 def main(arguments: list[str]) -> int:
     """Makes the runs, and prints a row for each."""
     options = _options(arguments)
-    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     rows = []
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="tf_pflego_nodes_") as scratch:
         for nodes in map(int, options.nodes.split(",")):
@@ -43,13 +43,13 @@ def main(arguments: list[str]) -> int:
                 for method in options.methods.split(","):
                     output = pathlib.Path(scratch) / f"{method}_{nodes}"
                     rows.append(_row(cluster, method, options, output))
-                    console.show("| " + " | ".join(map(str, rows[-1].values())) + " |")
+                    terminal.show("| " + " | ".join(map(str, rows[-1].values())) + " |")
     pathlib.Path(options.results).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     same = all(
         len({row["checksum"] for row in rows if row["method"] == method}) == 1
         for method in options.methods.split(",")
     )
-    console.show("all ends are the same" if same else "ENDS DIFFER")
+    terminal.show("all ends are the same" if same else "ENDS DIFFER")
     return 0 if same else 1
 
 
@@ -108,5 +108,5 @@ def _options(arguments):
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -51,8 +51,8 @@ import tables_pgfed
 import tables_shared_head
 from experiments import ROOT, TITLES, Cell, cells, examples
 
-from tf_pflego import console
-from tf_pflego.interruption import Interrupted, Interruption
+from tf_pflego.system import terminal
+from tf_pflego.system.signals import Interrupted, Interruption
 
 RESULTS = ROOT / "results"
 # The pages with tables of `results`.
@@ -156,7 +156,7 @@ def run_cells(
         flags = {name: str(value) for name, value in flags.items()}
         raw = raw_runs / cell.experiment / cell.name / f"seed{seed}"
         if not options.again and cell_runs.is_in_results(cell, flags, results):
-            console.show(f"{cell.name} seed {seed}: finished")
+            terminal.show(f"{cell.name} seed {seed}: finished")
             continue
         with cell_runs.alone(raw):
             one = _OneRun(cell, seed, flags, extra, raw, results, options.again, between_steps)
@@ -178,7 +178,7 @@ def redraw(experiment: str, results: pathlib.Path) -> None:
     tables.replace(page, page_of(experiment, results).encode("utf-8"))
     _, draw = _FORMS.get(experiment, _FORM)
     for path in (page, *draw(experiment, results, rows)):
-        console.show(f"written: {path}")
+        terminal.show(f"written: {path}")
 
 
 def page_of(experiment: str, results: pathlib.Path) -> str:
@@ -207,23 +207,23 @@ def _run_cell(one):
     try:
         if not one.again and cell_runs.is_left_over(one.cell, one.flags, one.raw):
             cell_runs.merge(one.cell, one.seed, one.raw, one.results)
-            console.show(added)
+            terminal.show(added)
             return True
     except cell_runs.DamagedRunError as error:
         aside = cell_runs.set_aside(one.raw)
-        console.show(f"{name}: {error}; it is now {aside}, and the cell is run again")
-    console.show(f"{name}: running")
+        terminal.show(f"{name}: {error}; it is now {aside}, and the cell is run again")
+    terminal.show(f"{name}: running")
     if not cell_runs.run(one.flags, one.extra, one.raw, one.again, one.between_steps):
         log = (one.raw / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-        console.show(f"{name}: failed; {one.raw / 'log.txt'} ends with")
-        console.show("  " + "\n  ".join(log[-_LAST_LOG_LINES:]))
+        terminal.show(f"{name}: failed; {one.raw / 'log.txt'} ends with")
+        terminal.show("  " + "\n  ".join(log[-_LAST_LOG_LINES:]))
         return False
     try:
         cell_runs.merge(one.cell, one.seed, one.raw, one.results)
     except cell_runs.DamagedRunError as error:
-        console.show(f"{name}: failed; {error}. Run the same command again")
+        terminal.show(f"{name}: failed; {error}. Run the same command again")
         return False
-    console.show(added)
+    terminal.show(added)
     return True
 
 
@@ -269,7 +269,7 @@ def redraw_all(experiments: list[str], results: pathlib.Path) -> None:
 
 def _write_page(path, text):
     tables.replace(path, text.encode("utf-8"))
-    console.show(f"written: {path}")
+    terminal.show(f"written: {path}")
 
 
 def refuse_unknown(experiments: list[str], results: pathlib.Path) -> list[str]:
@@ -343,14 +343,14 @@ def _do(argv, between_steps):
                 f"got {extra[0]!r}. Leave it out."
             )
         if options.command == "list":
-            console.show("\n".join(_list_of(options.experiment)))
+            terminal.show("\n".join(_list_of(options.experiment)))
         elif options.command == "show":
             refuse_unknown([options.experiment], ROOT / options.results)
-            console.show(page_of(options.experiment, ROOT / options.results), end="")
+            terminal.show(page_of(options.experiment, ROOT / options.results), end="")
         elif options.command == "redraw":
             redraw_all(options.experiments, ROOT / options.results)
         elif options.command == "flags":
-            console.show(flag_file(options.experiment, options.cell), end="")
+            terminal.show(flag_file(options.experiment, options.cell), end="")
         elif options.command == "configs":
             for path, text in example_files().items():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -359,7 +359,7 @@ def _do(argv, between_steps):
             for document in DOCUMENTS:
                 tables.replace(document, tables.refresh(document, ROOT).encode("utf-8"))
     except ValueError as error:
-        console.say(f"reproduce: {error}")
+        terminal.say(f"reproduce: {error}")
         return 2
     return 0
 
@@ -496,5 +496,5 @@ def _seconds_per_round(cell, rows):
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -39,9 +39,10 @@ import ray
 import scipy.optimize
 import tensorflow as tf
 
-from tf_pflego import console, engines, models
+from tf_pflego import engines, models
 from tf_pflego.core.algorithm import num_bytes
-from tf_pflego.engines.ray_cluster import RayCluster
+from tf_pflego.engines.ray.ray_cluster import RayCluster
+from tf_pflego.system import terminal
 
 SHARDS = (1, 2, 4)
 # The constants are fitted to rounds with so many shards and participants only.
@@ -301,9 +302,9 @@ def main():
     report = report_of(rounds, os.cpu_count())
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     file.with_suffix(".md").write_text(page_of(report), encoding="utf-8")
-    console.show(page_of(report))
+    terminal.show(page_of(report))
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     main()

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from experiments import ROOT
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LIMIT_SECONDS = 5.0
@@ -137,25 +137,25 @@ def main(arguments: list[str]) -> int:
             found[case].append(ending)
             phase, engine, number = case
             said = "; ".join(ending.faults) or "in order"
-            console.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {said}")
+            terminal.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {said}")
             shutil.rmtree(own)
 
         with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
             list(pool.map(run, range(len(drawn))))
-    console.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     for (phase, engine, number), endings in found.items():
         good = sum(not ending.faults for ending in endings)
         hints = sum(ending.hint for ending in endings)
         longest = max((ending.seconds for ending in endings), default=0)
         row = (phase, engine, number.name, len(endings), good, hints, f"{longest:.2f}")
-        console.show("| " + " | ".join(map(str, row)) + " |")
+        terminal.show("| " + " | ".join(map(str, row)) + " |")
     faults = [
         f"{phase}, {engine}, {number.name}: {fault}"
         for (phase, engine, number), endings in found.items()
         for ending in endings
         for fault in ending.faults
     ]
-    console.show("\n".join([f"{len(faults)} faults", *faults]))
+    terminal.show("\n".join([f"{len(faults)} faults", *faults]))
     return 1 if faults else 0
 
 
@@ -285,8 +285,7 @@ def _processes_with(temporary):
 def _damages(output):
     """Returns what is wrong with the checkpoints; all of them, not only the newest, are read."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tf_pflego.training import Checkpoints
-    from tf_pflego.training.checkpoint import CheckpointError, DamagedError
+    from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 
     checkpoints = Checkpoints(output / "checkpoints")
     try:
@@ -313,5 +312,5 @@ def _options(arguments):
 if __name__ == "__main__":
     # A shell's background jobs, and all that they start, ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    console.prepare()
+    terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -21,8 +21,8 @@ import tensorflow as tf
 from experiments import ROOT
 
 import tf_pflego as pfl
-from tf_pflego import console
 from tf_pflego.serving.export import size_of
+from tf_pflego.system import terminal
 
 _STEPS, _MANY = 50, 10_000
 _FORMS = {
@@ -44,12 +44,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data_dir", default="", help="the TFDS data directory")
     parser.add_argument("--results", default=str(ROOT / "results"), help="where to write")
     options = parser.parse_args(arguments)
-    console.prepare()
+    terminal.prepare()
     found = {"of_one_client": _of_one_client(options.data_dir), **_of_many(options.data_dir)}
     results = pathlib.Path(options.results)
     (results / "exports.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (results / "exports.md").write_text(page_of(found), encoding="utf-8")
-    console.show(page_of(found))
+    terminal.show(page_of(found))
     return 0
 
 
@@ -130,7 +130,7 @@ def _of_one_client(data_dir):
                 }
                 row["personalize_ms"] = _milliseconds(call, "personalize", 20, **given)
             rows.append(row)
-            console.say(f"{form}: measured")
+            terminal.say(f"{form}: measured")
     return rows
 
 

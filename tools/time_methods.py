@@ -25,8 +25,9 @@ import numpy as np
 import paper
 import tensorflow as tf
 
-from tf_pflego import algorithms, console, data, engines, models
-from tf_pflego.data.partition import starts
+from tf_pflego import algorithms, data, engines, models
+from tf_pflego.data.partitions.partition import starts
+from tf_pflego.system import terminal
 
 ENGINE = "tff"
 DATASETS = ["fashion_mnist", "omniglot"]
@@ -130,7 +131,7 @@ def main():
     report |= {"cores": os.cpu_count(), "tensorflow": tf.__version__}
     for dataset in options.only:
         clients, source = benchmark.load(dataset, options.data_dir)
-        console.show(f"{dataset}, {source} images")
+        terminal.show(f"{dataset}, {source} images")
         if dataset == "omniglot":
             clients = of_median_size(clients, 2)
             body, per_round, repeats = models.omniglot_cnn(clients.example_shape, 0), 2, 1
@@ -139,7 +140,7 @@ def main():
         for name, figures in measure(
             clients, body, per_round, options.repeats or repeats, options.methods
         ):
-            console.show(
+            terminal.show(
                 f"{name:<10}{figures['seconds']['median']:>10.3f} s "
                 f"{figures['over_pflego']:>8.2f} of PFLEGO",
             )
@@ -147,9 +148,9 @@ def main():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
             place.with_suffix(".md").write_text(table_of(report), encoding="utf-8")
-    console.show(table_of(report))
+    terminal.show(table_of(report))
 
 
 if __name__ == "__main__":
-    console.prepare()
+    terminal.prepare()
     main()

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tests.oracles import averaging, batches, network
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
-from tf_pflego.training import Simulation
+from tf_pflego.simulation.simulation import Simulation
 
 # float32 against float64 over three rounds of up to eight steps on weights of order 1.
 ORACLE_TOLERANCE = 1e-5

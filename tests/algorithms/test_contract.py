@@ -16,7 +16,7 @@ from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.models import SplitModel
-from tf_pflego.training import Simulation
+from tf_pflego.simulation.simulation import Simulation
 
 NAMES = sorted(algorithms.REGISTRY)
 TOYS = {"everything": build_everything}

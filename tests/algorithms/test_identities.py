@@ -12,7 +12,7 @@ from tests.oracles import network
 from tf_pflego import algorithms
 from tf_pflego.algorithms.averaging import HeadState
 from tf_pflego.core.participation import Participation
-from tf_pflego.training import Simulation
+from tf_pflego.simulation.simulation import Simulation
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -16,7 +16,7 @@ from tests.conftest import INPUTS, make_clients
 from tests.oracles import batches, network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
-from tf_pflego.data.partition import starts
+from tf_pflego.data.partitions.partition import starts
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -12,7 +12,7 @@ from tests.conftest import FEATURES, INPUTS, make_clients
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
-from tf_pflego.training import Simulation
+from tf_pflego.simulation.simulation import Simulation
 
 pytestmark = pytest.mark.same_on_both_lines
 

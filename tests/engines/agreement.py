@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tf_pflego.core.participation import Participation
-from tf_pflego.training import Simulation
+from tf_pflego.simulation.simulation import Simulation
 
 # float32 over five rounds on weights of order 1, where the engines sum over clients and examples in
 # different orders.

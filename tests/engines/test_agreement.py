@@ -9,7 +9,7 @@ from tests.engines.agreement import assert_agreement
 from tf_pflego import algorithms
 
 tff_engine = pytest.importorskip(
-    "tf_pflego.engines.tff_engine", reason="the TFF engine is optional"
+    "tf_pflego.engines.tff.engine", reason="the TFF engine is optional"
 )
 
 

@@ -12,9 +12,9 @@ from tests.algorithms.test_contract import build, simulation_of, whole_state
 from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES, final_and_records
 from tf_pflego import algorithms
-from tf_pflego.core import rows
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.system import rows
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import tensorflow as tf
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient, value_and_gradient
-from tf_pflego.models import SplitModel, graphs
+from tf_pflego.models import SplitModel
+from tf_pflego.models.body import graphs
 
 TOLERANCE = 1e-5
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.program.test_main import in_this_process
 from tests.reports.conftest import large_run
-from tests.test_main import in_this_process
 from tf_pflego import reports
-from tf_pflego.metrics import RunDirectoryError
+from tf_pflego.runs.run_directory import RunDirectoryError
 
 pytestmark = [
     pytest.mark.same_on_both_lines,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.test_own_clients import NAMES, clients_of, config_of
+from tests.runs.test_own_clients import NAMES, clients_of, config_of
 from tf_pflego import reports
 from tf_pflego.reports import comparison, pairing, stored
 

@@ -13,8 +13,8 @@ from PIL import Image
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import data, reports
-from tf_pflego.metrics.clients import worst_rows
 from tf_pflego.reports import comparison, pairing, stored
+from tf_pflego.runs.client_table import worst_rows
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -10,15 +10,15 @@ from keras import saving
 
 import tf_pflego as pfl
 from tests.conftest import build_method
-from tests.models.test_body import (
+from tests.models.body.test_body import (
     BODIES,
     InInference,
     examples_for,
     live_normalization,
     sequential,
 )
-from tf_pflego.models.body import Body
-from tf_pflego.serving.client_models import logits_model
+from tf_pflego.models.body.body import Body
+from tf_pflego.simulation.client_models import logits_model
 
 # float32: Keras adds in another order.
 TOLERANCE = 1e-6

@@ -17,7 +17,7 @@ from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import shared_body
 from tf_pflego.serving.export import chosen_clients, new_directory, tflite_of
 from tf_pflego.serving.served_client import served_clients
-from tf_pflego.training import Evaluation
+from tf_pflego.simulation.evaluation import Evaluation
 
 STEPS, RATE = 15, 0.1
 # What a program that has TensorFlow alone does with the files: it serves, learns on, and serves.

@@ -1,12 +1,13 @@
 """The registry of algorithms: a new algorithm needs its own file and one line here.
 
-A user's own needs no line; see `core.own_methods`.
+A user's own needs no line; see `algorithms.own_methods`.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from tf_pflego.algorithms import own_methods
 from tf_pflego.algorithms.apfl import ApflConfig, build_apfl
 from tf_pflego.algorithms.ditto import DittoConfig, build_ditto
 from tf_pflego.algorithms.fedavg import FedAvgConfig, build_fedavg
@@ -21,6 +22,7 @@ from tf_pflego.algorithms.fedrep import FedRepConfig, build_fedrep
 from tf_pflego.algorithms.fedrod import FedRodConfig, build_fedrod
 from tf_pflego.algorithms.lg_fedavg import LgFedAvgConfig, build_lg_fedavg
 from tf_pflego.algorithms.local import LocalConfig, build_local
+from tf_pflego.algorithms.own_methods import Method
 from tf_pflego.algorithms.per_fedavg import PerFedAvgConfig, build_per_fedavg
 from tf_pflego.algorithms.pfedme import PFedMeConfig, build_pfedme
 from tf_pflego.algorithms.pflego import PflegoConfig, build_pflego
@@ -31,10 +33,9 @@ from tf_pflego.algorithms.pflego_shared_head import (
 from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
 from tf_pflego.algorithms.pgfed_ce import PGFedCeConfig, build_pgfed_ce
 from tf_pflego.algorithms.pgfedmo import PGFedMoConfig, build_pgfedmo
-from tf_pflego.core import origins, own_methods, values
 from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.own_methods import Method
 from tf_pflego.models.split import SplitModel
+from tf_pflego.system import errors, values
 
 REGISTRY: dict[str, tuple[type, Callable[..., Algorithm]]] = {
     "pflego": (PflegoConfig, build_pflego),
@@ -86,7 +87,7 @@ def build(name: Named, model: SplitModel, **hyper_parameters: Any) -> Algorithm:
     try:
         algorithm = method.build(model, config)
     except Exception as error:
-        if not method.is_own or origins.is_ours(error):
+        if not method.is_own or errors.is_ours(error):
             raise
         must = f"{method.name} must build an `Algorithm`"
         raise own_methods.failed(must, method.build.__code__.co_filename, error) from error

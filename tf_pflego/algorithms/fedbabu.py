@@ -45,7 +45,7 @@ from tf_pflego.core.algorithm import (
     no_client_state,
 )
 from tf_pflego.core.local_training import StepsOrMiniBatches
-from tf_pflego.models import head as head_lib
+from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.split import SplitModel
 
 

@@ -40,7 +40,7 @@ from tf_pflego.core.algorithm import (
     Weights,
     no_client_state,
 )
-from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 

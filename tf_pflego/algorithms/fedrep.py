@@ -36,7 +36,7 @@ from tf_pflego.algorithms.averaging import MeanAtServer, average_body
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
 from tf_pflego.core.local_training import FULL_BATCH, StepsOrMiniBatches
-from tf_pflego.models.head_descent import gradient_descent
+from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 

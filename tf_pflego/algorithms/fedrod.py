@@ -32,7 +32,7 @@ from tf_pflego.algorithms.averaging import HeadState, MeanAtServer, averaging, b
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import MiniBatches
-from tf_pflego.models.head import ABSENT_LOGIT, add_to_bias
+from tf_pflego.models.heads.head import ABSENT_LOGIT, add_to_bias
 from tf_pflego.models.split import SplitModel
 
 

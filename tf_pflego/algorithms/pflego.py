@@ -34,7 +34,7 @@ forward a second time for the same result. Equation 3 scales the head's last ste
 Proposition 1 needs rho (I/r) alpha_i; `head_step_scale` chooses between them ("algorithm1" and
 "exact"). The steps on W_i may be taken by another solver (`head_solver`), and beta may follow the
 curvature of each client's loss (`client_learning_rate` auto). In any case step 3 does not raise the
-client's loss; see `models.head_solvers`. rho may fall over the rounds (`server_schedule`), for the
+client's loss; see `models.heads.solvers`. rho may fall over the rounds (`server_schedule`), for the
 head's last step as for that of theta, since both are one step in Proposition 1. The limit of an
 automatic beta does not fall.
 """
@@ -48,7 +48,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, server_optimizer, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.models.head_solvers import SOLVERS, automatic_rate, solve
+from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 

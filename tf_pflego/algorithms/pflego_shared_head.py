@@ -13,7 +13,7 @@ A round:
   3. It takes tau - 1 steps on U_i and g_i alone, with the rate
      beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2. Each
      follows the gradient of l_i; U_i is then divided by 1 + beta_i lambda, and g_i kept in [0, 1].
-     Together they do not raise the client's part of F; see `models.corrected_head`.
+     Together they do not raise the client's part of F; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
   5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
@@ -62,7 +62,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, seeds, server_optimizer, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.models.corrected_head import CAPS, CorrectedHead
+from tf_pflego.models.heads.corrected import CAPS, CorrectedHead
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 

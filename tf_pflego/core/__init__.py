@@ -1,1 +1,1 @@
-"""The contract of an algorithm, and the small pure functions that algorithms and engines share."""
+"""What the author of a method reads: the contract, and the pure functions that methods share."""

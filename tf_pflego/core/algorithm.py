@@ -28,8 +28,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import texts
 from tf_pflego.core.nests import Structure
+from tf_pflego.system import texts
 
 
 class Weights(NamedTuple):

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import nests, values
+from tf_pflego.core import nests
 from tf_pflego.core.nests import Structure
+from tf_pflego.system import values
 
 NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad", "muon")
 MOMENTUM = 0.9

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_pflego.core import seeds, values
+from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Federation
+from tf_pflego.system import values
 
 MODES = ("fixed", "binomial", "range")
 

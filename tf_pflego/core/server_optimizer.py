@@ -21,10 +21,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_pflego.core import optimizers, values
+from tf_pflego.core import optimizers
 from tf_pflego.core.algorithm import Round
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.optimizers import Rate
+from tf_pflego.system import values
 
 CONSTANT = "constant"
 # By what T is divided to give the rounds in which the rate falls.

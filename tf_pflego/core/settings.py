@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
-from tf_pflego.core import optimizers, values
+from tf_pflego.core import optimizers
 from tf_pflego.core.server_optimizer import CONSTANT, SCHEDULES
+from tf_pflego.system import values
 
 # In place of an optimiser: the server takes the mean of the participants' weights.
 NO_OPTIMIZER = "none"
@@ -33,7 +34,7 @@ def setting(
       help_text: Its help text.
       at_least: The least number that it takes.
       above: The number that it must be above.
-      at_most: The largest number that it takes; None for the limits of `core.values`.
+      at_most: The largest number that it takes; None for the limits of `system.values`.
       below: The number that it must be below.
       choices: All values that at least one algorithm takes.
       words: The words that at least one algorithm takes in place of a number.
@@ -226,7 +227,7 @@ def check_value(name: str, value: Any, field: dataclasses.Field) -> Any:
 
     Args:
       name: The setting's name.
-      value: What the user gave; see `core.values` for the types that are taken.
+      value: What the user gave; see `system.values` for the types that are taken.
       field: The setting, as `setting` returns it.
 
     Raises:

@@ -1,13 +1,13 @@
 """Datasets, who holds which of their examples, and the clients' arrays."""
 
 from tf_pflego.data.clients import ClientData, ClientSplit, Origin, federate
-from tf_pflego.data.datasets import Dataset, Examples, load, merged
-from tf_pflego.data.dirichlet import dirichlet
-from tf_pflego.data.disagreement import permute_labels, shift_images
+from tf_pflego.data.datasets.catalogue import Dataset, Examples, load, merged
+from tf_pflego.data.datasets.prepared import DatasetError
 from tf_pflego.data.own_arrays import from_arrays
-from tf_pflego.data.partition import Partition, by_group, classes_per_client, round_robin
-from tf_pflego.data.prepared import DatasetError
-from tf_pflego.data.validation import held_out
+from tf_pflego.data.partitions.dirichlet import dirichlet
+from tf_pflego.data.partitions.disagreement import permute_labels, shift_images
+from tf_pflego.data.partitions.partition import Partition, by_group, classes_per_client, round_robin
+from tf_pflego.data.partitions.validation import held_out
 
 __all__ = [
     "ClientData",

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from tf_pflego.core import texts, values
+from tf_pflego.system import texts, values
 
 LONGEST = 60  # So that a file's name has room for it, whatever its letters are.
 _REMEDY = "Give every client a name of its own, in the order of the clients."

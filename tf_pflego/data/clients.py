@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import texts, values
-from tf_pflego.data import checks, client_names, disagreement, file_arrays, fingerprints
-from tf_pflego.data import partition as partition_lib
-from tf_pflego.data.datasets import Dataset
-from tf_pflego.data.validation import held_out
+from tf_pflego.data import checks, client_names, fingerprints
+from tf_pflego.data.datasets.catalogue import Dataset
+from tf_pflego.data.partitions import disagreement
+from tf_pflego.data.partitions import partition as partition_lib
+from tf_pflego.data.partitions.validation import held_out
+from tf_pflego.system import file_arrays, texts, values
 
 LABEL_SPACES = ("local", "global")
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy.typing as npt
 import tensorflow as tf
 
-from tf_pflego.data import file_arrays
 from tf_pflego.data.clients import ClientData, ClientSplit, copied_as_model_inputs
+from tf_pflego.system import file_arrays
 
 
 def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) -> tf.Tensor:

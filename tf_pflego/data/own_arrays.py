@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core import values
 from tf_pflego.data import checks
 from tf_pflego.data import client_names as names_lib
-from tf_pflego.data import partition as partition_lib
 from tf_pflego.data.clients import LABEL_SPACES, ClientData, ClientSplit, check_class_mask
+from tf_pflego.data.partitions import partition as partition_lib
+from tf_pflego.system import values
 
 
 def from_arrays(

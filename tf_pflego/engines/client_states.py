@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import rows, seeds
+from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure, positions
-from tf_pflego.core.tracing import Traced
+from tf_pflego.engines.tracing import Traced
+from tf_pflego.system import rows
 
 ClientIds = Sequence[int] | np.ndarray  # [c]
 
@@ -19,7 +20,7 @@ class ClientStates:
     A client's first state is made when it first takes part, from the server's state of that round,
     the seed and the client's identity. Rows of the arrays that no client has touched take no
     memory. If the states of all clients would take more than a quarter of the memory that is
-    available, the arrays are in files, of which a row is read when it is needed; see `core.rows`.
+    available, the arrays are in files, of which a row is read when it is needed; see `system.rows`.
 
     What a round writes is staged: it is read like the rest until `commit` keeps it or `roll_back`
     discards it. Each state remembers the commit that wrote it, so that a checkpoint need not hold

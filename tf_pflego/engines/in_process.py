@@ -4,11 +4,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Exchange, Round
-from tf_pflego.core.tracing import Traced
 from tf_pflego.engines.client_computation import ClientComputation
 from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.tracing import Traced
 
 
 class InProcessEngine(LocalClients):

@@ -3,10 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import rows
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes
 from tf_pflego.core.nests import Structure
-from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.mapped import MappedData
 from tf_pflego.engines.client_computation import (
@@ -21,6 +19,8 @@ from tf_pflego.engines.client_computation import (
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
 from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.tracing import Traced
+from tf_pflego.system import rows
 
 
 class LocalClients:

@@ -7,7 +7,8 @@ Decentralized Data", section 3, for `cnn_fedavg`.
 
 import tensorflow as tf
 
-from tf_pflego.core import seeds, values
+from tf_pflego.core import seeds
+from tf_pflego.system import values
 
 
 def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.keras.Model":

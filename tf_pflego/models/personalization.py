@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient
-from tf_pflego.models.head_solvers import automatic_rate, solve
+from tf_pflego.models.heads.solvers import automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
 Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
@@ -42,7 +42,7 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
 def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
-    The loss does not rise; see `models.head_solvers`. The
+    The loss does not rise; see `models.heads.solvers`. The
     automatic learning rate is one over the curvature of the loss at the head.
 
     Args:

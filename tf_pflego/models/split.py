@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import nests, texts, values
+from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import value_and_gradient
-from tf_pflego.models import head as head_lib
-from tf_pflego.models.body import Body
-from tf_pflego.models.head_objective import HeadObjective
+from tf_pflego.models.body.body import Body
+from tf_pflego.models.heads import head as head_lib
+from tf_pflego.models.heads.objective import HeadObjective
+from tf_pflego.system import texts, values
 
 # Activations of a block stay in the cache that the cores share.
 _BLOCK_BYTES = 2**26

@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_pflego.places import PLACES
-from tf_pflego.records import ACCURACIES, BOOKKEEPING, LAST_ROUNDS, STANDARD_ERROR, worst_tenth
 from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.runs.places import PLACES
+from tf_pflego.simulation.records import (
+    ACCURACIES,
+    BOOKKEEPING,
+    LAST_ROUNDS,
+    STANDARD_ERROR,
+    worst_tenth,
+)
 
 Rounds = Mapping[str, np.ndarray]
 

@@ -19,8 +19,8 @@ from matplotlib import colors, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tf_pflego import console
 from tf_pflego.reports.comparison import Curve, thinned
+from tf_pflego.system import terminal
 
 # The light and the dark colour of each series; the light ones are also those of PNG files.
 COLORS = (
@@ -102,7 +102,7 @@ def grid(
 
 def plain(text: str) -> str:
     """Returns a text in which matplotlib sees no formula and no control characters."""
-    return console.printable(text).replace("$", r"\$")
+    return terminal.printable(text).replace("$", r"\$")
 
 
 def look(number: int) -> dict:

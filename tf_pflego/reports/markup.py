@@ -3,7 +3,7 @@
 import html
 from typing import Any
 
-from tf_pflego import console
+from tf_pflego.system import terminal
 
 _VOID = ("input", "meta")
 
@@ -19,7 +19,7 @@ def escaped(value: Any) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(console.printable(str(value)), quote=True))
+    return Markup(html.escape(terminal.printable(str(value)), quote=True))
 
 
 def joined(*parts: Any) -> Markup:

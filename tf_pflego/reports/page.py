@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_pflego.core import durable
 from tf_pflego.reports import comparison, elements, figures, wording
 from tf_pflego.reports.markup import Markup, element, joined
 from tf_pflego.reports.sections_of_clients import ClientSections
 from tf_pflego.reports.sections_of_training import TrainingSections
 from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.system import durable
 
 _HERE = pathlib.Path(__file__).parent
 

@@ -3,9 +3,9 @@
 import pathlib
 from collections.abc import Sequence
 
-from tf_pflego.core import durable
 from tf_pflego.reports import comparison, drawing, figures
 from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.system import durable
 
 _HEIGHT, _WIDTH = 4.4, 5.0
 

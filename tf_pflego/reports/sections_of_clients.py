@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego import console
-from tf_pflego.core import texts
 from tf_pflego.reports import comparison, drawing, elements, pairing, wording
 from tf_pflego.reports.comparison import PERCENT
 from tf_pflego.reports.markup import element
 from tf_pflego.reports.sections import Sections
 from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.system import terminal, texts
 
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
@@ -265,7 +264,7 @@ class ClientSections(Sections):
             "several": several,
             "rows": rows,
             "shown": _CLIENTS_SHOWN,
-            "columns": [console.printable(name) for name in columns],
+            "columns": [terminal.printable(name) for name in columns],
         }
         said = (
             "One row per client, with its test accuracy at the end in each run that has ended. A "

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego import run_files
-from tf_pflego.records import BOOKKEEPING, method_title
+from tf_pflego.runs import reader
+from tf_pflego.simulation.records import BOOKKEEPING, method_title
 
 _TEXTS = ("name", "classes")
 # Larger metrics are drawn no more than those that are not finite: what a float32 cannot hold.
@@ -146,13 +146,13 @@ def _remedy(path):
 
 
 def _read(path):
-    configuration = _whole(run_files.configuration, path / "config.json")
+    configuration = _whole(reader.configuration, path / "config.json")
     versions = configuration.pop("versions", {})
-    records = _whole(run_files.records, path / "metrics.jsonl")
+    records = _whole(reader.records, path / "metrics.jsonl")
     rounds, lost = _columns(records)
     finished = False
     if os.path.lexists(path / "summary.json"):
-        summary = _whole(run_files.json_object, path / "summary.json")
+        summary = _whole(reader.json_object, path / "summary.json")
         finished = summary.get("round") == len(records)
     clients = new_clients = None
     if finished:
@@ -183,7 +183,7 @@ def _whole(read, path):
     """Returns what a function of `run_files` reads from a file."""
     try:
         return read(path)
-    except run_files.DamagedFileError as error:
+    except reader.DamagedFileError as error:
         raise _damaged(path, error) from None
 
 
@@ -199,12 +199,12 @@ def _columns(records):
         name
         for record in records
         for name, value in record.items()
-        if value is None or run_files.is_number(value)
+        if value is None or reader.is_number(value)
     )
     columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
     for name in names:
         cells = [record.get(name) for record in records]
-        values = np.array([v if run_files.is_number(v) else np.nan for v in cells], float)
+        values = np.array([v if reader.is_number(v) else np.nan for v in cells], float)
         values[np.abs(values) > _LARGEST] = np.nan
         present = np.array([name in record for record in records])
         lost[name] = int(np.count_nonzero(present & np.isnan(values)))
@@ -214,7 +214,7 @@ def _columns(records):
 
 def _table(path, numbers):
     """Returns the columns of a table; `numbers` have ids and counts, and it has accuracies."""
-    columns = _whole(run_files.columns, path)
+    columns = _whole(reader.columns, path)
     needed = (*numbers, "test_accuracy")
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
@@ -240,7 +240,7 @@ def _table(path, numbers):
 
 
 def _holdings(path, configuration):
-    arrays = _whole(run_files.arrays, path)
+    arrays = _whole(reader.arrays, path)
     try:
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):

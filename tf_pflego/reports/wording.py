@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tf_pflego import console
 from tf_pflego.reports import comparison
 from tf_pflego.reports.comparison import PERCENT
+from tf_pflego.system import terminal
 
 _MOST_NAMED_CLASSES, _LENGTH_OF_CLASS = 8, 24
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -76,7 +76,7 @@ def classes(numbers, names):
     """Returns which classes a client holds: those of few with their names, if there are names."""
     if names is None or len(numbers) > _MOST_NAMED_CLASSES:
         return ranges(numbers)
-    shown = (console.printable(comparison.shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
+    shown = (terminal.printable(comparison.shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
     # A line breaks between classes alone, and by their spaces the script tells them apart.
     named = (f"{k}: {name}".replace(" ", _NO_BREAK) for k, name in zip(numbers, shown, strict=True))
     return ", ".join(named)

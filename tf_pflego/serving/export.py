@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import durable, leftovers, texts, values
 from tf_pflego.data import client_names
-from tf_pflego.serving.client_models import forget_eager_initializers
 from tf_pflego.serving.limits import refuse_unknown_form, refuse_what_cannot_leave
 from tf_pflego.serving.served_client import (
     ServedClient,
     refuse_other_than_simulation,
     served_clients,
 )
+from tf_pflego.simulation.client_models import forget_eager_initializers
+from tf_pflego.system import durable, leftovers, texts, values
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_pflego.core import values
+from tf_pflego.system import values
 
 FORMATS = ("savedmodel", "keras", "tflite")
 QUANTIZATIONS = ("none", "float16", "int8")

@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import seeds, texts, values
+from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.core.tracing import Traced
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
+from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.serving.client_models import names_of_outputs, own_classes
 from tf_pflego.serving.served_client import (
     ServedClient,
     refuse_other_than_simulation,
     traced_predict,
 )
-from tf_pflego.training.fitting import refuse_unknown_classes
+from tf_pflego.simulation.client_models import names_of_outputs, own_classes
+from tf_pflego.simulation.fitting import refuse_unknown_classes
+from tf_pflego.system import texts, values
 
 ALL = "all"
 AUTO = "auto"

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import values
 from tf_pflego.core.algorithm import Weights
-from tf_pflego.core.tracing import Traced
 from tf_pflego.data import client_names
 from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
-from tf_pflego.serving.client_models import (
+from tf_pflego.simulation.client_models import (
     assemble,
     head_of_outputs,
     names_of_outputs,
     own_classes,
 )
+from tf_pflego.system import values
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -89,7 +89,7 @@ class ServedClient:
 
 def refuse_other_than_simulation(simulation: Any) -> None:
     """Raises TypeError unless an object is a simulation."""
-    from tf_pflego.training import Simulation  # It imports this package.
+    from tf_pflego.simulation.simulation import Simulation  # It imports this package.
 
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
 

@@ -23,12 +23,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import durable
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.data.clients import as_model_inputs
-from tf_pflego.models.head import ABSENT_LOGIT
+from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule, learning_on
-from tf_pflego.serving.client_models import head_of_outputs, names_of_outputs, own_classes
 from tf_pflego.serving.export import (
     chosen_clients,
     new_directory,
@@ -38,6 +36,8 @@ from tf_pflego.serving.export import (
 )
 from tf_pflego.serving.personal_model import served_function, served_inputs
 from tf_pflego.serving.served_client import refuse_other_than_simulation
+from tf_pflego.simulation.client_models import head_of_outputs, names_of_outputs, own_classes
+from tf_pflego.system import durable
 
 
 class SharedBody(tf.Module):

@@ -13,7 +13,7 @@ import tf_pflego as pfl
 from exchange_app import federation
 from tf_pflego.core import seeds
 from tf_pflego.engines.engine import Outcome
-from tf_pflego.training.rounds import Rounds
+from tf_pflego.simulation.rounds import Rounds
 
 app = ServerApp()
 

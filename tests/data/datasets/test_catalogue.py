@@ -1,0 +1,142 @@
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tf_pflego import data
+from tf_pflego.data.datasets import catalogue
+from tf_pflego.data.datasets.digits import Digits
+from tf_pflego.data.partitions import partition
+from tf_pflego.models import networks
+
+
+def test_digits_are_scikit_learns(digits_dir):
+    from sklearn.datasets import load_digits
+
+    dataset = data.load("digits", data_dir=digits_dir)
+    assert dataset.train.examples.shape == (1438, 8, 8, 1)
+    assert dataset.test.examples.shape == (359, 8, 8, 1)
+    assert dataset.num_classes == 10
+    assert dataset.class_names == tuple("0123456789")
+    ours = np.concatenate([dataset.train.examples, dataset.test.examples]).reshape(-1, 64)
+    theirs = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
+    np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
+
+
+@pytest.mark.parametrize(("name", "known"), catalogue.KNOWN.items(), ids=catalogue.KNOWN)
+def test_what_a_run_on_a_dataset_has_exists(name, known):
+    assert known.network in networks.NETWORKS
+    assert known.partition in partition.NAMES
+    assert known.num_clients > 0
+    if known.own_builder:
+        assert importlib.util.find_spec(f"tf_pflego.data.{name}") is not None
+
+
+def test_unknown_dataset_is_refused():
+    with pytest.raises(data.DatasetError, match=r"one of digits, mnist.*; got 'cats'"):
+        data.load("cats")
+
+
+def test_dataset_that_is_not_there_is_one_line_and_leaves_nothing(tmp_path):
+    with pytest.raises(data.DatasetError, match=r"mnist is not in .*`download=True`"):
+        data.load("mnist", data_dir=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_dataset_that_cannot_be_prepared_leaves_nothing(tmp_path, monkeypatch):
+    """TFDS fails half-way: the builder is a real one, whose examples end in an error."""
+
+    def broken(self, test):
+        yield 0, {"image": np.zeros((8, 8, 1), np.uint8), "label": 1}
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Digits, "_generate_examples", broken)
+    with pytest.raises(data.DatasetError, match=r"digits could not be prepared .*the disk is full"):
+        data.load("digits", data_dir=str(tmp_path / "tfds"))
+    assert not (tmp_path / "tfds").exists()
+
+
+def test_builders_of_our_own_ask_nothing_of_the_network(tmp_path, monkeypatch):
+    def asked(path):
+        raise AssertionError(f"TFDS asked for {path}")
+
+    monkeypatch.setattr(tfds.core.utils.gcs_utils, "exists", asked)
+    data.load("digits", data_dir=str(tmp_path))
+    for name in ("organamnist", "office_home"):
+        with pytest.raises(data.DatasetError, match="is not there either"):
+            data.load(name, data_dir=str(tmp_path))
+    # Newer versions of TFDS do not ask for their own datasets either.
+    asks_or_not = r"asked for gs://.*/mnist|mnist is not in"
+    with pytest.raises((AssertionError, data.DatasetError), match=asks_or_not):
+        data.load("mnist", data_dir=str(tmp_path))
+
+
+def test_directory_that_cannot_be_written_is_one_line():
+    expected = r"digits could not be prepared in /proc/tfds .*\. Check that the directory"
+    with pytest.raises(data.DatasetError, match=expected):
+        data.load("digits", data_dir="/proc/tfds")
+
+
+def make_omniglot(path: pathlib.Path):
+    """Makes a TFDS directory in Omniglot's format: small1 (alphabets 3, 8), small2 (8, 5)."""
+    features = tfds.builder_cls("omniglot")(data_dir=str(path)).info.features
+
+    def examples(alphabets):
+        rng = np.random.default_rng(0)
+        for alphabet in alphabets:
+            for character in range(2):
+                for _ in range(4):
+                    image = np.full((105, 105, 3), 255, np.uint8)
+                    image[: rng.integers(20, 80), :40] = 0
+                    yield {
+                        "image": image,
+                        "alphabet": alphabet,
+                        "alphabet_char_id": character,
+                        "label": 10 * alphabet + character,
+                    }
+
+    def split(name, alphabets):
+        import tensorflow as tf
+
+        shapes = {"image": (105, 105, 3), "alphabet": (), "alphabet_char_id": (), "label": ()}
+        spec = {
+            key: tf.TensorSpec(shape, tf.uint8 if shape else tf.int64)
+            for key, shape in shapes.items()
+        }
+        return tf.data.Dataset.from_generator(lambda: examples(alphabets), output_signature=spec)
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="omniglot",
+        version="3.0.0",
+        features=features,
+        split_datasets={"small1": split("small1", (3, 8)), "small2": split("small2", (8, 5))},
+        data_dir=str(path),
+    )
+
+
+def test_omniglot_merges_splits_drops_repeated_alphabets_and_rotates(tmp_path):
+    make_omniglot(tmp_path)
+    dataset = data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))
+    assert dataset.test is None
+    assert dataset.train.examples.shape == (3 * 2 * 4 * 4, 28, 28, 1)
+    assert sorted(set(dataset.train.groups)) == [3, 5, 8]
+    first = dataset.train.examples[::24]
+    for turn in range(1, 4):
+        np.testing.assert_array_equal(first[turn], np.rot90(first[0], turn))
+    # Ink is high, paper 0.
+    assert first[0][0, 0] == 255
+    assert first[0][-1, -1] == 0
+    partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
+    clients = data.federate(dataset, partition)
+    assert clients.num_clients == 3
+    np.testing.assert_array_equal(clients.num_classes, [2, 2, 2])
+    np.testing.assert_array_equal(clients.train.sizes, [24, 24, 24])
+    np.testing.assert_array_equal(clients.test.sizes, [8, 8, 8])
+    with pytest.raises(data.DatasetError, match="must be among small1, small2; got 'train'"):
+        data.load("omniglot", data_dir=str(tmp_path))
+    (record,) = tmp_path.glob("omniglot/*/omniglot-small2.tfrecord*")
+    record.write_bytes(record.read_bytes()[:-100])
+    with pytest.raises(data.DatasetError, match=r"split small2, must be readable in .*Put back"):
+        data.load("omniglot", data_dir=str(tmp_path), omniglot_splits=("small1", "small2"))

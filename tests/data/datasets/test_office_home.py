@@ -1,0 +1,197 @@
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_pflego import data
+from tf_pflego.runs import build
+from tf_pflego.runs.config import RunConfig
+
+pytestmark = pytest.mark.same_on_both_lines
+
+DOMAINS = ("Art", "Clipart", "Product", "Real World")
+# In ascending order of Unicode, which is not the order without regard to case.
+CLASSES = ("Alarm_Clock", "TV", "Table", "pen")
+SIZES = ((50, 70), (32, 32), (20, 9))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Folders in the published format; each domain has two pictures of a class, the last three."""
+    folder = tmp_path_factory.mktemp("published") / "office_home"
+    rng = np.random.default_rng(0)
+    for domain in DOMAINS:
+        for label in CLASSES:
+            of_class = folder / domain / label
+            of_class.mkdir(parents=True)
+            for number in range(3 if domain == DOMAINS[-1] else 2):
+                # A large picture in steps, as noise in each pixel would vanish when it is resized.
+                steps = rng.integers(0, 256, (5, 7, 3)).astype(np.uint8)
+                picture = tf.image.resize(steps, SIZES[number], method="nearest")
+                content = tf.io.encode_jpeg(picture, quality=95).numpy()
+                (of_class / f"{number + 1:05}.jpg").write_bytes(content)
+    # What is no picture of the dataset.
+    (folder / "ImageInfo.csv").write_text("Art,1")
+    (folder / "Art" / "readme.txt").write_text("Art")
+    (folder / "Art" / "TV" / "Thumbs.db").write_bytes(b"thumbs")
+    (folder / "Art" / "TV" / "._00001.jpg").write_bytes(b"a file of the file system")
+    (folder / "Clipart" / ".cache").mkdir()
+    return folder
+
+
+@pytest.fixture
+def data_dir(published, tmp_path):
+    """A TFDS directory with a copy of these folders where they are expected."""
+    shutil.copytree(published, tmp_path / "downloads" / "manual" / "office_home")
+    return tmp_path
+
+
+def load(data_dir):
+    return data.load("office_home", data_dir=str(data_dir))
+
+
+def files(directory):
+    return sorted(path.relative_to(directory) for path in directory.rglob("*"))
+
+
+def refused(data_dir, message):
+    """Checks that the folders are refused with a message that matches, and leave nothing."""
+    before = files(data_dir)
+    with pytest.raises(data.DatasetError, match=message):
+        load(data_dir)
+    assert files(data_dir) == before
+
+
+def test_office_home_is_the_published_pictures_resized(data_dir):
+    dataset = load(data_dir)
+    train = dataset.train
+    assert train.examples.shape == ((2 + 2 + 2 + 3) * len(CLASSES), 32, 32, 3)
+    assert train.examples.dtype == np.uint8
+    assert train.labels.dtype == train.groups.dtype == np.int32
+    assert dataset.test is None
+    assert dataset.num_classes == len(CLASSES)
+    expected = []
+    for group, domain in enumerate(DOMAINS):
+        for label, name in enumerate(CLASSES):
+            folder = data_dir / "downloads" / "manual" / "office_home" / domain / name
+            for path in folder.glob("0*.jpg"):
+                picture = tf.io.decode_jpeg(path.read_bytes())
+                small = tf.image.resize(picture, (32, 32), method="bilinear", antialias=True)
+                expected.append((group, label, np.rint(small).astype(np.uint8).tobytes()))
+    images = [image.tobytes() for image in train.examples]
+    got = zip(train.groups, train.labels, images, strict=True)
+    assert sorted(got) == sorted(expected)
+
+
+def test_office_home_reduces_pictures_over_all_their_pixels(data_dir):
+    """A picture of fine black and white stripes becomes grey; without antialiasing it would not."""
+    stripes = np.zeros((320, 320, 3), np.uint8)
+    stripes[:, 5::10] = stripes[:, 6::10] = 255
+    stripes[:, 0::10] = stripes[:, 1::10] = stripes[:, 2::10] = 255
+    folder = data_dir / "downloads" / "manual" / "office_home" / "Product" / "TV"
+    for path in folder.glob("*.jpg"):
+        path.write_bytes(tf.io.encode_jpeg(stripes, quality=100).numpy())
+    train = load(data_dir).train
+    striped = train.examples[(train.groups == 2) & (train.labels == CLASSES.index("TV"))]
+    assert len(striped) == 2
+    assert (abs(striped[:, 2:-2, 2:-2].astype(float) - 127.5) < 20).all()
+
+
+def test_grey_picture_becomes_one_of_three_equal_colours(data_dir):
+    grey = np.full((40, 40, 1), 90, np.uint8)
+    folder = data_dir / "downloads" / "manual" / "office_home" / "Clipart" / "pen"
+    for path in folder.glob("*.jpg"):
+        path.write_bytes(tf.io.encode_jpeg(grey).numpy())
+    train = load(data_dir).train
+    images = train.examples[(train.groups == 1) & (train.labels == CLASSES.index("pen"))]
+    np.testing.assert_array_equal(images, np.full((2, 32, 32, 3), 90))
+
+
+def test_clients_of_office_home_are_its_domains(data_dir):
+    dataset = load(data_dir)
+    partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
+    clients = data.federate(dataset, partition)
+    assert clients.num_clients == 4
+    np.testing.assert_array_equal(clients.num_classes, [len(CLASSES)] * 4)
+
+
+def test_office_home_is_prepared_once_and_nothing_else_is_left(data_dir):
+    before = files(data_dir / "downloads")
+    first = load(data_dir)
+    assert sorted(file.name for file in data_dir.iterdir()) == ["downloads", "office_home"]
+    assert files(data_dir / "downloads") == before
+    shutil.rmtree(data_dir / "downloads")  # A second preparation would need it.
+    second = load(data_dir)
+    np.testing.assert_array_equal(first.train.examples, second.train.examples)
+    assert second.num_classes == len(CLASSES)
+
+
+def test_office_home_without_its_folders_says_which_are_expected_where(tmp_path):
+    expected = (
+        r"none/downloads/manual/office_home, from which .* https://www.hemanthdv.org/.*Art, "
+        "Clipart, Product, Real World"
+    )
+    with pytest.raises(data.DatasetError, match=expected):
+        data.load("office_home", data_dir=str(tmp_path / "none"), download=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_missing_domain_is_refused(data_dir):
+    folder = data_dir / "downloads" / "manual" / "office_home"
+    (folder / "Real World").rename(folder / "RealWorld")
+    refused(data_dir, "manual/office_home must have the folders Art, .*; got none named Real World")
+
+
+def test_domains_must_have_the_same_classes(data_dir):
+    folder = data_dir / "downloads" / "manual" / "office_home"
+    shutil.copytree(folder / "Product" / "TV", folder / "Product" / "Bike")
+    refused(data_dir, "same class folders; got 'Bike' in Product and not in Art")
+    shutil.rmtree(folder / "Product" / "Bike")
+    shutil.rmtree(folder / "Clipart" / "pen")
+    refused(data_dir, "same class folders; got 'pen' in Art and not in Clipart")
+
+
+def test_domains_without_classes_and_classes_without_pictures_are_refused(data_dir):
+    folder = data_dir / "downloads" / "manual" / "office_home"
+    for path in (folder / "Product" / "pen").glob("*.jpg"):
+        path.unlink()
+    refused(data_dir, r"office_home/Product/pen must hold .jpg files; got none")
+    for domain in DOMAINS:
+        shutil.rmtree(folder / domain)
+        (folder / domain).mkdir()
+    refused(data_dir, "office_home/Art must have a folder for each class; got none")
+
+
+def test_unreadable_picture_is_refused_by_name(data_dir):
+    path = data_dir / "downloads" / "manual" / "office_home" / "Real World" / "pen" / "00002.jpg"
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"<html>Not found</html>", b""):
+        path.write_bytes(content)
+        refused(data_dir, r"Real World/pen/00002.jpg must be a JPEG image; got .*Unpack")
+
+
+def test_a_run_gives_each_domain_clients_of_its_own(data_dir):
+    """They are numbered domain by domain, and train the dataset's own network."""
+    config = RunConfig(
+        algorithm="fedavg",
+        dataset="office_home",
+        data_dir=str(data_dir),
+        engine="in_process",
+        num_clients=4,
+        clients_per_round=2,
+        min_examples=4,
+        label_space="global",
+    )
+    clients = build.load_clients(config)
+    dataset = load(data_dir)
+    for client in range(4):
+        parts = clients.partition
+        own = np.concatenate([parts.train_indices[client], parts.test_indices[client]])
+        assert set(dataset.train.groups[own]) == {client}
+        assert len(own) == len(CLASSES) * (3 if client == 3 else 2)
+    with build.build_simulation(config, clients, batch_size=4, local_epochs=1) as simulation:
+        record = simulation.run_round(evaluate=True)
+        kernel = simulation.server_state.weights.theta[0]
+    assert record["participants"] == 2
+    assert kernel.shape == (5, 5, 3, 32)

@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+
+from tf_pflego.data import Dataset, Examples, merged
+from tf_pflego.data.partitions import dirichlet
+from tf_pflego.data.partitions.dirichlet import MAX_DRAWS
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+CLASSES = 10
+
+
+def labels_of(per_class=200, seed=0):
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(CLASSES), per_class))
+
+
+def counts_of(labels, parts):
+    """[I, C], how many examples of each class each client has."""
+    return np.stack([np.bincount(labels[part], minlength=CLASSES) for part in parts])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 100.0])
+def test_every_example_is_dealt_once_and_no_client_is_small(alpha):
+    labels = labels_of()
+    partition = dirichlet(labels, 12, CLASSES, seed=1, alpha=alpha, min_examples=30)
+    dealt = np.concatenate([*partition.train_indices, *partition.test_indices])
+    np.testing.assert_array_equal(np.sort(dealt), np.arange(len(labels)))
+    both = counts_of(labels, partition.train_indices) + counts_of(labels, partition.test_indices)
+    assert both.sum(axis=1).min() >= 30
+    for client, classes in enumerate(partition.classes):
+        assert classes.tolist() == np.flatnonzero(both[client]).tolist()
+
+
+def test_the_test_examples_of_a_client_have_its_distribution_of_classes():
+    """A class's share of them differs from a quarter by less than one example."""
+    labels = labels_of()
+    partition = dirichlet(labels, 12, CLASSES, seed=2)
+    train, test = (
+        counts_of(labels, parts) for parts in (partition.train_indices, partition.test_indices)
+    )
+    assert np.abs(test - (train + test) / 4).max() < 1
+    assert np.abs(test.sum(axis=1) - (train + test).sum(axis=1) / 4).max() < 1
+
+
+def test_alpha_sets_how_much_clients_differ():
+    """The mean share of a client's largest class: near one for small alpha, 1/C for large."""
+
+    def largest_share(alpha):
+        labels = labels_of()
+        parts = dirichlet(labels, 10, CLASSES, 3, alpha, min_examples=4).train_indices
+        counts = counts_of(labels, parts)
+        return np.mean(counts.max(axis=1) / counts.sum(axis=1))
+
+    shares = [largest_share(alpha) for alpha in (0.05, 0.3, 1000.0)]
+    assert shares[0] > shares[1] > shares[2]
+    assert shares[0] > 0.5
+    assert shares[2] < 0.15
+
+
+def test_the_shares_of_a_class_have_the_dirichlet_distribution():
+    """The first class meets no full client, so its shares are the draw itself.
+
+    Their mean is 1 / I and their variance (I - 1) / (I^2 (I alpha + 1)); 400 draws of 4 shares.
+    """
+    alpha, clients, labels = 0.5, 4, np.repeat([0, 1], [1000, 3000])
+    shares = []
+    for seed in range(400):
+        parts = dirichlet(labels, clients, 2, seed, alpha, min_examples=4)
+        both = zip(parts.train_indices, parts.test_indices, strict=True)
+        shares.append([np.sum(labels[np.concatenate(own)] == 0) / 1000 for own in both])
+    expected = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    assert np.mean(shares) == pytest.approx(1 / clients, abs=1e-9)
+    assert np.var(shares) == pytest.approx(expected, rel=0.1)
+
+
+def test_it_is_a_function_of_the_seed():
+    same, again, other = (dirichlet(labels_of(), 8, CLASSES, seed) for seed in (1, 1, 2))
+    for a, b in zip(same.train_indices, again.train_indices, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(same.train_indices, other.train_indices, strict=True)
+    )
+
+
+def test_each_group_has_clients_of_its_own():
+    labels, groups = labels_of(), np.repeat(["art", "clipart"], 1000)
+    partition = dirichlet(labels, 6, CLASSES, seed=4, min_examples=20, groups=groups)
+    for client in range(6):
+        own = np.concatenate([partition.train_indices[client], partition.test_indices[client]])
+        assert set(groups[own]) == {"art" if client < 3 else "clipart"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"alpha": 0.0}, "`alpha` must be above 0; got 0.0. Raise"),
+        ({"min_examples": 3}, "`min_examples` must be at least 4, so that .*; got 3. Raise"),
+        ({"num_clients": 0}, "`num_clients` must be a multiple of 1, .*; got 0"),
+        (
+            {"num_clients": 5, "groups": np.arange(2000) % 4},
+            "`num_clients` must be a multiple of 4, the number of groups; got 5",
+        ),
+        ({"groups": np.zeros(3, int)}, "`groups` must be 2000 ids"),
+        ({"test_fraction": 1.0}, r"`test_fraction` must be in \(0, 1\); got 1.0"),
+        ({"num_classes": 9}, r"`labels` must be in \[0, 9\), the classes; got 9"),
+        (
+            {"num_clients": 30, "min_examples": 80},
+            "`min_examples` must be at most 66, for 2000 examples and 30 clients; got 80. Lower",
+        ),
+        (
+            {"alpha": 0.5, "min_examples": 200},
+            rf"in {MAX_DRAWS} draws with alpha 0.5 the smallest client had at most \d+ examples",
+        ),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(changed, message):
+    arguments = {"num_clients": 10, "num_classes": CLASSES, "seed": 0, **changed}
+    with pytest.raises(ValueError, match=message):
+        dirichlet(labels_of(), **arguments)
+
+
+def test_merged_puts_training_and_test_examples_into_one():
+    train, test = (Examples(np.full([n, 2], n), np.arange(n)) for n in (3, 2))
+    whole = merged(Dataset("own", train, test, 3))
+    assert whole.test is None
+    np.testing.assert_array_equal(whole.train.labels, [0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(whole.train.examples[:, 0], [3, 3, 3, 2, 2])
+    assert merged(whole) is whole

@@ -1,0 +1,412 @@
+"""The pages of the documentation show what really happens, and lead to what there is."""
+
+import functools
+import importlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import method_pages
+import numpy as np
+import pytest
+from absl import flags
+
+import tf_pflego
+from tests.conftest import build_method
+from tests.docs import pages
+from tests.runs.test_own_methods import write_method
+from tf_pflego import algorithms, models, verbs
+from tf_pflego.core.participation import Participation
+from tf_pflego.program import command_line
+from tf_pflego.program import flags as program_flags
+from tf_pflego.simulation.simulation import Simulation
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FRONT = sorted(ROOT.glob("*.md"))  # README.md and the others that stand beside the package
+WITH_CODE = [path for path in PAGES if "```python" in path.read_text(encoding="utf-8")]
+same_on_both_lines = pytest.mark.same_on_both_lines
+PROGRAM = re.compile(r"^(?:tf-pflego|python -m tf_pflego\.main) (.*)$", re.MULTILINE)
+
+
+def name_of(path):
+    return str(path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT))
+
+
+def texts():
+    return {path: path.read_text(encoding="utf-8") for path in [*PAGES, *FRONT]}
+
+
+# What the code of a page leaves behind.
+WRITTEN = {
+    "serving.md": ("models", "phone/client_3.tflite", "shared", "client_3.learnt"),
+    "own_method.md": ("client_3.keras", "runs/mean_regularized.html"),
+    "start.md": ("client_3.keras", "runs/own.html"),
+}
+
+
+# own_method.md runs on TensorFlow Federated if it is there, tff.md needs it, and serving.md has a
+# block that newer versions of TensorFlow cannot run.
+ON_BOTH_LINES = {"own_method.md", "serving.md", "tff.md"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            marks=() if path.name in ON_BOTH_LINES else pytest.mark.current_line_is_enough,
+            id=name_of(path),
+        )
+        for path in WITH_CODE
+    ],
+)
+def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
+    if path.name == "tff.md":
+        pytest.importorskip("tensorflow_federated")
+    pages.check(path, tmp_path, TFDS_DATA_DIR=digits_dir)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert set(WRITTEN.get(name_of(path), ())) <= found
+
+
+def test_the_type_of_the_federated_computation_is_as_shown():
+    """On the page for users of TFF, for the run above it."""
+    pytest.importorskip("tensorflow_federated")
+    page = (DOCS / "tff.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- a test holds this type.*-->\n```text\n(.*?)```", page, re.DOTALL)
+    x, y = np.zeros((60, 4), np.float32), np.arange(60) % 2
+    clients = tf_pflego.from_arrays(6 * [(x[:40], y[:40])], 6 * [(x[40:], y[40:])])
+    model = models.SplitModel(models.mlp((4,), seed=0, units=8), num_classes=2)
+    method = algorithms.build("pflego", model, client_learning_rate="auto")
+    with Simulation(method, clients, Participation(6, 3), "tff") as simulation:
+        simulation.run_round()
+        (exchange,) = simulation._engine._exchanges.values()
+    assert "".join(shown.split()) == "".join(str(exchange._run.type_signature).split())
+
+
+@same_on_both_lines
+def test_no_code_is_left_out():
+    """A block is run, or is shell or text, or says that another test runs it."""
+    for path, text in texts().items():
+        lines = text.splitlines()
+        for block in pages.blocks(text):
+            elsewhere = "<!-- a test runs it" in lines[block.line - 3]
+            known = block.language in {"python", "sh", "text", "bibtex", ""} or elsewhere
+            assert known, f"{name_of(path)}, line {block.line}: {block.language}"
+
+
+@same_on_both_lines
+def test_what_a_block_prints_is_compared():
+    page = "```python\nprint('a', 0.50)\n```\n\n```text\na 0.52\n```\n"
+    assert pages.promised(page) == ["a 0.52\n"]
+    pages.assert_like("a 0.50\n", "a 0.52\n")
+    for other in ("a 0.60\n", "b 0.52\n"):
+        with pytest.raises(AssertionError):
+            pages.assert_like(other, "a 0.52\n")
+
+
+@same_on_both_lines
+def test_commands_of_pages_have_flags_that_exist():
+    found = 0
+    for path, text in texts().items():
+        for block in pages.blocks(text):
+            for command in PROGRAM.findall(block.text if block.language != "python" else ""):
+                refuse_bad_command(command, f"{name_of(path)}: {command}")
+                found += 1
+    assert found >= 5
+    with pytest.raises(AssertionError):
+        refuse_bad_command("--num_rouns=3", "")
+
+
+@functools.cache
+def own_method():
+    """Returns a directory, which goes with the tests, and the file of own_method.md in it."""
+    directory = tempfile.TemporaryDirectory()
+    return directory, write_method(pathlib.Path(directory.name)).partition(":")[0]
+
+
+def refuse_bad_command(command, where):
+    """Asserts that the program would take a command line: its verb, flags and their values."""
+    words = command.split()
+    verb = words.pop(0) if not words[0].startswith("-") else "train"
+    assert verb in verbs.VERBS, where
+    if verb == "report":
+        assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
+        return
+    flag_values = flags_of(verb)
+    most = getattr(importlib.import_module(f"tf_pflego.verbs.{verb}"), "MOST_PLACES", 0)
+    words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
+    words = [word.replace("=mean_regularized.py:", f"={own_method()[1]}:") for word in words]
+    try:
+        if verb == "train":
+            program_flags.define_flags_of_own_method(words, flag_values)
+        command_line.parse(flag_values, words, most)
+    except command_line.CommandLineError as error:
+        raise AssertionError(f"{where}: {error}") from error
+
+
+def flags_of(verb):
+    flag_values = flags.FlagValues()
+    importlib.import_module(f"tf_pflego.verbs.{verb}").define_flags(flag_values=flag_values)
+    return flag_values
+
+
+@same_on_both_lines
+def test_flags_that_pages_name_exist():
+    """Those that code in a sentence begins with; installing.md has flags of pip."""
+    known = {"help", "version", "flagfile", "name"}  # --name=VALUE stands for any.
+    for verb in set(verbs.VERBS) - {"report"}:
+        known |= set(flags_of(verb))
+    for tool in [*(ROOT / "tools").glob("*.py"), ROOT / "tf_pflego" / "reports" / "__init__.py"]:
+        known |= set(re.findall(r'"--([\w-]+)"', tool.read_text(encoding="utf-8")))
+    found = 0
+    for path, text in texts().items():
+        if path.name == "installing.md":
+            continue
+        for flag in re.findall(r"`--([a-z][\w-]*)", text):
+            assert flag in known or flag.removeprefix("no") in known, f"{name_of(path)}: --{flag}"
+            found += 1
+    assert found > 20
+
+
+@same_on_both_lines
+def test_numbers_are_those_of_the_result_files():
+    """A row `| ... | `key` | value |` below a comment that names the file."""
+    compared = 0
+    for path, text in texts().items():
+        for file, table in re.findall(
+            r"<!-- \w+: a test holds this table against (\S+) -->\n((?:\|.*\n)+)", text
+        ):
+            report = json.loads((ROOT / file).read_text(encoding="utf-8"))
+            for key, shown in re.findall(r"\| `([\w/]+)` \| ([\d.]+) \|$", table, re.MULTILINE):
+                digits = len(shown.partition(".")[2])
+                found = round(value_of(report, key), digits)
+                assert float(shown) == found, f"{name_of(path)}: {key} is {found}"
+                compared += 1
+    assert compared > 20
+
+
+def value_of(report, key):
+    """Returns the number of a key, or of a part of what a key has: KEY/PART."""
+    if key in report:
+        return report[key]
+    whole, _, part = key.rpartition("/")
+    return report[whole][part]
+
+
+@functools.cache
+def anchors_of(path):
+    """Returns the anchors of the headings of a page, as forges and the site name them."""
+    text = path.read_text(encoding="utf-8")
+    for block in pages.blocks(text):
+        text = text.replace(block.text, "")
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"[^\w\s-]", "", heading).strip().lower()
+        found.add(re.sub(r"\s", "-", plain))
+    return found
+
+
+@same_on_both_lines
+@pytest.mark.parametrize("path", [*PAGES, *FRONT], ids=name_of)
+def test_links_of_a_page_lead_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    for block in pages.blocks(text):
+        text = text.replace(block.text, "")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@same_on_both_lines
+def test_each_public_name_has_its_entry():
+    entries = []
+    for path in (DOCS / "reference").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        entries += re.findall(r"^## (\w+)\n\n::: tf_pflego\.\1$", text, re.MULTILINE)
+    assert sorted(entries) == sorted(set(tf_pflego.__all__) - {"__version__"})
+    index = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(\w+)`", index)) >= set(entries)
+
+
+@same_on_both_lines
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_the_page_of_a_method_is_made_from_its_module(name):
+    path = ROOT / "tf_pflego" / "algorithms" / f"{name}.py"
+    method = method_pages.parse(method_pages.docstring_of(path))
+    overview = method_pages.overview_of(DOCS / "methods.md", name)
+    page = method_pages.markdown(
+        name,
+        method,
+        algorithms.REGISTRY[name][0],
+        overview,
+        method_pages.measured(name, ROOT),
+        "source",
+    )
+    told = re.sub(r"\W", "", method_pages.docstring_of(path).split("\n")[0].partition(": ")[2])
+    assert told[1:10] in re.sub(r"\W", "", page)
+    for field in algorithms.REGISTRY[name][0].__dataclass_fields__:
+        assert f"| `{field}` |" in page
+    # Nothing plain is left of formulas.
+    for plain in ("theta", "<-", "alpha_", "sum_", "grad ", "||"):
+        assert plain not in re.sub(r"`[^`]*`|\n\|.*", "", page), plain
+
+
+@same_on_both_lines
+@pytest.mark.parametrize(
+    ("plain", "shown"),
+    [
+        (
+            "W_i <- W_i - rho g_W",
+            "<i>W</i><sub>i</sub> ← <i>W</i><sub>i</sub> − ρ <i>g</i><sub>W</sub>",
+        ),
+        ("g~ + ||theta_t||^2", "<i>g</i>\u0303 + ‖θ<sub>t</sub>‖²"),
+        ("<g-, theta_i>", "⟨<i>g</i>\u0304, θ<sub>i</sub>⟩"),
+        ("N_i-weighted", "<i>N</i><sub>i</sub>-weighted"),
+        ("a sum of a client's `theta_i`", "a sum of a client's `theta_i`"),
+        ("where batch_size is 0", "where `batch_size` is 0"),
+        ("[K, M + 1]", r"\[<i>K</i>, <i>M</i> + 1\]"),
+    ],
+)
+def test_formulas(plain, shown):
+    assert method_pages.formula(plain) == shown
+
+
+@same_on_both_lines
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("No title\n\nText.", "must begin with one line, TITLE: LEAD"),
+        ("T: lead.\n\nText.", "must say what the method is, and its differences"),
+        ("T: lead.\n\nText.\n\nDifferences from Y: none.", "must say what the method is, and its"),
+        ("T: lead.\n\nText.\n\n  indented", "must not be indented"),
+        ("T: lead.\n\nText.\n\nA round:\n  2. Step", "must be numbered from 1"),
+    ],
+)
+def test_a_docstring_in_another_form_is_refused(text, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        method_pages.parse(text)
+
+
+@same_on_both_lines
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
+    """The model is large beside the scalars that some methods move too."""
+    model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_classes=3)
+    method = build_method(name, model)
+    simulation = Simulation(method, tiny_clients, Participation(3, 2), "in_process", seed=1)
+    for _ in range(2):  # The second round is the first with others' gradients or models.
+        record = simulation.run_round()
+    body = sum(w.size for w in model.initial_theta)
+    sizes = [body, body + 3 * 1001]  # without and with the head
+    row = method_pages.overview_of(DOCS / "methods.md", name)["down / up, in models"]
+    for key, said in zip(("bytes_down", "bytes_up"), row.split(" / "), strict=True):
+        moved = record[key] / (4 * record["participants"])
+        if said == "< 1":
+            assert 0 < moved < body
+        elif said.startswith("up to"):
+            assert 0 < moved <= int(said.split()[-1]) * sizes[1]
+        else:
+            assert min(abs(moved - int(said) * size) for size in sizes) < 0.01 * body, key
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    pytest.importorskip("mkdocstrings", reason="needs the extra docs")
+    directory = tmp_path_factory.mktemp("site")
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(directory)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = result.stdout + result.stderr  # With --quiet, warnings would not count as errors.
+    assert result.returncode == 0 and set(re.findall(r"^(\w+) +-", said, re.MULTILINE)) == {
+        "INFO"
+    }, said
+    return directory
+
+
+def test_the_site_has_every_page_and_needs_no_other_host(site):
+    built = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    expected = {name_of(path).replace(".md", ".html") for path in PAGES}
+    expected |= {f"methods/{name}.html" for name in algorithms.REGISTRY}
+    assert expected <= built
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=["']?https?:"""
+    )
+    for path in site.rglob("*.html"):
+        assert not fetched.search(path.read_text(encoding="utf-8")), path
+    for path in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?https?:", path.read_text("utf-8")), path
+
+
+def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
+    """There a line `::: NAME` says nothing; on the site, the entry is in its place."""
+    for path in (DOCS / "reference").glob("*.md"):
+        note = "> The pages below" if path.stem == "index" else "> A line `::: NAME` stands"
+        assert note in path.read_text(encoding="utf-8")
+        built = (site / "reference" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert "<blockquote>" not in built and "repository alone" not in built
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no browser is installed")
+    with sync_api.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium)
+
+
+@pytest.fixture
+def open_page(site, browser):
+    """A function that opens a page as a file; no script fails, and nothing else is asked for."""
+    seen = []
+
+    def opened(name, width=1600):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.on("request", lambda request: seen.append(request.url))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
+        return page
+
+    yield opened
+    assert [one for one in seen if not one.startswith((f"{site.as_uri()}/", "data:"))] == []
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_no_page_of_the_site_is_wider_than_the_screen(open_page, width):
+    for name in ("index", "methods", "methods/pgfed", "reference/simulation", "results", "tff"):
+        page = open_page(name, width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+        assert page.evaluate(broken) == 0, name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("GRU", "models.html"), ("clients.csv", "data.html"), ("learning_rate", "methods.html")],
+)
+def test_the_search_of_the_site_finds_words_inside_code(open_page, words, name):
+    """Also from a page in a folder, and where the site is opened as files."""
+    page = open_page("methods/pflego")
+    page.click("input[name=query]")
+    page.keyboard.type(words)
+    page.wait_for_selector(f'.md-search-result__link[href*="/{name}"]', state="attached")

@@ -1,0 +1,62 @@
+"""What docs/methods.md and README.md say of which method to take follows from the results."""
+
+import pathlib
+import shlex
+
+import cell_runs
+import pytest
+import tables
+import tables_shared_head
+
+pytestmark = pytest.mark.same_on_both_lines
+
+RESULTS = pathlib.Path(__file__).parents[2] / "results"
+DEGREES = ("high", "medium", "no")
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Percent of all clients as served: {method or run: {(degree, seed): value}}."""
+    found = {}
+    rows = tables_shared_head.with_plain_pflego(tables.read_runs(RESULTS, "shared_head"), RESULTS)
+    for row in rows:
+        degree, name = row["run"].split("_", 1)
+        found.setdefault(name, {})[degree, row["seed"]] = 100 * row[tables.SERVED]
+    for row in tables.read_runs(RESULTS, "table1"):
+        if row["dataset"] == "fashion_mnist":
+            name = f"{row['algorithm']}, own labels"
+            key = row["personalization"], row["seed"]
+            found.setdefault(name, {})[key] = 100 * row[tables.SERVED]
+    return found
+
+
+def mean_gap(served, one, other, degree):
+    """By how many points one is ahead of the other, over the seeds that both have."""
+    pairs = [key for key in served[one] if key[0] == degree and key in served[other]]
+    return sum(served[one][key] - served[other][key] for key in pairs) / len(pairs)
+
+
+def test_pflego_is_within_a_point_of_the_best_on_own_labels(served):
+    """Where clients hold two or five classes, and not where they hold all."""
+    own = [name for name in served if name.endswith("own labels")]
+    best = {d: max(mean_gap(served, name, "pflego", d) for name in own) for d in DEGREES}
+    assert best["high"] < 1 and best["medium"] < 1 < best["no"]
+
+
+@pytest.mark.parametrize("name", ["pflego_shared_head", "fedavg_adam"])
+def test_methods_on_shared_labels_are_ahead_of_pflego(served, name):
+    """By less than a point with two classes per client, and by several with five or ten."""
+    assert 0 < mean_gap(served, name, "pflego", "high") < 1
+    assert 3 < mean_gap(served, name, "pflego", "medium")
+    assert 6 < mean_gap(served, name, "pflego", "no")
+
+
+def test_muon_is_level_with_fedavg_with_adam_in_a_fifth_of_its_passes(served):
+    muon, fedavg = served["shared_head_with_muon"], served["fedavg_adam"]
+    ahead = [key[1] for key in muon if key[0] == "high" and muon[key] > fedavg[key]]
+    assert len(ahead) == 2  # of three seeds
+    for degree in ("high", "medium"):
+        assert abs(mean_gap(served, "shared_head_with_muon", "fedavg_adam", degree)) < 0.25
+    assert -0.5 < mean_gap(served, "shared_head_with_muon", "fedavg_adam", "no") < 0
+    runs = [row for row in tables.read_runs(RESULTS, "shared_head") if "fedavg_adam" in row["run"]]
+    assert all(cell_runs.flags_of(shlex.split(run["flags"]))["local_epochs"] == "5" for run in runs)

@@ -1,0 +1,132 @@
+"""docs/program.md and the names in docs/metrics.md are what runs really have and do."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import tf_pflego as pfl
+from tests.program.test_main import ROOT, in_this_process
+from tf_pflego import main
+from tf_pflego.program import failures
+from tf_pflego.program.verbs import VERBS
+from tf_pflego.simulation.records import METRIC_NAMES
+
+pytestmark = pytest.mark.same_on_both_lines
+
+PROGRAM = (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
+NAMES = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("\n## Names\n")[2]
+
+
+def first_cells(table):
+    return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def run(digits_dir, tmp_path_factory):
+    """A run of a method that serves two models, with clients of all kinds and all files."""
+    output = tmp_path_factory.mktemp("program") / "run"
+    config = pfl.RunConfig(
+        algorithm="ditto",
+        num_clients=10,
+        clients_per_round=4,
+        num_rounds=12,
+        engine="in_process",
+        data_dir=digits_dir,
+        output_dir=output,
+        eval_clients=5,
+        new_clients=2,
+        new_client_epochs=1,
+        permuted_clients=0.5,
+        shifted_clients=0.5,
+        validation_fraction=0.2,
+        tensorboard=True,
+    )
+    records = []
+    summary = pfl.run(config, on_round=records.append, local_steps=2)
+    return output, summary, records
+
+
+def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
+    output, summary, records = run
+    of_rounds, of_evaluated, of_summary, *rest = re.split(r"\n(?=\| (?:name|key) \|)", NAMES)[1:]
+    assert not rest
+    bookkeeping, metrics = first_cells(of_rounds), first_cells(of_evaluated)
+    metrics += [f"generic/{name}" for name in metrics if not name.startswith("participant")]
+    found = {name for record in records for name in record}
+    assert found == {*bookkeeping, *metrics} - {"not_finite_clients"}
+    # A user's own metric has none of these names: of models and groups, its method and data say.
+    with open(output / "clients.csv", encoding="utf-8") as file:
+        columns = file.readline().strip().split(",")
+    parts = {name.partition("/")[0] for name in (*found, *summary, *columns)}
+    assert parts - METRIC_NAMES == {"generic", "permuted", "shifted"}
+    evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
+    assert evaluated == [1, *range(3, 13)]
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    assert [set(json.loads(line)) for line in lines] == [set(record) for record in records]
+    expected = {*metrics, *first_cells(of_summary)}
+    for key in [key for key in expected if key.startswith("ACCURACY/")]:
+        expected.remove(key)
+        accuracies = [
+            name
+            for name in metrics
+            if "_accuracy/" in name and not (key.endswith("best") and "error" in name)
+        ]
+        expected |= {key.replace("ACCURACY", name) for name in accuracies}
+    assert set(summary) == expected
+    assert json.loads((output / "summary.json").read_text()).keys() == summary.keys()
+
+
+def test_what_a_listener_gets_is_flat(run):
+    for record in run[2]:
+        for name, value in record.items():
+            assert isinstance(value, int | float), name
+            assert not isinstance(value, bool)
+
+
+def test_the_files_of_a_run_are_documented(run):
+    section = PROGRAM.partition("## The files of a run")[2].partition("\n## ")[0]
+    assert sorted(first_cells(section)) == sorted(path.name for path in run[0].iterdir())
+
+
+def test_the_verbs_are_documented():
+    assert first_cells(PROGRAM.partition("\n## ")[0]) == list(VERBS)
+
+
+def test_the_listener_for_mlflow_logs_every_round(digits_dir, tmp_path):
+    """The code of the page, against the real MLflow."""
+    pytest.importorskip("mlflow")
+    (code,) = re.findall(r"```py\n(.*?)```", PROGRAM, re.DOTALL)
+    code += """
+client = mlflow.MlflowClient()
+(found,) = client.search_runs(["0"])
+history = client.get_metric_history(found.info.run_id, "test_accuracy/client_mean")
+assert [metric.step for metric in history] == [1, 2, 3, 4, 5]
+assert all(0 < metric.value < 1 for metric in history)
+assert found.data.params["num_clients"] == "20"
+"""
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"TFDS_DATA_DIR": digits_dir, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+
+
+def test_commands_of_the_page_are_taken(capsys):
+    """With --help after them nothing is trained, and wrong flags are refused."""
+    commands = re.findall(r"^tf-pflego (.*)$", PROGRAM, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        assert in_this_process([*command.split(), "--help"], capsys).returncode == 0
+    assert main.main(["tf_pflego", "--num_rouns=3", "--help"]) == 2
+
+
+def test_exit_codes_are_those_of_the_program():
+    section = PROGRAM.partition("## Exit codes")[2].partition("\n## ")[0]
+    codes = re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE)
+    own = (0, failures.FAULT, failures.CORRECTABLE, failures.NOT_FINITE)
+    assert codes == [*map(str, own), "129, 130, 143"]

@@ -1,0 +1,186 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_pflego.models.heads.corrected import CorrectedHead
+from tf_pflego.models.heads.objective import HeadObjective
+
+pytestmark = pytest.mark.same_on_both_lines
+
+TOLERANCE = 5e-6  # float32 against float64 over fifty steps, weights of order 1.
+FEATURES, EXAMPLES = 8, 12
+
+
+class Problem:
+    """Random features, labels, R, U and g; rows whose class is negative are absent."""
+
+    def __init__(self, classes, reference_scale=1.0, seed=0):
+        rng = np.random.default_rng(seed)
+        self.classes = np.array(classes)
+        self.own = np.flatnonzero(self.classes >= 0)
+        self.features = rng.normal(size=(EXAMPLES, FEATURES))
+        self.labels = rng.integers(0, len(self.own), EXAMPLES)
+        self.reference = reference_scale * rng.normal(size=(len(self.own), FEATURES + 1))
+        self.correction = 0.3 * rng.normal(size=(len(self.own), FEATURES + 1))
+        self.gate = 0.8
+
+    def rows(self, own):
+        """Returns [K, M + 1] float32, with 0 for absent classes."""
+        rows = np.zeros((len(self.classes), FEATURES + 1), np.float32)
+        rows[self.own] = own
+        return tf.constant(rows)
+
+    def head(self, penalty, **learns):
+        """Returns the class under test."""
+        features, labels = tf.constant(self.features, tf.float32), self.own[self.labels]
+        labels, classes = tf.constant(labels, tf.int32), tf.constant(self.classes)
+        objective = HeadObjective(features, labels, len(self.classes), classes)
+        return CorrectedHead(objective, self.rows(self.reference), penalty, **learns)
+
+    def descended(self, penalty, steps, rate, **learns):
+        """Returns the rows of U of the client's own classes, and g, after `descend`."""
+        start = self.rows(self.correction), tf.constant(self.gate, tf.float32)
+        rate = tf.constant(rate, tf.float32)
+        correction, gate = self.head(penalty, **learns).descend(*start, steps, rate)
+        assert not np.delete(correction.numpy(), self.own, axis=0).any()
+        return correction.numpy()[self.own], gate.numpy()
+
+    def loss(self, correction, gate):
+        """Returns l in float64, of tensors."""
+        head = gate * self.reference + correction
+        z = self.features @ tf.transpose(head[:, :-1]) + head[:, -1]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self.labels, z)
+        return tf.reduce_mean(losses)
+
+    def value(self, correction, gate, penalty):
+        """Returns F in float64."""
+        return float(self.loss(correction, gate)) + penalty / 2 * np.sum(correction**2)
+
+    def steps(self, penalty, steps, rate, gate_rate, learns_correction=True, learns_gate=True):
+        """Returns (U, g) after so many steps, with the gradients of automatic differentiation."""
+        u, g = self.correction, self.gate
+        for _ in range(steps):
+            at = tf.constant(u), tf.constant(g, tf.float64)
+            with tf.GradientTape() as tape:
+                tape.watch(at)
+                loss = self.loss(*at)
+            of_u, of_g = (slope.numpy() for slope in tape.gradient(loss, at))
+            if learns_correction:
+                u = (u - rate * of_u) / (1 + rate * penalty)
+            if learns_gate:
+                g = np.clip(g - gate_rate * of_g, 0, 1)
+        return u, g
+
+    def hessian(self, correction, gate):
+        """Returns the Hessian of l in the elements of U, by rows, and in g."""
+        inputs = np.hstack([self.features, np.ones((EXAMPLES, 1))])
+        total = 0.0
+        for x in inputs:
+            p = np.exp((gate * self.reference + correction) @ x)
+            p /= p.sum()
+            logits_by_both = np.hstack([np.kron(np.eye(len(p)), x), (self.reference @ x)[:, None]])
+            total += logits_by_both.T @ (np.diag(p) - np.outer(p, p)) @ logits_by_both
+        return total / EXAMPLES
+
+    def sums(self):
+        """Returns A and B."""
+        inputs = np.hstack([self.features, np.ones((EXAMPLES, 1))])
+        z = inputs @ self.reference.T
+        z -= z.mean(axis=1, keepdims=True)
+        return np.sum(inputs**2) / EXAMPLES, np.sum(z**2) / EXAMPLES
+
+
+# Of two rows, of more, and with absent ones.
+CLASSES = [(0, 1), (3, 5, 1), (-1, 1, -1, 4), tuple(range(10))]
+
+
+@pytest.mark.parametrize("penalty", [0.01, 30.0])
+@pytest.mark.parametrize("steps", [0, 1, 8, 49])
+@pytest.mark.parametrize("classes", CLASSES)
+def test_matches_plain_steps_in_float64(classes, steps, penalty):
+    problem, rate = Problem(classes), 0.05
+    found, expected = (
+        problem.descended(penalty, steps, rate),
+        problem.steps(penalty, steps, rate, rate),
+    )
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    if steps:
+        assert problem.gate != expected[1]
+
+
+@pytest.mark.parametrize("classes", CLASSES[:2])
+@pytest.mark.parametrize("fixed", ["learns_gate", "learns_correction"])
+def test_what_is_not_learnt_stays(classes, fixed):
+    problem, learns = Problem(classes), {fixed: False}
+    found = problem.descended(0.1, 9, 0.05, **learns)
+    for a, b in zip(found, problem.steps(0.1, 9, 0.05, 0.05, **learns), strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    start = {"learns_gate": problem.gate, "learns_correction": problem.correction}
+    np.testing.assert_allclose(found[fixed == "learns_gate"], start[fixed], atol=1e-7)
+
+
+@pytest.mark.parametrize("penalty", [0.01, 30.0])
+@pytest.mark.parametrize("classes", [(0, 1), (0, -1), (-1, 0)])
+def test_two_rows_move_as_they_do_beside_an_absent_one(classes, penalty):
+    """Those of one class alone shrink, since its loss is 0."""
+    problem, beside = Problem(classes), Problem((*classes, -1))
+    found, expected = (p.descended(penalty, 49, 0.05) for p in (problem, beside))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    if -1 in classes:
+        shrunk = problem.correction * (1 + 0.05 * penalty) ** -49
+        np.testing.assert_allclose(found[0], shrunk, atol=TOLERANCE)
+
+
+def test_a_head_of_one_row_stays():
+    problem = Problem((4,))
+    correction, gate = problem.descended(0.1, 5, 0.05)
+    np.testing.assert_array_equal(correction, problem.correction.astype(np.float32))
+    assert gate == np.float32(problem.gate)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_no_rate_raises_the_value(classes):
+    """With this one, plain steps do, so that the steps are taken again, with 1 / (A + lambda)."""
+    problem, rate, penalty = Problem(classes, reference_scale=3.0), 500.0, 0.01
+    started = problem.value(problem.correction, problem.gate, penalty)
+    assert problem.value(*problem.steps(penalty, 20, rate, rate), penalty) > 2 * started
+    correction, gate = problem.descended(penalty, 20, rate)
+    assert problem.value(correction, gate, penalty) < started
+    of_correction, of_gate = problem.sums()
+    expected = problem.steps(penalty, 20, 1 / (of_correction + penalty), 1 / of_gate)
+    for a, b in zip((correction, gate), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+def test_a_value_that_is_no_number_is_not_kept():
+    problem = Problem((0, 1, 2))
+    correction, gate = problem.descended(0.01, 5, 1e38)
+    started = problem.value(problem.correction, problem.gate, 0.01)
+    assert problem.value(correction, gate, 0.01) < started
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_the_rate_is_at_most_what_the_curvature_allows(classes):
+    """And the bounds of the curvature hold: the Hessian of F is computed in float64."""
+    problem, penalty = Problem(classes), 0.7
+    of_correction, of_gate = problem.sums()
+    head, count = problem.head(penalty), problem.correction.size
+    expected = {
+        "none": 9.0,
+        "correction": 2 / (of_correction + 2 * penalty),
+        "joint": 2 / (of_correction + of_gate + 2 * penalty),
+    }
+    for cap, rate in expected.items():
+        assert float(head.rate(9.0, cap)) == pytest.approx(rate, rel=1e-5)
+        assert float(head.rate(1e-3, cap)) == pytest.approx(1e-3)
+    for scale in (0.0, 0.3, 3.0):
+        hessian = problem.hessian(scale * problem.correction, scale * problem.gate)
+        assert hessian[-1, -1] <= of_gate / 2
+        hessian[:count, :count] += penalty * np.eye(count)
+        largest = np.linalg.eigvalsh(hessian[:count, :count])[-1]
+        assert largest <= of_correction / 2 + penalty
+        assert np.linalg.eigvalsh(hessian)[-1] <= (of_correction + of_gate) / 2 + penalty
+        safe = np.diag([*np.full(count, of_correction + penalty), of_gate])
+        assert np.linalg.eigvalsh(safe - hessian)[0] >= 0

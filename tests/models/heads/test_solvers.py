@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_pflego.models.heads.objective import HeadObjective
+from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
+
+pytestmark = pytest.mark.same_on_both_lines
+
+TOLERANCE = 5e-6  # float32 against float64 over some tens of steps on weights of order 1.
+
+
+def problem(classes, examples=40, num_features=6, seed=0):
+    """Features, labels and a head, in float64."""
+    rng = np.random.default_rng(seed)
+    features = np.maximum(rng.normal(size=(examples, num_features)), 0)
+    return features, rng.integers(0, classes, examples), rng.random((classes, num_features + 1))
+
+
+def objective_of(features, labels, rows, classes=None):
+    data = tf.constant(features, tf.float32), tf.constant(labels, tf.int32)
+    return HeadObjective(*data, rows, classes)
+
+
+def inputs_of(features):
+    return np.hstack([features, np.ones((len(features), 1))])
+
+
+def probabilities(features, head):
+    z = inputs_of(features) @ head.T
+    p = np.exp(z - z.max(axis=1, keepdims=True))
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def loss_of(features, labels, head):
+    return -np.mean(np.log(probabilities(features, head)[np.arange(len(labels)), labels]))
+
+
+def gradient_of(features, labels, head):
+    errors = (probabilities(features, head) - np.eye(len(head))[labels]) / len(labels)
+    return errors.T @ inputs_of(features)
+
+
+def run(solver, data, head, steps, rate):
+    return traced(objective_of(*data, len(head)), steps, solver, rate)(
+        tf.constant(head, tf.float32)
+    ).numpy()
+
+
+def traced(objective, steps, solver, rate):
+    """A function of the head to start from; a `rate` of auto is the automatic one, unlimited."""
+
+    def solve_from(head):
+        beta = automatic_rate(objective, head, solver, np.inf) if rate == "auto" else rate
+        return solve(objective, head, steps, solver, beta)
+
+    return tf.function(solve_from)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_momentum_is_heavy_ball(classes):
+    *data, head = problem(classes)
+    expected, velocity = head, np.zeros_like(head)
+    for _ in range(12):
+        velocity = 0.9 * velocity + gradient_of(*data, expected)
+        expected = expected - 0.05 * velocity
+    np.testing.assert_allclose(run("momentum", data, head, 12, 0.05), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_adam_is_adam(classes):
+    *data, head = problem(classes)
+    expected, first, second = head, np.zeros_like(head), np.zeros_like(head)
+    for k in range(1, 13):
+        g = gradient_of(*data, expected)
+        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g**2
+        expected = expected - 0.05 * (first / (1 - 0.9**k)) / (
+            np.sqrt(second / (1 - 0.999**k)) + 1e-7 / np.sqrt(1 - 0.999**k)
+        )
+    np.testing.assert_allclose(run("adam", data, head, 12, 0.05), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_newton_reaches_the_minimum_that_gradient_descent_does_not(classes):
+    """Newton leaves a thousandth of the gradient, in float64, that as many gradient steps leave."""
+    *data, head = problem(classes)
+    left = {
+        solver: np.abs(
+            gradient_of(*data, run(solver, data, head, 60, "auto").astype(np.float64))
+        ).max()
+        for solver in SOLVERS
+    }
+    assert left["newton"] < 1e-3 * left["gd"]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_smoothness_is_half_the_largest_eigenvalue(classes):
+    features, labels, _ = problem(classes)
+    x = inputs_of(features)
+    largest = np.linalg.eigvalsh(x.T @ x / len(x))[-1] / 2
+    found = float(objective_of(features, labels, classes).smoothness())
+    assert 0.98 * largest < found <= largest * (1 + 1e-5)
+
+
+def test_hessian_product_is_the_derivative_of_the_gradient():
+    *data, head = problem(3)
+    direction = np.random.default_rng(1).normal(size=head.shape)
+    h = 1e-5
+    expected = (
+        gradient_of(*data, head + h * direction) - gradient_of(*data, head - h * direction)
+    ) / (2 * h)
+    objective = objective_of(*data, 3)
+    product = objective.hessian_at(objective.widen(tf.constant(head, tf.float32)))
+    found = product(objective.widen(tf.constant(direction, tf.float32)))[:, : head.shape[1]]
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("solver", "share"), [("gd", 1), ("momentum", 0.1), ("newton", 1)])
+def test_automatic_rate_is_one_over_the_curvature_at_the_head_or_the_most(solver, share):
+    """The curvature is compared with that of a Hessian from differences of the float64 gradient."""
+    *data, head = problem(3)
+    h, columns = 1e-5, []
+    for direction in np.eye(head.size).reshape(-1, *head.shape):
+        difference = gradient_of(*data, head + h * direction) - gradient_of(
+            *data, head - h * direction
+        )
+        columns.append(difference.ravel() / (2 * h))
+    curvature = np.linalg.eigvalsh(np.array(columns))[-1]
+    objective, start = objective_of(*data, 3), tf.constant(head, tf.float32)
+    np.testing.assert_allclose(
+        automatic_rate(objective, start, solver, np.inf), share / curvature, rtol=0.02
+    )
+    np.testing.assert_allclose(
+        automatic_rate(objective, start, solver, 0.01), share * 0.01, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("rate", [1e4, 1e30, "auto"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
+    """The starts are a random head, a large one and the minimum, where all but tiny steps go up."""
+    *data, head = problem(classes)
+    objective = objective_of(*data, classes)
+    trained = traced(objective, 15, solver, rate)
+    at_minimum = run("newton", data, head, 200, "auto").astype(np.float64)
+    for start in (head, 10 * head, at_minimum):
+        ended = trained(tf.constant(start, tf.float32)).numpy().astype(np.float64)
+        assert loss_of(*data, ended) <= loss_of(*data, start) * (1 + 1e-6) + 1e-7
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_absent_classes_do_not_move(solver):
+    features, labels, own = problem(2)
+    head = np.concatenate([own, np.full([2, own.shape[1]], 7.0)])
+    objective = objective_of(features, labels, 4, classes=tf.constant([0, 1, -1, -1]))
+    moved = traced(objective, 20, solver, "auto" if solver != "adam" else 0.1)(
+        tf.constant(head, tf.float32)
+    )
+    np.testing.assert_array_equal(moved[2:], head[2:])
+    assert (moved[:2].numpy() != head[:2].astype(np.float32)).any()

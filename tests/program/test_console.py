@@ -1,0 +1,152 @@
+"""Output that cannot be written: the run goes on, its files are whole, and it ends well."""
+
+import fcntl
+import io
+import json
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from tests.program.test_main import ROOT, SMALL, TIMEOUT_SECONDS
+from tf_pflego.runs.progress import Progress
+from tf_pflego.system import terminal
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+ROUNDS = 3
+FILES = [
+    "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",
+    "summary.json",
+]  # fmt: skip
+
+
+def command_of(digits_dir, output):
+    places = (f"--data_dir={digits_dir}", f"--output_dir={output}")
+    return [sys.executable, "-m", "tf_pflego.main", *SMALL, f"--num_rounds={ROUNDS}", *places]
+
+
+def assert_whole(output):
+    assert sorted(os.listdir(output)) == FILES
+    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == list(range(1, ROUNDS + 1))
+
+
+@pytest.mark.parametrize(
+    ("redirection", "printed", "said"),
+    [
+        ("{} | head -n 1", 1, 1 + ROUNDS),
+        ("{} 2>&1 | head -n 1", 1, 0),
+        ("{} > /dev/full 2> /dev/full", 0, 0),
+        ("{} >&- 2>&- <&-", 0, 0),
+        ("LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii {}", 24, 1 + ROUNDS),
+    ],
+    ids=["| head", "2>&1 | head", "/dev/full", "closed", "ascii"],
+)
+def test_output_never_fails_a_run(redirection, printed, said, digits_dir, tmp_path):
+    output = tmp_path / "größe"
+    command = " ".join(f"'{word}'" for word in command_of(digits_dir, output))
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {redirection.format(command)}"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == printed
+    assert len(result.stderr.splitlines()) == said
+    assert_whole(output)
+
+
+@pytest.mark.parametrize("reader", ["head -n 1", "true"])
+def test_a_tool_whose_reader_leaves_says_nothing(reader):
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; '{sys.executable}' tools/reproduce.py list | {reader}"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+CLOSED = """
+import os, sys
+from tf_pflego import console
+os.close(1); os.close(2)
+console.prepare()
+with open(sys.argv[1], "wb") as file:
+    assert file.fileno() > 2
+    os.write(1, b"of a library"); os.write(2, b"of a library")
+"""
+
+
+def test_what_libraries_write_to_a_closed_descriptor_goes_into_no_file(tmp_path):
+    path = tmp_path / "file"
+    subprocess.run([sys.executable, "-c", CLOSED, str(path)], cwd=ROOT, check=True)
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("columns", [0, 1])
+def test_any_terminal_will_do(columns, digits_dir, tmp_path):
+    """It has so many columns, has no name, and goes away in the middle of the run."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "TERM"}
+    running = subprocess.Popen(
+        command_of(digits_dir, tmp_path / "run"),
+        cwd=ROOT,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment,
+    )
+    os.close(slave)
+    assert os.read(master, 10)
+    os.close(master)
+    assert running.wait(TIMEOUT_SECONDS) == 0
+    assert_whole(tmp_path / "run")
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_without_a_stream_nothing_is_said(stream, monkeypatch, tmp_path):
+    if stream is not None:
+        stream = open(tmp_path / "stream", "w")
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
+    terminal.say("a line")
+    terminal.show("a line")
+    progress = Progress(1)
+    progress.add_round({"round": 1, "test_accuracy/client_mean": 0.5})
+    progress.close()
+
+
+def test_a_bar_goes_back_with_the_run(monkeypatch):
+    """A run that has lost a shard has rounds a second time."""
+    text = io.StringIO()
+    text.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", text)
+    monkeypatch.setattr(type(terminal.STDERR), "columns", lambda self: 80)
+    progress = Progress(6)
+    for number in (1, 2, 3, 4, 5, 3, 4, 5, 6):
+        progress.add_round({"round": number})
+        progress._bar.refresh()
+    progress.close()
+    rounds = re.findall(r"round (\d)/6", text.getvalue())
+    assert [number for k, number in enumerate(rounds) if rounds[k - 1 : k] != [number]] == list(
+        "123453456"
+    )
+
+
+def test_all_that_is_said_is_said_by_the_console():
+    for path in (*pathlib.Path(ROOT).glob("tf_pflego/**/*.py"), *ROOT.glob("tools/*.py")):
+        assert " print(" not in path.read_text(encoding="utf-8"), path

@@ -1,0 +1,128 @@
+"""Help: every flag is on a page, no line is too long, and TensorFlow is not needed for it."""
+
+import dataclasses
+import inspect
+import re
+import sys
+
+import pytest
+
+from tests.program.test_main import in_a_terminal, in_this_process, lines_of, program
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core import settings
+from tf_pflego.program import flags, help_pages
+from tf_pflego.program.verbs import VERBS
+from tf_pflego.runs import config
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+def flags_on(page):
+    return re.findall(r"^  --(\w+)", page, re.MULTILINE)
+
+
+def test_each_flag_of_a_run_is_in_one_group():
+    names = [name for _, _, group in flags.GROUPS for name in group]
+    assert sorted(names) == sorted(field.name for field in dataclasses.fields(config.RunConfig))
+
+
+@pytest.mark.parametrize("algorithm", REGISTRY)
+def test_the_flags_of_a_method_come_first_with_their_ranges(algorithm, capsys):
+    result = in_this_process([f"--algorithm={algorithm}", "--help"], capsys)
+    assert (result.returncode, result.stderr) == (0, "")
+    own = dataclasses.fields(REGISTRY[algorithm][0])
+    of_run = [name for _, _, group in flags.GROUPS for name in group if name != "algorithm"]
+    assert flags_on(result.stdout) == [*(field.name for field in own), *of_run]
+    words = " ".join(result.stdout.split())
+    for field in own:
+        about = settings.range_of(field), f"default {str(field.default).lower()}"
+        expected = f"{field.metadata['help']} ({'; '.join(filter(None, about))})"
+        assert expected.lower() in words.lower()
+    # What it is: the first two paragraphs of its module.
+    doc = inspect.getdoc(sys.modules[REGISTRY[algorithm][1].__module__])
+    for paragraph in doc.split("\n\n")[:2]:
+        assert " ".join(paragraph.split()) in words
+
+
+def test_without_a_method_the_methods_have_a_line_each(capsys):
+    page = in_this_process(["--help"], capsys).stdout
+    for name in REGISTRY:
+        assert re.search(rf"^      {name} +\S", page, re.MULTILINE), name
+        assert len(help_pages.summary_of(name)) < 100
+    of_run = [name for _, _, group in flags.GROUPS for name in group]
+    assert flags_on(page) == of_run
+    for verb in VERBS:
+        assert re.search(rf"^  {verb} +\S", page, re.MULTILINE), verb
+
+
+def test_where_nothing_is_asked_for_nothing_is_begun(capsys):
+    result = in_this_process([], capsys)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("usage: tf-pflego [VERB]")
+    assert re.findall(r"^  (\w+) +\S", result.stdout, re.MULTILINE) == list(VERBS)
+    assert "tf-pflego --help" in result.stdout.splitlines()[-1]
+    assert flags_on(result.stdout) == []
+
+
+def test_a_method_in_a_flag_file_counts(capsys):
+    page = in_this_process(["--flagfile=run_configs/quickstart.flags", "--help"], capsys).stdout
+    assert "hyper-parameters of pflego:" in page
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+def test_each_verb_has_help_with_an_example(verb, capsys):
+    try:
+        result = in_this_process([verb, "--help"], capsys)
+        page, code = result.stdout, result.returncode
+    except SystemExit as ended:  # argparse
+        page, code = capsys.readouterr().out, ended.code
+    assert code == 0
+    assert page.startswith(f"usage: tf-pflego {verb}")
+    assert f"example: tf-pflego {verb} " in page
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_help_is_as_wide_as_the_terminal(columns):
+    for algorithm in (None, "pgfed"):
+        lines = help_pages.of_training(algorithm, columns).splitlines()
+        assert columns - 20 < max(map(len, lines)) <= columns or columns == 200
+        assert max(map(len, lines)) <= 100
+
+
+def test_help_in_a_terminal_fits():
+    code, shown = in_a_terminal(60, "export", "--help")
+    lines = lines_of(shown)
+    assert code == 0
+    assert lines[0].startswith("usage: tf-pflego export")
+    assert 40 < max(map(len, lines)) <= 60
+
+
+COUNTED = """
+import sys
+from tf_pflego.main import entry_point
+try:
+    entry_point()
+finally:
+    from tf_pflego import deferred
+    assert not deferred.is_started()
+    assert type(sys.modules["tensorflow_datasets"]) is deferred._Deferred
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--algorithm=pgfed", "--help"], 0),
+        (["export", "--help"], 0),
+        (["personalize", "--help"], 0),
+        (["list", "--help"], 0),
+        (["--num_rounds=0"], 2),
+        (["export", "--run="], 2),
+    ],
+    ids=str,
+)
+def test_what_needs_no_tensorflow_does_not_wait_for_it(arguments, code):
+    result = program(*arguments, code=COUNTED)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == code

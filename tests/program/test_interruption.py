@@ -1,0 +1,221 @@
+"""Signals end a program in order, in processes of their own."""
+
+import http.server
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import signal_runs
+
+from tests.program.test_main import ROOT, TIMEOUT_SECONDS
+from tests.resources import wait_until_gone
+
+pytestmark = pytest.mark.same_on_both_lines
+
+PROGRAM = """
+import os, pathlib, signal, subprocess, sys, time
+from tf_pflego import interruption
+from tf_pflego.core import leftovers
+
+def send(name):
+    os.kill(os.getpid(), getattr(signal, name))
+
+with interruption.Interruption("program", grace_seconds={grace}) as own:
+    own.hint = lambda: "; hint"
+    done = []
+    try:
+{body}
+    except interruption.Interrupted:
+        print("in order after", done)
+        sys.exit(own.report())
+print("by itself")
+"""
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def run(*body, grace=0.3, ignored=None, program=PROGRAM):
+    lines = "\n".join(f"        {line}" for line in body)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c"]
+    command.append(program.format(body=lines, grace=grace))
+    if ignored:
+        command = ["sh", "-c", f'trap "" {ignored:d}; exec "$@"', "sh", *command]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def assert_interrupted(result, number, printed):
+    assert (result.returncode, result.stdout) == (128 + number, printed), result.stderr
+    assert result.stderr == "program: interrupted; hint\n"
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_waits_for_the_end_of_the_step(name):
+    result = run("own.check()", f"send('{name}')", "done.append(1)", "own.check()", grace=600)
+    assert_interrupted(result, getattr(signal, name), "in order after [1]\n")
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_before_the_first_step_the_program_ends_at_once(name):
+    result = run(f"send('{name}')", "time.sleep(600)", grace=600)
+    assert_interrupted(result, getattr(signal, name), "")
+
+
+def test_a_step_that_does_not_end_is_ended_and_leaves_nothing(tmp_path):
+    pid, made = tmp_path / "pid", tmp_path / "made"
+    result = run(
+        "own.check()",
+        f"made = pathlib.Path({str(made)!r})",
+        "leftovers.add(made.unlink)",
+        "made.touch()",
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)",
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))",
+        "send('SIGTERM')",
+        "time.sleep(600)",
+    )
+    assert_interrupted(result, signal.SIGTERM, "")
+    assert not made.exists()
+    wait_until_gone(int(pid.read_text()))
+
+
+def test_a_second_signal_ends_the_program_at_once():
+    body = ("own.check()", "while True: send('SIGINT'); time.sleep(1)")
+    assert_interrupted(run(*body, grace=600), signal.SIGINT, "")
+
+
+def test_copies_of_a_signal_are_one():
+    """`timeout` sends one to the program and one to its process group."""
+    body = ("own.check()", "send('SIGTERM')", "send('SIGTERM')", "time.sleep(0.2)", "own.check()")
+    assert_interrupted(run(*body, grace=600), signal.SIGTERM, "in order after []\n")
+
+
+def test_what_was_ignored_stays_ignored():
+    """As SIGHUP is under `nohup`, and SIGINT in a shell's background jobs."""
+    for name in SIGNALS:
+        number = getattr(signal, name)
+        result = run("own.check()", f"send('{name}')", "own.check()", ignored=number)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "by itself\n", "")
+
+
+def test_a_forked_child_ends_as_if_there_were_no_handlers_and_alone():
+    result = run(
+        "own.check()",
+        "leftovers.add(lambda: print('removed'))",
+        "child = os.fork()",
+        "if not child: send('SIGTERM'); time.sleep(600)",
+        "print(os.waitpid(child, 0)[1])",
+        "time.sleep(0.2)",
+        "own.check()",
+        grace=600,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"{int(signal.SIGTERM)}\nby itself\n"
+
+
+def test_the_library_leaves_signals_alone():
+    code = """
+import signal, sys
+before = [signal.getsignal(number) for number in signal.valid_signals()]
+import tf_pflego
+for name in tf_pflego.__all__:
+    getattr(tf_pflego, name)
+import tf_pflego.main
+assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+assert signal.set_wakeup_fd(-1) == -1
+"""
+    result = run(program=code.replace("{", "{{").replace("}", "}}"))
+    assert result.returncode == 0, result.stderr
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """Answers a request with a file that does not end."""
+
+    asked = threading.Event()
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(10**9))
+        self.end_headers()
+        self.asked.set()
+        try:
+            while True:
+                self.wfile.write(bytes(1000))
+                time.sleep(0.05)
+        except OSError:
+            pass  # The program has ended.
+
+    def log_message(self, *_):
+        pass
+
+
+DOWNLOADS = """
+from tf_pflego import interruption
+interruption.Interruption.__init__.__defaults__ = ("tf_pflego", 600.0, True)
+from tensorflow_datasets.image_classification import mnist
+mnist.MNIST.URL = "http://127.0.0.1:{port}/"
+from tf_pflego.main import entry_point
+entry_point()
+"""
+
+
+def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
+    """TFDS fetches MNIST in threads of its own, from a server that never has sent all of it."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        flags = ["--dataset=mnist", "--download", "--engine=in_process"]
+        flags += [f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run"]
+        code = DOWNLOADS.format(port=server.server_port)
+        running = subprocess.Popen(
+            [sys.executable, "-c", code, *flags],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert Endless.asked.wait(TIMEOUT_SECONDS)
+            time.sleep(0.5)
+            running.send_signal(signal.SIGINT)
+            # An orderly end would have ten minutes, for nothing.
+            _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+        finally:
+            running.kill()
+            server.shutdown()
+    assert running.returncode == 130
+    assert errors.splitlines()[-2:] == [
+        f"tf_pflego: mnist is fetched into {tmp_path}/data and prepared there",
+        "tf_pflego: interrupted without a checkpoint; nothing was kept to go on with",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "engine", "number"),
+    [
+        ("start-up", "in_process", signal.SIGINT),
+        ("tracing", "tff", signal.SIGTERM),
+        ("rounds", "in_process", signal.SIGTERM),
+        ("rounds", "tff", signal.SIGINT),
+        ("long round", "in_process", signal.SIGINT),
+        ("long round", "tff", signal.SIGTERM),
+        ("evaluation", "in_process", signal.SIGINT),
+        ("writing", "in_process", signal.SIGTERM),
+    ],
+)
+def test_a_run_ends_in_order_whenever_a_signal_comes(phase, engine, number, digits_dir, tmp_path):
+    """The campaign is tools/signal_runs.py."""
+    if engine == "tff":
+        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    ending = signal_runs.ending_of(
+        phase, engine, number, 0.5, tmp_path, digits_dir, limit_seconds=TIMEOUT_SECONDS
+    )
+    assert not ending.faults
+    assert ending.hint or phase == "start-up"

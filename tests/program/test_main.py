@@ -1,0 +1,424 @@
+"""The program as a user runs it: real processes, real files."""
+
+import csv
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import numpy as np
+import pytest
+from absl import flags
+
+from tests.resources import wait_until_gone
+from tf_pflego import main
+from tf_pflego.program import command_line
+from tf_pflego.program import flags as program_flags
+
+ROOT = pathlib.Path(__file__).parents[2]
+TIMEOUT_SECONDS = 300
+SMALL = (
+    "--dataset=digits",
+    "--num_clients=10",
+    "--clients_per_round=4",
+    "--local_steps=5",
+    "--engine=in_process",
+)
+METRICS = [
+    f"{who}test_accuracy/{mean}_mean"
+    for who in ("", "participant_")
+    for mean in ("client", "example")
+]
+
+
+def program(
+    *flags, digits_dir=None, code="from tf_pflego.main import entry_point; entry_point()", **options
+):
+    flags = [*flags, f"--data_dir={digits_dir}"] if digits_dir else list(flags)
+    command = [sys.executable, "-c", code, *flags]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        **options,
+    )
+
+
+def messages_of(result):
+    """Returns the lines on standard error but those that show how far the run is."""
+    lines = result.stderr.strip().splitlines()
+    return [line for line in lines if not line.startswith(("starting TensorFlow", "round "))]
+
+
+def assert_refused(result, *expected):
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert len(messages_of(result)) == 1, result.stderr
+    for part in expected:
+        assert part in result.stderr
+
+
+@pytest.fixture(scope="module")
+def finished_run(digits_dir, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "pflego"
+    return output, program(
+        *SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}", digits_dir=digits_dir
+    )
+
+
+def test_a_run_writes_its_directory(finished_run):
+    output, result = finished_run
+    assert result.returncode == 0, result.stderr
+    assert sorted(p.name for p in output.iterdir()) == [
+        "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",
+        "summary.json",
+    ]  # fmt: skip
+    config = json.loads((output / "config.json").read_text())
+    assert (config["algorithm"], config["local_steps"], config["num_clients"]) == ("pflego", 5, 10)
+    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == list(range(1, 15))
+    evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
+    assert evaluated == [1, 3, *range(5, 15)]  # The first, every third, and the last ten.
+    assert [record["round"] for record in records if "train_loss" in record] == [
+        10,
+        14,
+    ]  # Every tenth, and the last.
+    for record in records:
+        assert record["participants"] == 4
+        assert record["bytes_down"] == record["bytes_up"] == 4 * 4 * (64 * 200 + 200)
+        assert set(METRICS) <= set(record) or "train_loss" not in record
+    summary = json.loads((output / "summary.json").read_text())
+    for name in METRICS:
+        assert summary[name] == records[-1][name]
+        assert summary[f"{name}/last10"] == pytest.approx(
+            np.mean([record[name] for record in records[-10:]])
+        )
+    assert summary["seconds_per_round/median"] == pytest.approx(
+        np.median([record["seconds"] for record in records])
+    )
+    rows = list(csv.DictReader((output / "clients.csv").open()))
+    assert [int(row["client"]) for row in rows] == list(range(10))
+    assert sum(int(row["train_examples"]) for row in rows) == 1438
+    accuracies = [float(row["test_accuracy"]) for row in rows]
+    assert np.mean(accuracies) == pytest.approx(summary["test_accuracy/client_mean"], abs=1e-5)
+    with np.load(output / "partition.npz") as partition:
+        assert sorted(partition["train_indices"]) == list(range(1438))
+        assert partition["classes_offsets"].tolist() == list(range(0, 21, 2))
+        counts = partition["class_counts"].reshape(10, 2).sum(axis=1)
+        assert counts.tolist() == [int(row["train_examples"]) for row in rows]
+
+
+def test_the_table_names_the_clients_that_are_served_worst(finished_run):
+    output, result = finished_run
+    rows = list(csv.DictReader((output / "clients.csv").open()))
+    rows.sort(key=lambda row: float(row["test_accuracy"]))
+    lines = result.stdout.splitlines()
+    start = lines.index("served worst  classes  train  test  accuracy")
+    for line, row in zip(lines[start + 1 : start + 6], rows, strict=False):
+        sizes = row["train_examples"], row["test_examples"]
+        accuracy = f"{float(row['test_accuracy']):.4f}"
+        expected = ["client", row["client"], *row["classes"].split(), *sizes, accuracy]
+        assert line.split() == expected
+    (line,) = (line for line in lines if "worst tenth, 1 of 10" in line)
+    assert float(line.split()[-1]) == pytest.approx(float(rows[0]["test_accuracy"]), abs=1e-4)
+    said, command = lines[-2:]
+    assert said == f"written to {output}; a page about it:"
+    # It works as it stands, wherever the program is installed.
+    page = output.parent / "pflego.html"
+    shown = subprocess.run(
+        f"{command} --output={page}", shell=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
+
+
+def test_what_a_pipe_gets_is_plain(finished_run):
+    result = finished_run[1]
+    assert "mean of last 10" in result.stdout
+    first, *others = result.stderr.strip().splitlines()
+    assert first == "starting TensorFlow, then pflego on digits (in_process), 14 rounds"
+    assert [line.split()[1] for line in others] == [f"{r}/14" for r in (1, 3, *range(5, 15))]
+    assert "\r" not in result.stderr
+
+
+def code_of(flags):
+    """Runs the program without starting a process, which would take seconds."""
+    return main.main(["tf_pflego", *flags])
+
+
+def in_this_process(flags, capsys):
+    """Returns what `program` returns."""
+    code = code_of(flags)
+    printed = capsys.readouterr()
+    return subprocess.CompletedProcess(flags, code, printed.out, printed.err)
+
+
+@pytest.mark.same_on_both_lines
+def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir, capsys):
+    output = finished_run[0]
+    before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    flags = [*SMALL, "--num_rounds=1", f"--data_dir={digits_dir}", f"--output_dir={output}"]
+    assert_refused(in_this_process(flags, capsys), "must not hold another run", "--overwrite")
+    more = ["--overwrite", "--clients_per_round=11"]
+    assert_refused(in_this_process([*flags, *more], capsys), "got 11")
+    after = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    assert after == before
+    copy = output.parent / "copy"
+    copy.mkdir()
+    for name, content in before.items():
+        (copy / name).write_bytes(content)
+    result = in_this_process([*flags, f"--output_dir={copy}", "--overwrite"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.same_on_both_lines
+def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
+    flags = ["--algorithm=fedavg", "--num_rounds=1", "--risk_weight=1", "--server_schedule=cosine"]
+    result = in_this_process([*SMALL, *flags, f"--data_dir={digits_dir}"], capsys)
+    assert result.returncode == 0
+    assert "fedavg has no --risk_weight; it is ignored" in result.stderr
+    assert "--server_schedule has no effect without --server_optimizer=adam or" in result.stderr
+    assert "served worst" in result.stdout  # Also without an output directory.
+
+
+BLOCKED = """
+import sys
+sys.modules["tensorflow_federated"] = None  # Its import then raises ImportError.
+from tf_pflego.main import entry_point
+entry_point()
+"""
+
+
+def test_without_tensorflow_federated(digits_dir):
+    result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
+    assert result.returncode == 0, result.stderr
+    refused = program("--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED)
+    assert_refused(refused, "pip install --no-deps -r requirements.txt", "--engine=in_process")
+    assert "starting TensorFlow" not in refused.stderr
+
+
+def workers_of(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        int(child)
+        for child in children
+        if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
+    ]
+
+
+def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
+    """Other signals are tests/program/test_interruption.py's."""
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    command = [
+        sys.executable,
+        "-m",
+        "tf_pflego.main",
+        "--dataset=digits",
+        "--num_rounds=100000",
+        "--num_clients=20",
+    ]
+    command += [f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run", "--eval_every=1000000"]
+    running = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    try:
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert running.poll() is None, running.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (worker,) = workers_of(running.pid)
+        running.kill()
+        _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        running.kill()
+    assert "Traceback" not in errors
+    wait_until_gone(worker)
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path):
+    """One line says why, and a checkpoint holds the last round that was good."""
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    output = tmp_path / "run"
+    command = [sys.executable, "-m", "tf_pflego.main", "--dataset=digits", "--num_clients=20"]
+    command += ["--num_rounds=100000", "--eval_every=1000000", "--checkpoint_every=1000000"]
+    command += [f"--data_dir={digits_dir}", f"--output_dir={output}", "--max_restarts=0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(command, cwd=ROOT, **pipes)
+    metrics, deadline = output / "metrics.jsonl", time.monotonic() + TIMEOUT_SECONDS
+    try:
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert running.poll() is None, running.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (worker,) = workers_of(running.pid)
+        os.kill(worker, signal.SIGKILL)
+        printed, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        running.kill()
+    result = subprocess.CompletedProcess(command, running.returncode, printed, errors)
+    said = f"tf_pflego: the TFF worker (process {worker}) was killed by SIGKILL"
+    assert_refused(result, said, "--engine=in_process", "--resume")
+    done = len(metrics.read_text().splitlines())
+    assert (output / "checkpoints" / f"checkpoint-{done}.json").exists()
+
+
+RUN_CONFIGS = sorted((ROOT / "run_configs").rglob("*.flags"))
+
+
+@pytest.mark.same_on_both_lines
+@pytest.mark.parametrize("path", RUN_CONFIGS, ids=lambda path: path.stem)
+def test_flags_of_run_configs_are_read(path):
+    """There is one for each algorithm, and has no flag that its run ignores."""
+    values = flags.FlagValues()
+    program_flags.define_flags(values)
+    command_line.parse(values, [f"--flagfile={path}"])
+    *_, ignored = program_flags.from_flags(values)
+    assert not ignored
+
+
+@pytest.mark.same_on_both_lines
+@pytest.mark.parametrize("name", ["quickstart", "pgfed_dirichlet"])
+def test_run_configs_train(name, digits_dir, capsys):
+    """They do here on digits, with few clients."""
+    (path,) = (path for path in RUN_CONFIGS if path.stem == name)
+    small = [
+        "--dataset=digits",
+        "--num_rounds=1",
+        "--num_clients=20",
+        "--clients_per_round=4",
+        "--engine=in_process",
+    ]
+    flags = [f"--flagfile={path}", *small, f"--data_dir={digits_dir}"]
+    result = in_this_process(flags, capsys)
+    assert result.returncode == 0, result.stderr
+
+
+def in_a_terminal(columns, *arguments):
+    """Runs the program in a pseudo-terminal, as from a person's shell.
+
+    Returns:
+      What it wrote there, as (seconds since the start, text) in the order in which it came.
+    """
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    command = [sys.executable, "-m", "tf_pflego.main", *arguments]
+    started, shown = time.monotonic(), []
+    running = subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    try:
+        while chunk := os.read(master, 65536):
+            shown.append((time.monotonic() - started, chunk.decode(errors="replace")))
+    except OSError:
+        pass  # A terminal says so when its program has ended.
+    os.close(master)
+    return running.wait(TIMEOUT_SECONDS), shown
+
+
+def lines_of(shown):
+    """Returns the lines that the terminal has in the end, without spaces at their ends."""
+    lines = []
+    for written in "".join(text for _, text in shown).replace("\r\n", "\n").split("\n"):
+        line = ""
+        for part in written.split("\r"):
+            line = part + line[len(part) :]
+        lines.append(line.rstrip())
+    return lines
+
+
+@pytest.mark.same_on_both_lines
+@pytest.mark.parametrize("columns", [60, 80])
+def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
+    output = tmp_path / "run"
+    flags = ["--num_rounds=3", f"--data_dir={digits_dir}", f"--output_dir={output}"]
+    code, shown = in_a_terminal(columns, *SMALL, *flags, "--server_mixing=0.5")
+    assert code == 0
+    seconds, first = shown[0]
+    # Nothing but Python and this package's console has to be imported before it, which takes a
+    # small part of the time that TensorFlow takes.
+    assert "starting" in first
+    assert seconds < 0.5 * next(at for at, text in shown if "loading digits" in text)
+    text = "".join(text for _, text in shown)
+    for step in ("starting TensorFlow", "loading digits", "tracing round 1"):
+        assert f"\r{step}" in text
+    lines = lines_of(shown)
+    # A path without spaces cannot be wrapped.
+    assert max(len(line) for line in lines if str(output) not in line) <= columns
+    assert "pflego has no --server_mixing; it is ignored" in "".join(lines)
+    (bar,) = (line for line in lines if line.startswith("round "))
+    assert bar.startswith("round 3/3 |" if columns == 80 else "round 3/3, loss ")
+    for part in ("loss ", "accuracy ", "left"):
+        assert part in bar
+
+
+@pytest.mark.same_on_both_lines
+def test_a_quiet_run_says_what_is_wrong_and_its_result(digits_dir, tmp_path):
+    flags = ["--num_rounds=3", f"--data_dir={digits_dir}", "--server_mixing=0.5"]
+    code, shown = in_a_terminal(80, *SMALL, *flags, "--quiet")
+    wrong, result, last = "".join(text for _, text in shown).split("\r\n")
+    assert (code, last) == (0, "")
+    assert wrong == "tf_pflego: pflego has no --server_mixing; it is ignored"
+    line = r"pflego on digits \(in_process\), 3 rounds, \d+ s: accuracy 0\.\d{4}"
+    assert re.fullmatch(line, result)
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80])
+def test_an_error_in_a_terminal_is_wrapped_at_words(columns):
+    code, shown = in_a_terminal(columns, "--num_round=3")
+    *lines, last = lines_of(shown)
+    assert (code, last) == (2, "")
+    assert columns - 20 < max(map(len, lines)) <= columns
+    assert " ".join(line.strip() for line in lines) == (
+        "tf_pflego: a flag must be one of those that --help lists; got --num_round. Did you mean "
+        "--num_rounds? Correct it or leave it out."
+    )
+
+
+def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):
+    """The second round has no participant with finite numbers; the first is in a checkpoint."""
+    flags = (*SMALL, "--server_optimizer=sgd", "--num_rounds=5", f"--output_dir={tmp_path}")
+    flags = (*flags, "--server_learning_rate=1e18", "--client_learning_rate=1e18")
+    first = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
+    assert (first.returncode, first.stdout) == (3, ""), first.stderr
+    *_, last = first.stderr.strip().splitlines()
+    assert last.startswith("tf_pflego: round 2: at least one participant's update must be finite")
+    assert "clients 2, 3, 5, 6. Nothing of the round is kept. Lower --client_learning_rate" in last
+    assert (tmp_path / "checkpoints" / "checkpoint-1.json").exists()
+    assert not (tmp_path / "summary.json").exists()
+    held = (tmp_path / "metrics.jsonl").read_bytes()
+    assert len(held.splitlines()) == 1
+    # It goes on from there, and ends as before.
+    again = in_this_process([*flags, f"--data_dir={digits_dir}", "--resume"], capsys)
+    assert (again.returncode, messages_of(again)) == (3, [last])
+    assert (tmp_path / "metrics.jsonl").read_bytes() == held
+
+
+def test_drop_outs_are_counted(digits_dir, tmp_path, capsys):
+    flags = (*SMALL, "--num_rounds=6", "--dropout_rate=0.5", f"--output_dir={tmp_path}")
+    result = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
+    assert result.returncode == 0, result.stderr
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(record["participants"] + record["dropped"] == 4 for record in records)
+    dropped = sum(record["dropped"] for record in records)
+    assert json.loads((tmp_path / "summary.json").read_text())["dropped"] == dropped > 0
+    assert_refused(
+        in_this_process([*SMALL, "--dropout_rate=1", f"--data_dir={digits_dir}"], capsys),
+        "--dropout_rate must be below 1; got 1.0",
+    )

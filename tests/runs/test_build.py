@@ -1,0 +1,68 @@
+"""How a configuration becomes a run: its clients, its network and the rounds of its schedule."""
+
+import numpy as np
+import pytest
+
+from tf_pflego.runs import build, training
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.run_directory import RunDirectoryError
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+def config_of(digits_dir, **changed):
+    return RunConfig(**{"data_dir": digits_dir, "num_clients": 10, **changed})
+
+
+def test_dirichlet_merges_and_splits_inside_each_client(digits_dir):
+    clients = build.load_clients(
+        config_of(digits_dir, partition="dirichlet", min_examples=20, label_space="global")
+    )
+    train, test = clients.train.sizes, clients.test.sizes
+    assert (train.sum() + test.sum(), clients.num_clients) == (1797, 10)
+    assert np.abs(test - (train + test) / 4).max() < 1
+    assert (train + test).min() >= 20
+    assert clients.num_classes.tolist() == [10] * 10
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"partition": "groups"}, "must be round_robin or dirichlet for digits, which has no"),
+        ({"partition": "dirichlet", "min_examples": 500}, "must be at most 179, for 1797"),
+    ],
+)
+def test_what_a_dataset_does_not_offer_is_refused(digits_dir, changed, message):
+    with pytest.raises(ValueError, match=message):
+        build.load_clients(config_of(digits_dir, **changed))
+
+
+def test_the_network_is_chosen_by_name(digits_dir):
+    config = config_of(digits_dir, network="cnn_fedavg", clients_per_round=2, engine="in_process")
+    with build.build_simulation(config) as simulation:
+        assert simulation.server_state.theta[0].shape == (5, 5, 1, 32)
+
+
+def test_a_schedule_has_the_rounds_of_the_run(tiny_clients, tiny_model, tmp_path):
+    """A run goes on to the same weights, also to more rounds if the schedule has them."""
+
+    def run(name, num_rounds, **schedule):
+        config = RunConfig(
+            clients_per_round=2,
+            engine="in_process",
+            num_rounds=num_rounds,
+            output_dir=tmp_path / name,
+            resume=True,
+        )
+        asked = {"local_steps": 2, "server_schedule": "late_linear", **schedule}
+        training.run(config, clients=tiny_clients, model=tiny_model, **asked)
+        with np.load(tmp_path / name / "server.npz") as arrays:
+            return {key: array.tobytes() for key, array in arrays.items()}
+
+    whole = run("whole", 4)
+    assert run("longer", 2, schedule_rounds=4) != whole
+    assert run("longer", 4, schedule_rounds=4) == whole
+    with pytest.raises(ValueError, match="must be 0 or at least the 5 rounds of the run"):
+        run("longer", 5, schedule_rounds=4)
+    with pytest.raises(RunDirectoryError, match="`num_rounds` must be 4, over which the learning"):
+        run("whole", 6)

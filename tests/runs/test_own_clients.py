@@ -1,0 +1,139 @@
+"""A run on clients that a user gave: what it writes, by what they are known, and who may go on."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tf_pflego.runs import build
+from tf_pflego.runs.progress import result_table
+from tf_pflego.runs.run_directory import RunDirectoryError
+
+pytestmark = pytest.mark.same_on_both_lines
+
+NAMES = ("north", "south", "east", "west")
+
+
+def clients_of(names=NAMES, **keywords):
+    """Each client draws its examples by its name, and has a class of its own beside class 4."""
+    splits = [{}, {}]
+    for name in names:
+        rng = np.random.default_rng(list(name.encode()))
+        own = NAMES.index(name)
+        for split, size in zip(splits, (10, 6), strict=True):
+            labels = np.resize([own, 4], size)
+            split[name] = rng.normal(size=(size, 3)) + labels[:, None], labels
+    return pfl.from_arrays(*splits, name="mine", **keywords)
+
+
+def config_of(output, **changed):
+    settings = {"engine": "in_process", "clients_per_round": 2, "num_rounds": 2}
+    return pfl.RunConfig(**settings | {"output_dir": str(output)} | changed)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of a run of two rounds, for which one client was new."""
+    output = tmp_path_factory.mktemp("own") / "run"
+    seen = {}
+    config = config_of(output, new_clients=1, new_client_epochs=1)
+    summary = pfl.run(config, clients=clients_of(), on_clients=seen.update, local_steps=2)
+    table = result_table(summary, "mine", seen)
+    assert "client south" in table and "client 1" not in table
+    return output
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_files_have_the_names_and_who_the_clients_are(finished):
+    rows = rows_of(finished / "clients.csv")
+    assert [row["name"] for row in rows] == ["north", "south", "east"]
+    assert [row["classes"] for row in rows] == ["0 4", "1 4", "2 4"]
+    new = rows_of(finished / "new_clients.csv")
+    assert [(row["client"], row["name"]) for row in new] == [("3", "west")] * 2
+    with np.load(finished / "partition.npz") as arrays:
+        assert arrays["names"].tolist() == list(NAMES)
+        np.testing.assert_array_equal(arrays["fingerprints"], clients_of().fingerprints)
+        assert arrays["class_counts"].tolist() == [5] * 8
+    stored = pfl.Partition.load(finished / "partition.npz")
+    assert stored.train_indices[1].tolist() == [*range(10, 20)]
+
+
+def test_the_configuration_says_what_was_run(finished, tmp_path):
+    told = json.loads((finished / "config.json").read_text())
+    said = {"dataset": "mine", "num_clients": 4, "partition": "own", "network": "mlp"}
+    said |= {"label_space": "local", "class_mask": False, "validation_fraction": 0.0}
+    dealing = ("personalization", "classes_per_client", "dirichlet_alpha", "min_examples")
+    dealing += ("permuted_clients", "shifted_clients", "shift", "omniglot_splits")
+    said |= dict.fromkeys(dealing)
+    assert {name: told[name] for name in said} == said
+
+    masked = clients_of(label_space="global", class_mask=True).with_validation(0.3)
+    config = config_of(tmp_path / "run", num_rounds=1, dataset="cifar10")
+    flat = pfl.SplitModel(pfl.mlp((3,), seed=0), num_classes=5)
+    pfl.run(config, clients=masked, model=flat, local_steps=2)
+    run = pfl.load_run(tmp_path / "run", clients=masked, model=flat)
+    said = {"label_space": "global", "class_mask": True, "network": "own"}
+    said |= {"validation_fraction": None, "dataset": "mine"}
+    assert {name: run.configuration[name] for name in said} == said
+    assert [len(own) for own in run.partition.validation_indices] == [3] * 4
+    assert run.evaluate().validation_hits.shape == (4,)
+
+
+def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp_path):
+    config = config_of(tmp_path / "run", data_dir=digits_dir, num_clients=6, num_rounds=1)
+    clients = build.load_clients(config)
+    pfl.run(config, clients=clients, local_steps=1)
+    told = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (told["partition"], told["personalization"]) == ("auto", "high")
+    assert pfl.load_run(tmp_path / "run").evaluate().test_hits.shape == (6,)
+
+    another = dataclasses.replace(config, overwrite=True, seed=1)  # Whose clients would be others.
+    pfl.run(another, clients=clients, local_steps=1)
+    told = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (told["dataset"], told["partition"], told["personalization"]) == ("digits", "own", None)
+    with pytest.raises(RunDirectoryError, match="`clients` must be given"):
+        pfl.load_run(tmp_path / "run").evaluate()
+
+
+def test_a_run_goes_on_with_its_own_clients_alone(tmp_path):
+    output = tmp_path / "run"
+    pfl.run(config_of(output), clients=clients_of(), local_steps=2)
+    for rounds in (2, 3):  # Also of a run that has ended.
+        config = config_of(output, num_rounds=rounds, resume=True)
+        turned = clients_of(("north", "south", "west", "east"))
+        others = r"2 of 4 are not, the first is client west, in whose place it has east. Give what"
+        with pytest.raises(ValueError, match=others):
+            pfl.run(config, clients=turned, local_steps=2)
+    with pytest.raises(ValueError, match=r"in their order; there are 4; got 3. Give what"):
+        pfl.load_run(output, clients=clients_of(NAMES[:3])).evaluate()
+    assert pfl.run(config, clients=clients_of(), local_steps=2)["round"] == 3
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path):
+    """It wrote defaults for what its clients decide, and no partition."""
+    output = tmp_path / "run"
+    clients = clients_of(label_space="global", num_classes=5)
+    pfl.run(config_of(output), clients=clients, local_steps=2)
+    (output / "partition.npz").unlink()
+    defaults = dataclasses.asdict(pfl.RunConfig())
+    for path in (output / "config.json", *output.glob("checkpoints/checkpoint-*.json")):
+        content = json.loads(path.read_text())
+        configuration = content.get("configuration", content)
+        earlier = ("partition", "network", "label_space", "class_mask", "personalization")
+        earlier += ("shift", "omniglot_splits", "classes_per_client", "dirichlet_alpha")
+        earlier += ("min_examples", "permuted_clients", "shifted_clients")
+        configuration |= {name: defaults[name] for name in earlier}
+        path.write_text(json.dumps(content))
+    run = pfl.load_run(output, clients=clients)
+    assert run.partition is None and run.evaluate().test_hits.shape == (4,)
+    config = config_of(output, num_rounds=3, resume=True)
+    assert pfl.run(config, clients=clients, local_steps=2)["round"] == 3
+    told = json.loads((output / "config.json").read_text())
+    assert (told["partition"], told["label_space"]) == ("own", "global")

@@ -1,0 +1,339 @@
+"""A run is read from its directory, finished or not, and answers as it would have."""
+
+import csv
+import dataclasses
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.runs.test_resume import contents
+from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.runs.run_directory import RunDirectoryError
+from tf_pflego.simulation.checkpoint import CheckpointError
+
+pytestmark = pytest.mark.same_on_both_lines
+
+STEPS = {"local_steps": 3}
+CLIENTS = 6
+
+
+def config_of(output, **changed):
+    settings = {
+        "engine": "in_process",
+        "num_clients": CLIENTS,
+        "clients_per_round": 2,
+        "num_rounds": 5,
+        "eval_every": 3,
+        "train_loss_every": 2,
+        "checkpoint_every": 2,
+        "output_dir": str(output),
+    }
+    return pfl.RunConfig(**settings | changed)
+
+
+@pytest.fixture(scope="module")
+def finished(digits_dir, tmp_path_factory):
+    """The directory of a run of five rounds."""
+    output = tmp_path_factory.mktemp("stored") / "run"
+    pfl.run(config_of(output, data_dir=digits_dir), **STEPS)
+    return output
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def leaves(simulation):
+    states = simulation.server_state, simulation.client_states(range(CLIENTS))
+    return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
+
+
+def assert_identical(first, second):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_finished_run_answers_and_stays_as_it_was(finished, digits_dir):
+    before = contents(finished)
+    rows = list(csv.DictReader((finished / "clients.csv").open()))
+    with pfl.load_run(finished, digits_dir) as run:
+        assert (run.configuration["algorithm"], run.configuration["local_steps"]) == ("pflego", 3)
+        assert run.versions["tf_pflego"] == pfl.__version__
+        assert run.summary == json.loads((finished / "summary.json").read_text())
+        assert run.class_names == tuple("0123456789") and run.round_number == 5
+        evaluation = run.evaluate()
+        assert [f"{loss:.6g}" for loss in evaluation.train_loss] == [r["train_loss"] for r in rows]
+        accuracy = evaluation.test_hits / evaluation.test_examples
+        assert [f"{share:.6g}" for share in accuracy] == [row["test_accuracy"] for row in rows]
+        for client, row in enumerate(rows):
+            classes = run.partition.classes[client].tolist()
+            assert " ".join(map(str, classes)) == row["classes"]
+            model = run.client_model(client)
+            assert [*model.class_names] == row["classes"].split()
+            dataset = pfl.load_dataset("digits", digits_dir)
+            own = run.partition.test_indices[client]
+            raw, labels = dataset.test.examples[own], dataset.test.labels[own]
+            predicted = np.take(classes, model.predict(raw, verbose=0).argmax(axis=1))
+            assert np.sum(predicted == labels) == evaluation.test_hits[client]
+    assert contents(finished) == before
+
+
+def test_metrics_are_a_table(finished):
+    lines = (finished / "metrics.jsonl").read_text().splitlines()
+    metrics = pfl.load_run(finished).metrics
+    assert metrics["round"].tolist() == [1, 2, 3, 4, 5]
+    assert metrics["bytes_up"].dtype == np.int64
+    for row, line in enumerate(lines):
+        record = json.loads(line)
+        assert {name for name, column in metrics.items() if not np.isnan(column[row])} == {*record}
+        assert all(metrics[name][row] == value for name, value in record.items())
+    assert np.isnan(metrics["train_loss"]).tolist() == [True, False, True, False, False]
+
+
+def test_a_restored_simulation_goes_on_as_if_it_had_never_stopped(finished, digits_dir, tmp_path):
+    before = contents(finished)
+    with pfl.load_run(finished, digits_dir).simulation() as restored:
+        restored.run(3)
+        with pytest.raises(ValueError, match="must not hold checkpoints of another simulation"):
+            restored.save(finished / "checkpoints")
+        restored.save(tmp_path / "elsewhere")
+        config = config_of("", data_dir=digits_dir)
+        with pfl.build_simulation(config, **STEPS) as undisturbed:
+            undisturbed.run(8)
+            assert restored.round_number == 8
+            assert_identical(leaves(restored), leaves(undisturbed))
+    assert contents(finished) == before
+
+
+def test_a_run_that_trains_is_read_at_its_newest_checkpoint(digits_dir, tmp_path):
+    """In its third round, while it holds the lock; the checkpoint is that of the second."""
+    output, seen = tmp_path / "run", {}
+
+    def look(record):
+        if record["round"] != 3:
+            return
+        with open(output / "metrics.jsonl", "a") as metrics:
+            metrics.write('{"round": 4, "part')  # A line that is being written.
+            metrics.flush()
+        before = contents(output)
+        with pfl.load_run(output, digits_dir) as run:
+            seen["summary"], seen["round"] = run.summary, run.round_number
+            seen["rounds"] = run.metrics["round"].tolist()
+            seen["loss"] = run.evaluate().train_loss
+            with run.simulation() as simulation:
+                seen["state"] = leaves(simulation)
+        assert contents(output) == before
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pfl.run(config_of(output, data_dir=digits_dir), look, **STEPS)
+    assert (seen["summary"], seen["round"], seen["rounds"]) == (None, 2, [1, 2, 3])
+    with pfl.build_simulation(config_of("", data_dir=digits_dir), **STEPS) as simulation:
+        simulation.run(2)
+        assert_identical(seen["state"], leaves(simulation))
+        np.testing.assert_array_equal(seen["loss"], simulation.evaluate().train_loss)
+
+
+def own_clients(seed=0):
+    def draw(client):
+        rng = np.random.default_rng([seed, client])
+        return rng.normal(size=(12, 4)), np.repeat([client % 3, 3], 6)
+
+    pairs = [draw(client) for client in range(CLIENTS)]
+    return pfl.from_arrays(pairs, pairs, name="mine", class_names=["a", "b", "c", "d"])
+
+
+def test_a_run_on_own_arrays_needs_them_again(tmp_path):
+    output = tmp_path / "run"
+    pfl.run(config_of(output, num_clients=0), clients=own_clients(), **STEPS)
+    run = pfl.load_run(output)
+    assert run.configuration["num_clients"] == CLIENTS
+    assert run.configuration["dataset"] == "mine"
+    assert [own.tolist() for own in run.partition.classes] == [[0, 3], [1, 3], [2, 3]] * 2
+    with pytest.raises(RunDirectoryError, match=r"`clients` must be given .* \(mine\)"):
+        run.client_model(0)
+    run = pfl.load_run(output, clients=own_clients())
+    assert run.class_names == ("a", "b", "c", "d")
+    assert [*run.client_model(1).class_names] == ["b", "d"]
+    rows = list(csv.DictReader((output / "clients.csv").open()))
+    loss = [f"{loss:.6g}" for loss in run.evaluate().train_loss]
+    assert loss == [row["train_loss"] for row in rows]
+    others = r"`clients` must be those of the run .*; 6 of 6 are not, the first is client 0. Give"
+    with pytest.raises(ValueError, match=others):
+        pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
+    (output / "partition.npz").unlink()  # Earlier versions did not write it.
+    with pytest.raises(CheckpointError, match="data_crc32"):
+        pfl.load_run(output, clients=own_clients(seed=1)).evaluate()
+    run = pfl.load_run(output, clients=own_clients())
+    assert (run.partition, run.evaluate().test_hits.shape) == (None, (CLIENTS,))
+
+
+def own_model(seed=0):
+    body = tf.keras.Sequential(
+        [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, "elu", kernel_initializer="ones")]
+    )
+    return pfl.SplitModel(body, num_classes=2, seed=seed)
+
+
+def test_a_run_of_an_own_model_needs_it_again(tmp_path):
+    output, clients = tmp_path / "run", own_clients()
+    config = config_of(output)
+    pfl.run(config, clients=clients, model=own_model(), **STEPS)
+    with pytest.raises(RunDirectoryError, match=r"`model` must be given .* a model of your own"):
+        pfl.load_run(output, clients=clients).client_model(0)
+    with pfl.load_run(output, clients=clients, model=own_model()) as run:
+        assert run.configuration["network"] == "own"
+        assert run.client_model(1).layers[1].layers[-1].activation is tf.keras.activations.elu
+        rows = list(csv.DictReader((output / "clients.csv").open()))
+        assert [f"{loss:.6g}" for loss in run.evaluate().train_loss] == [
+            row["train_loss"] for row in rows
+        ]
+        with run.simulation() as restored:
+            restored.run(3)
+            participation = config.participation_of(CLIENTS)
+            algorithm = pfl.build_algorithm("pflego", own_model(), **STEPS)
+            with pfl.Simulation(algorithm, clients, participation, "in_process") as undisturbed:
+                undisturbed.run(8)
+                assert_identical(leaves(restored), leaves(undisturbed))
+    longer = dataclasses.replace(config, num_rounds=6, resume=True)
+    assert pfl.run(longer, clients=clients, model=own_model(), **STEPS)["round"] == 6
+    with pytest.raises(RunDirectoryError, match="`network`: expected own, got mlp"):
+        pfl.run(longer, clients=clients, **STEPS)
+
+
+def test_a_model_is_refused_where_the_run_has_one_of_ours(finished, digits_dir):
+    with pytest.raises(RunDirectoryError, match=r"`model` must be left out .* a model of ours"):
+        pfl.load_run(finished, digits_dir, model=own_model()).evaluate()
+
+
+def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp_path, monkeypatch):
+    """Neither where they are nor whether they are fetched, nor which cluster is asked."""
+    elsewhere = tmp_path / "theirs"
+    elsewhere.mkdir()
+    os.mkfifo(elsewhere / "mnist")  # Whoever opened it would wait.
+    config = json.loads((copy / "config.json").read_text())
+    theirs = {"data_dir": str(elsewhere), "download": True, "dataset": "mnist"}
+    (copy / "config.json").write_text(json.dumps(config | theirs))
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path / "default"))
+    with pytest.raises(RunDirectoryError, match="`data_dir` must be given for the run in") as error:
+        pfl.load_run(copy).evaluate()
+    assert f"Give `data_dir='{elsewhere}'` if you trust what is there." in str(error.value)
+    assert not (tmp_path / "default").exists()
+    with pytest.raises(pfl.data.DatasetError, match=f"`dataset` mnist is not in {tmp_path}/own"):
+        pfl.load_run(copy, data_dir=tmp_path / "own").evaluate()
+    theirs = {"data_dir": str(elsewhere), "engine": "ray", "ray_address": "127.0.0.1:1"}
+    (copy / "config.json").write_text(json.dumps(config | theirs))
+    shutil.copytree(digits_dir, tmp_path / "default")
+    with pfl.load_run(copy) as run, run.simulation() as simulation:
+        assert run.configuration["ray_address"] == "127.0.0.1:1"
+        assert simulation.round_number == 5
+        assert run.evaluate().test_hits.shape == (CLIENTS,)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunDirectoryError, match=r"output directory of a run; .* does not exist"):
+        pfl.load_run(tmp_path / "nothing")
+    with pytest.raises(RunDirectoryError, match=r"output directory of a run; .* has no config"):
+        pfl.load_run(tmp_path)
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_without_checkpoints_it_has_metrics_alone(finish, digits_dir, tmp_path):
+    def stop(record):
+        if not finish and record["round"] == 2:
+            raise KeyboardInterrupt
+
+    config = config_of(tmp_path / "run", data_dir=digits_dir, checkpoint_every=0)
+    if finish:
+        pfl.run(config, stop, **STEPS)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            pfl.run(config, stop, **STEPS)
+    run = pfl.load_run(tmp_path / "run", digits_dir)
+    assert len(run.metrics["round"]) == (5 if finish else 2)
+    for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
+        with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*checkpoint_every=0"):
+            ask()
+
+
+def test_a_run_that_has_just_begun_is_refused(copy, digits_dir):
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "summary.json").unlink()
+    with pytest.raises(RunDirectoryError, match=r"not finished .* Wait for its first checkpoint"):
+        pfl.load_run(copy, digits_dir).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("config.json", pfl.load_run),
+        ("summary.json", pfl.load_run),
+        ("partition.npz", lambda path: pfl.load_run(path).partition),
+        ("metrics.jsonl", lambda path: pfl.load_run(path).metrics),
+    ],
+)
+def test_damaged_files_are_named(name, ask, copy):
+    whole = (copy / name).read_bytes()
+    for damaged in (b"", whole[len(whole) // 2 :], b"[]\n"):
+        if name == "metrics.jsonl" and not damaged:
+            continue  # A run has this file before its first round.
+        (copy / name).write_bytes(damaged)
+        with pytest.raises(RunDirectoryError, match=rf"{name} in .* must be what a run wrote"):
+            ask(copy)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"num_rounds": 0}, {"engine": 3}, {"unknown": 1}, {"dataset": None}]
+)
+def test_a_configuration_that_is_none_is_refused(changed, copy):
+    config = json.loads((copy / "config.json").read_text()) | changed
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be what a run wrote"):
+        pfl.load_run(copy)
+
+
+def test_damaged_checkpoints_are_told(copy, digits_dir, capsys):
+    newest, older = copy / "checkpoints/server-5.npz", copy / "checkpoints/server-4.npz"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    run = pfl.load_run(copy, digits_dir)
+    assert run.round_number == 4
+    assert "the one of round 4 is used" in capsys.readouterr().err
+    older.unlink()
+    with pytest.raises(CheckpointError, match="all are damaged"):
+        pfl.load_run(copy, digits_dir).evaluate()
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read(copy, digits_dir, monkeypatch):
+    """The run that trains has written the next one, and removed the one that was being read."""
+    run = pfl.load_run(copy, digits_dir)
+    kept = shutil.move(copy / "checkpoints", copy / "later")
+    shutil.copytree(kept, copy / "checkpoints")
+    for path in (copy / "checkpoints").glob("*-5*"):
+        path.unlink()
+    newest = pfl.Simulation.restore_from
+
+    def slowly(simulation, checkpoints, content):
+        if content["round"] == 4:
+            shutil.rmtree(copy / "checkpoints")
+            shutil.copytree(kept, copy / "checkpoints")
+            (copy / "checkpoints" / "server-4.npz").unlink()
+        newest(simulation, checkpoints, content)
+
+    monkeypatch.setattr(pfl.Simulation, "restore_from", slowly)
+    assert run.round_number == 5
+
+
+def test_the_engine_is_not_the_runs(copy, digits_dir):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"engine": "tff", "resume": True}))
+    run = pfl.load_run(copy, digits_dir)
+    assert run.configuration["engine"] == "tff"
+    with run.simulation() as simulation:
+        assert simulation.round_number == 5
+        assert isinstance(simulation._engine, InProcessEngine)

@@ -1,0 +1,93 @@
+"""Event files for TensorBoard: what metrics.jsonl has, each round once, also after a kill."""
+
+import json
+import math
+import signal
+
+import tensorflow as tf
+
+from tests.program.test_main import SMALL, in_this_process, program
+
+ROUNDS = 7
+FLAGS = (*SMALL, f"--num_rounds={ROUNDS}", "--checkpoint_every=2", "--tensorboard")
+
+
+def events_of(output):
+    """Returns {(tag, step): value}, after a check that each is there once."""
+    found = {}
+    for path in (output / "tensorboard").iterdir():
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                assert value.metadata.plugin_data.plugin_name == "scalars"
+                assert (value.tag, event.step) not in found
+                found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    return found
+
+
+def assert_same_as_metrics(output):
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    expected = {
+        (name, record["round"]): value
+        for record in records
+        for name, value in record.items()
+        if name not in ("round", "not_finite_clients") and value is not None
+    }
+    assert {step for _, step in expected} == set(range(1, len(records) + 1))
+    found = events_of(output)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert math.isclose(found[key], value, rel_tol=1e-6, abs_tol=1e-30)
+
+
+# Without the package `tensorboard`, and killed in the round after a checkpoint.
+KILLED = """
+import json, os, pathlib, signal, sys
+sys.modules["tensorboard"] = None
+import tf_pflego.runs.run_directory as run_directory
+add_round = run_directory.RunDirectory.add_round
+def add_and_end(self, record):
+    add_round(self, record)
+    if record["round"] == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+run_directory.RunDirectory.add_round = add_and_end
+from tf_pflego.main import entry_point
+entry_point()
+"""
+
+
+def test_a_run_that_was_killed_has_each_round_once(digits_dir, tmp_path, capsys):
+    output = tmp_path / "run"
+    flags = (*FLAGS, f"--output_dir={output}")
+    killed = program(*flags, digits_dir=digits_dir, code=KILLED)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    # Others can read it while the run goes on, as far as metrics.jsonl is.
+    assert_same_as_metrics(output)
+    resumed = in_this_process([*flags, "--resume", f"--data_dir={digits_dir}"], capsys)
+    assert resumed.returncode == 0, resumed.stderr
+    assert ("test_accuracy/client_mean", ROUNDS) in events_of(output)
+    assert_same_as_metrics(output)
+    # A run that replaces it has its own.
+    flags = (*FLAGS[:-1], "--num_rounds=2", f"--output_dir={output}", "--overwrite")
+    replaced = in_this_process([*flags, f"--data_dir={digits_dir}"], capsys)
+    assert replaced.returncode == 0, replaced.stderr
+    assert not (output / "tensorboard").exists()
+
+
+def test_what_is_not_finite_is_left_out(tmp_path):
+    from tf_pflego.runs.tensorboard import EventFiles
+
+    events = EventFiles(tmp_path / "tensorboard", [{"round": 1, "seconds": 0.5}])
+    events.add_round({"round": 2, "seconds": float("nan"), "not_finite_clients": [1, 2]})
+    events.add_round({"round": 3, "participants": 4})
+    events.close()
+    assert events_of(tmp_path) == {("seconds", 1): 0.5, ("participants", 3): 4.0}
+
+
+def test_it_does_not_make_a_run_another_run(digits_dir, tmp_path, capsys):
+    output = tmp_path / "run"
+    flags = (*SMALL, "--checkpoint_every=1", f"--output_dir={output}", f"--data_dir={digits_dir}")
+    assert in_this_process([*flags, "--num_rounds=2"], capsys).returncode == 0
+    longer = in_this_process([*flags, "--num_rounds=3", "--resume", "--tensorboard"], capsys)
+    assert longer.returncode == 0, longer.stderr
+    assert_same_as_metrics(output)

@@ -1,0 +1,95 @@
+"""Clients that never took part, against a float64 oracle of their training."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.oracles import batches, network
+from tf_pflego import algorithms
+from tf_pflego.core.participation import Participation
+from tf_pflego.runs import training
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.serving import fine_tuning
+from tf_pflego.simulation.simulation import Simulation
+
+pytestmark = pytest.mark.same_on_both_lines
+
+SEED, RATE, EPOCHS, BATCH = 11, 0.1, 3, 2
+TOLERANCE = 1e-5  # float32 against float64 over twelve steps on weights of order 1.
+
+
+@pytest.mark.parametrize("name", ["fedavg", "pgfed", "local"])
+def test_they_train_from_what_they_would_be_served(name, tiny_model, tiny_clients):
+    """FedAvg and PGFed serve a client that never took part their shared network."""
+    algorithm = algorithms.build(name, tiny_model, batch_size=2)
+    simulation = Simulation(
+        algorithm, tiny_clients.part(0, 1), Participation(1, 1), "in_process", SEED
+    )
+    simulation.run_round()
+    start = tiny_model.initial_weights() if name == "local" else simulation.server_state.weights
+    new = tiny_clients.part(1, 3)
+    found = fine_tuning.fine_tune(simulation, new, EPOCHS, RATE, BATCH)
+    assert len(found) == 1 + EPOCHS
+    for client, classes in enumerate(new.num_classes):
+        weights = [np.asarray(w, np.float64) for w in tf.nest.flatten(start)]
+        if name == "local":
+            weights[-1] = weights[-1][:classes]
+        x, y = network.of_client(new.train, client)
+        test_x, test_y = network.of_client(new.test, client)
+        for epoch in range(1 + EPOCHS):
+            if epoch:
+                optimizer = batches.Momentum(RATE, 0.0)
+                own_seed = batches.round_seed(SEED, client, epoch)
+                for batch in batches.deal(x, y, own_seed, 1, BATCH):
+                    weights = optimizer.step(weights, batches.gradient(weights, *batch))
+            loss = network.loss(weights[:-1], weights[-1], x, y)
+            assert found[epoch].train_loss[client] == pytest.approx(loss, abs=TOLERANCE)
+            features = np.maximum(test_x @ weights[0] + weights[1], 0)
+            logits = features @ weights[-1][:, :-1].T + weights[-1][:, -1]
+            assert found[epoch].test_hits[client] == np.sum(logits.argmax(axis=1) == test_y)
+
+
+def test_a_run_keeps_its_last_clients_for_the_end(digits_dir, tmp_path):
+    config = RunConfig(
+        algorithm="fedavg",
+        data_dir=digits_dir,
+        engine="in_process",
+        partition="dirichlet",
+        num_clients=6,
+        clients_per_round=2,
+        new_clients=2,
+        new_client_epochs=2,
+        new_client_learning_rate=0.1,
+        num_rounds=2,
+        label_space="global",
+        validation_fraction=0.2,
+        output_dir=str(tmp_path / "run"),
+    )
+    training.run(config, local_epochs=1, batch_size=32)
+    files = {path.name: path for path in (tmp_path / "run").iterdir()}
+    rows = list(csv.DictReader(files["new_clients.csv"].open()))
+    assert [(row["epoch"], row["client"]) for row in rows] == [
+        (str(epoch), client) for epoch in range(3) for client in ("4", "5")
+    ]
+    assert len(list(csv.DictReader(files["clients.csv"].open()))) == 4
+    summary = json.loads(files["summary.json"].read_text())
+    for word, epoch in (("before", "0"), ("after", "2")):
+        for accuracy in ("test_accuracy", "validation_accuracy"):
+            mean = np.mean([float(row[accuracy]) for row in rows if row["epoch"] == epoch])
+            found = summary[f"new_clients/{accuracy}/client_mean/{word}"]
+            assert found == pytest.approx(mean, abs=1e-5)
+    with np.load(files["partition.npz"]) as partition:
+        assert len(partition["classes_offsets"]) == 7
+        sizes = np.diff(partition["train_indices_offsets"])
+    assert [int(row["train_examples"]) for row in rows[:2]] == sizes[4:].tolist()
+    with np.load(files["server.npz"]) as server:
+        assert server["weights/head"].shape == (10, 201)
+
+
+def test_somebody_must_be_left_to_train(digits_dir):
+    config = RunConfig(data_dir=digits_dir, num_clients=6, clients_per_round=2, new_clients=6)
+    with pytest.raises(ValueError, match="must be fewer than the 6 clients; got 6"):
+        training.run(config)

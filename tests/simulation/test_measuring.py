@@ -1,0 +1,147 @@
+"""What all clients predict, and measures of a user's own of it."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+import tf_pflego as pfl
+from tests.conftest import make_clients
+from tests.engines.agreement import ENGINES
+from tf_pflego import algorithms
+from tf_pflego.core.participation import Participation
+from tf_pflego.runs.client_table import read_client_columns
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import rows
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+def macro_f1(labels, probabilities):
+    return f1_score(labels, probabilities.argmax(axis=1), average="macro")
+
+
+def simulation_of(model, clients, name="pflego", engine="in_process", **how):
+    algorithm = algorithms.build(name, model, local_steps=3)
+    participation = Participation(clients.num_clients, 2)
+    return Simulation(algorithm, clients, participation, engine, **how)
+
+
+@pytest.mark.parametrize("name", ["pflego", "fedbabu", "ditto"])
+@pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["one client per block", "one block"])
+def test_predictions_are_those_of_the_clients_models(
+    name, block_bytes, tiny_model, tiny_clients, monkeypatch
+):
+    """FedBABU's clients fine-tune first, and Ditto serves two models."""
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", block_bytes)
+    clients = tiny_clients.with_validation(0.4, seed=2)
+    with simulation_of(tiny_model, clients, name) as simulation:
+        simulation.run_round()
+        for served in simulation.algorithm.served:
+            for split, examples in clients.splits.items():
+                found = simulation.predict(split, served)
+                assert len(found) == clients.num_clients
+                for client, probabilities in enumerate(found):
+                    own, _ = examples.of(client)
+                    expected = simulation.client_model(client, served).predict(own, verbose=0)
+                    assert probabilities.dtype == np.float32
+                    np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(simulation.predict()[1], simulation.predict("test")[1])
+        with pytest.raises(ValueError, match="`split` must be one of train, test, validation;"):
+            simulation.predict("all")
+        with pytest.raises(ValueError, match="`name` must be one of"):
+            simulation.predict("test", "other")
+
+
+def test_classes_that_a_client_does_not_hold_have_no_probability(masked_model, masked_clients):
+    with simulation_of(masked_model, masked_clients, "fedavg") as simulation:
+        simulation.run_round()
+        for client, probabilities in enumerate(simulation.predict("train")):
+            examples, _ = masked_clients.train.of(client)
+            expected = simulation.client_model(client).predict(examples, verbose=0)
+            np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
+            absent = np.setdiff1d(np.arange(4), masked_clients.classes[client])
+            assert not probabilities[:, absent].any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_own_metrics_are_of_each_client_and_its_test_examples(engine, tiny_model):
+    clients = make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
+    metrics = {"macro_f1": macro_f1, "hits": lambda y, p: np.sum(p.argmax(axis=1) == y)}
+    with simulation_of(tiny_model, clients, "ditto", engine, eval_clients=3) as simulation:
+        record = simulation.run_round(evaluate=True, metrics=metrics)
+        found = simulation.evaluate_all(metrics=metrics)
+        for position, (name, evaluation) in enumerate(found.items()):
+            predicted = simulation.predict("test", name)
+            labels = [clients.test.of(client)[1] for client in range(5)]
+            expected = [macro_f1(y, p) for y, p in zip(labels, predicted, strict=True)]
+            np.testing.assert_allclose(evaluation.own_metrics["macro_f1"], expected)
+            np.testing.assert_array_equal(evaluation.own_metrics["hits"], evaluation.test_hits)
+            assert evaluation.metrics()["macro_f1/client_mean"] == pytest.approx(np.mean(expected))
+            sampled = simulation.evaluate_all(sampled=True, metrics=metrics)[name]
+            for metric, value in sampled.metrics().items():
+                prefix = f"{name}/" if position else ""
+                assert record[f"{prefix}{metric}"] == value
+            values = sampled.own_metrics["macro_f1"]
+            error = np.std(values, ddof=1) * np.sqrt((1 - 3 / 5) / 3)
+            means = sampled.metrics()
+            assert means["macro_f1/client_mean/standard_error"] == pytest.approx(error)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ([macro_f1], r"`metrics` must be of the class Mapping; got list"),
+        ({"macro f1": macro_f1}, r"have names that are one word of letters, .*; got macro f1\."),
+        ({"a/b": macro_f1}, "have names that are one word"),
+        ({3: macro_f1}, "have names that are one word"),
+        ({"train_loss": macro_f1}, "have other names than what a run measures already; got train_"),
+        ({"personalized": macro_f1}, "have other names than what a run measures already"),
+        ({"my_test_accuracy": macro_f1}, "have other names than what a run measures already"),
+        ({"f1": 3}, "be functions of labels and probabilities; got 3 for f1"),
+        ({"f1": lambda y, p: np.nan}, r"f1 must return a finite number for each client; got nan"),
+        ({"f1": lambda y, p: "0.5"}, "got '0.5' for client 0. Let it return a number also where"),
+        ({"f1": lambda y, p: p}, "f1 must return a finite number for each client; got array"),
+        ({"f1": lambda y, p: None}, "got None for client 0"),
+    ],
+)
+def test_what_is_no_measure_is_refused_and_nothing_changes(
+    metrics, message, tiny_model, tiny_clients
+):
+    with simulation_of(tiny_model, tiny_clients) as simulation:
+        with pytest.raises((ValueError, TypeError), match=message):
+            simulation.run(2, metrics=metrics)
+        assert simulation.round_number == 0
+
+
+def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path):
+    rng = np.random.default_rng(0)
+    clients = pfl.from_arrays(
+        [(rng.normal(size=(12, 4)), np.repeat([0, 1], 6)) for _ in range(4)],
+        [(rng.normal(size=(6, 4)), np.repeat([0, 1], 3)) for _ in range(4)],
+    )
+    config = pfl.RunConfig(
+        clients_per_round=2,
+        engine="in_process",
+        num_rounds=13,
+        eval_every=5,
+        network="mlp",
+        output_dir=tmp_path / "run",
+    )
+    summary = pfl.run(config, clients=clients, metrics={"macro_f1": macro_f1}, local_steps=2)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    curve = [json.loads(line).get("macro_f1/client_mean") for line in lines]
+    assert [k for k, value in enumerate(curve, 1) if value is not None] == [1, *range(4, 14)]
+    assert summary["macro_f1/client_mean"] == curve[-1]
+    assert summary["macro_f1/client_mean/last10"] == pytest.approx(np.mean(curve[-10:]))
+    assert "macro_f1/client_mean/best" not in summary  # Less may be better.
+    columns = read_client_columns(tmp_path / "run" / "clients.csv")
+    with pfl.load_run(tmp_path / "run", clients=clients) as run:
+        found = run.evaluate(metrics={"macro_f1": macro_f1}).own_metrics["macro_f1"]
+        labels = [clients.test.of(client)[1] for client in range(4)]
+        again = [macro_f1(y, p) for y, p in zip(labels, run.predict(), strict=True)]
+    assert [f"{value:.6g}" for value in found] == list(columns["macro_f1"])
+    np.testing.assert_array_equal(found, again)
+    (page,) = pfl.report([tmp_path / "run"], tmp_path / "report.html")
+    assert "macro_f1/client_mean" in page.read_text(encoding="utf-8")

@@ -1,0 +1,259 @@
+"""Whoever computes numbers that are not finite is left out of the round, and of nothing else."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.algorithms.test_contract import assert_identical, build, leaves, whole_state
+from tests.conftest import make_clients
+from tf_pflego import algorithms, models
+from tf_pflego.core.participation import Participation
+from tf_pflego.models import networks
+from tf_pflego.runs import build as building
+from tf_pflego.runs import training
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.simulation.not_finite import NotFiniteError
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.simulation.summary import summarize
+
+pytestmark = pytest.mark.same_on_both_lines
+
+SEED, ROUNDS = 4, 4
+ENGINES = ("in_process", "tff")
+
+
+def four_clients(change=lambda examples: examples, changed=(1,)):
+    """Four clients; the training examples of some are changed."""
+    clients = make_clients((3, 7, 5, 4), (2, 4, 3, 2), (2, 3, 2, 3))
+    examples = clients.train.examples.copy()
+    for client in changed:
+        rows = slice(*clients.train.offsets[client : client + 2])
+        examples[rows] = change(examples[rows])
+    train = dataclasses.replace(clients.train, examples=examples)
+    return dataclasses.replace(clients, train=train)
+
+
+def exploding_clients(model, exploding=(1,)):
+    """Four clients; the examples of some are finite, and one feature of them is infinite."""
+    kernel = model.initial_theta[0]
+    unit = np.abs(kernel).sum(axis=0).argmax()
+    assert np.abs(kernel[:, unit]).sum() > 1.5
+    largest = np.finfo(np.float32).max * np.sign(kernel[:, unit])
+    return four_clients(lambda examples: np.broadcast_to(largest, examples.shape), exploding)
+
+
+@dataclasses.dataclass(frozen=True)
+class Without(Participation):
+    """A participation from whose draws some clients are removed."""
+
+    absent: tuple[int, ...] = ()
+
+    def draw(self, seed, round_number, cohort="participants"):
+        ids = super().draw(seed, round_number, cohort)
+        return ids[~np.isin(ids, self.absent)]
+
+
+def final_state(algorithm, clients, participation, engine):
+    """Returns the records of some rounds, and all states but that of client 1."""
+    if engine == "tff":
+        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+    with Simulation(algorithm, clients, participation, engine, SEED) as simulation:
+        records = [simulation.run_round(evaluate=number == 1) for number in range(ROUNDS)]
+        states = leaves(simulation.server_state) + leaves(simulation.client_states([0, 2, 3]))
+        return records, states, simulation.client_states([1])
+
+
+# One exchange; uploads that the server keeps of each client; two cohorts; two exchanges with
+# messages to single clients.
+@pytest.mark.parametrize("name", ["pflego", "pgfed", "feddane", "everything"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report(
+    name, engine, tiny_model, capsys
+):
+    clients, drawn = exploding_clients(tiny_model), Participation(4, 3)
+    algorithm = build(name, tiny_model)
+    got, states, own = final_state(algorithm, clients, drawn, engine)
+    lines = capsys.readouterr().err.splitlines()
+    without = Without(4, 3, absent=(1,))
+    expected, other_states, other_own = final_state(algorithm, clients, without, engine)
+    assert_identical(states, other_states)
+    assert_identical(leaves(own), leaves(other_own))  # It has the state of one never drawn.
+    assert capsys.readouterr().err == ""
+    cohorts = {exchange.cohort for exchange in algorithm.exchanges}
+    bad = [n for n in range(1, 1 + ROUNDS) if any(1 in drawn.draw(SEED, n, c) for c in cohorts)]
+    assert 0 < len(bad)
+    assert len(lines) == len(bad)
+    for line, number in zip(lines, bad, strict=True):
+        assert f"round {number}: what client 1 computed is not finite" in line
+    for record, other in zip(got, expected, strict=True):
+        assert record.pop("not_finite_clients", []) == [1] * (record["round"] in bad)
+        assert record.pop("not_finite") == (record["round"] in bad)
+        other.pop("not_finite")
+        for one in (record, other):
+            one.pop("seconds")
+        np.testing.assert_equal(record, other)  # Losses of client 1 are NaN.
+        assert np.isfinite(record["bytes_up"])
+
+
+def test_one_that_fails_in_the_second_exchange_has_no_part_in_the_first(tiny_model, tiny_clients):
+    """The first exchange stages its state, and the server takes its upload, before it fails."""
+    algorithm = build("everything", tiny_model)
+    first, second = algorithm.exchanges
+    same_cohort = dataclasses.replace(second, cohort=first.cohort)
+
+    def failing(message, state, client, round_):
+        result = second.client_update(message, state, client, round_)
+        bad = tf.where(tf.equal(client.num_examples, 7), np.nan, 1.0)  # Client 1 has seven.
+        return result._replace(summed=bad * result.summed)
+
+    def run(client_update, participation):
+        exchange = dataclasses.replace(same_cohort, client_update=client_update)
+        changed = dataclasses.replace(algorithm, exchanges=(first, exchange))
+        simulation = Simulation(changed, tiny_clients, participation, "in_process", SEED)
+        for _ in range(ROUNDS):
+            simulation.run_round()
+        return whole_state(simulation)
+
+    assert_identical(
+        run(failing, Participation(3, 2)), run(second.client_update, Without(3, 2, absent=(1,)))
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["state", "summed", "individual"])
+def test_one_number_anywhere_is_found(value, where, tiny_model, tiny_clients):
+    algorithm = build("pflego", tiny_model)
+    (of_pflego,) = algorithm.exchanges
+
+    def failing(message, state, client, round_):
+        result = of_pflego.client_update(message, state, client, round_)
+        result = result._replace(individual=(tf.zeros([2, 3]), tf.zeros([], tf.int32)))
+        bad = tf.where(tf.equal(client.num_examples, 7), value, 0.0)  # Client 1 has seven.
+        first, *others = tf.nest.flatten(getattr(result, where))
+        first = tf.tensor_scatter_nd_add(first, [[0, 1]], [bad])
+        changed = tf.nest.pack_sequence_as(getattr(result, where), [first, *others])
+        return result._replace(**{where: changed})
+
+    exchange = dataclasses.replace(of_pflego, client_update=failing)
+    algorithm = dataclasses.replace(algorithm, exchanges=(exchange,))
+    simulation = Simulation(algorithm, tiny_clients, Participation(3, 3), "in_process", SEED)
+    record = simulation.run_round()
+    assert (record["not_finite"], record["not_finite_clients"]) == (1, [1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_round_that_nobody_survives_ends_before_anything_is_touched(engine, tiny_model):
+    if engine == "tff":
+        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+    clients = exploding_clients(tiny_model, exploding=range(4))
+    algorithm = build("pflego", tiny_model)
+    with Simulation(algorithm, clients, Participation(4, 2), engine, SEED) as simulation:
+        before = whole_state(simulation)
+        ids = simulation.participation.draw(SEED, 1)
+        message = f"round 1: .* from all of them, clients {ids[0]}, {ids[1]}. .*client_learning"
+        with pytest.raises(NotFiniteError, match=message):
+            simulation.run_round()
+        assert (simulation.round_number, simulation.in_round) == (0, False)
+        assert_identical(whole_state(simulation), before)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_that_would_not_be_finite_ends_before_anything_is_touched(engine, tiny_model):
+    """The gradients are finite, and their product with the learning rate is not."""
+    if engine == "tff":
+        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+    algorithm = algorithms.build(
+        "fedrecon",
+        tiny_model,
+        local_steps=2,
+        client_learning_rate=1e-3,
+        server_optimizer="sgd",
+        server_learning_rate=1e18,
+    )
+    clients = four_clients(lambda examples: 1e15 * examples, changed=range(4))
+    with Simulation(algorithm, clients, Participation(4, 2), engine, SEED) as simulation:
+        before = whole_state(simulation)
+        with pytest.raises(NotFiniteError, match=r"round 1: the server's state .* theta/0.* Lower"):
+            simulation.run_round()
+        assert_identical(whole_state(simulation), before)
+
+
+def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
+    """The frozen part has inf, and then inf - inf, of which the trained part would see only 0."""
+    frozen = tf.keras.Sequential(
+        [
+            tf.keras.Input((4,)),
+            tf.keras.layers.Dense(4, "relu", kernel_initializer="ones"),
+            tf.keras.layers.Dense(6, "relu"),
+        ]
+    )
+    signs = np.tile([[0.5], [-0.5]], (2, 6)).astype(np.float32)
+    frozen.layers[-1].set_weights([signs, np.ones(6, np.float32)])
+    frozen.trainable = False
+    body = tf.keras.Sequential([tf.keras.Input((4,)), frozen, tf.keras.layers.Dense(5, "relu")])
+    clients = four_clients(lambda examples: np.full_like(examples, 3e38))
+    algorithm = build("pflego", models.SplitModel(body, num_classes=3))
+    for engine in ENGINES:
+        if engine == "tff":
+            pytest.importorskip("tf_pflego.engines.tff.engine", reason="the engine is optional")
+        with Simulation(algorithm, clients, Participation(4, 4), engine, SEED) as simulation:
+            assert simulation.run_round()["not_finite_clients"] == [1], engine
+
+
+def strict(text):
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path, monkeypatch):
+    """Client 3 explodes: it is left out whenever it is drawn, and the training loss is infinite."""
+    load = building.load_clients
+
+    def exploding(run_config):
+        clients = load(run_config)
+        kernel = networks.build("mlp", clients.example_shape, run_config.seed).get_weights()[0]
+        largest = np.finfo(np.float32).max * np.sign(kernel[:, 0]).reshape(clients.example_shape)
+        splits = []
+        for split in (clients.train, clients.test):
+            examples = split.examples.astype(np.float32) / 255
+            examples[slice(*split.offsets[3:5])] = largest
+            splits.append(dataclasses.replace(split, examples=examples))
+        return dataclasses.replace(clients, train=splits[0], test=splits[1])
+
+    monkeypatch.setattr(building, "load_clients", exploding)
+    run_config = RunConfig(
+        data_dir=digits_dir,
+        num_clients=5,
+        clients_per_round=3,
+        num_rounds=4,
+        train_loss_every=1,
+        engine="in_process",
+        output_dir=str(tmp_path),
+    )
+    returned = training.run(run_config, local_steps=2)
+    records = [strict(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    summary = strict((tmp_path / "summary.json").read_text())
+    bad = [n for n in range(1, 5) if 3 in Participation(5, 3).draw(0, n)]
+    assert [record["round"] for record in records if record["not_finite"]] == bad
+    assert all(record["not_finite_clients"] == [3] for record in records if record["not_finite"])
+    assert summary["not_finite"] == len(bad) > 0
+    assert summary["dropped"] == 0
+    assert records[-1]["train_loss"] is None
+    assert summary["train_loss"] is None
+    assert not np.isfinite(returned["train_loss"])
+    # What was null goes on as null.
+    again = dataclasses.replace(run_config, num_rounds=6, resume=True)
+    training.run(again, local_steps=2)
+    strict((tmp_path / "summary.json").read_text())
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_summary_of_records_without_the_counts():
+    record = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1, "train_loss": None}
+    summary = summarize([record])
+    assert (summary["dropped"], summary["not_finite"], summary["train_loss"]) == (0, 0, None)

@@ -1,0 +1,220 @@
+"""A sample of the clients is tested, and the standard errors say how far it may be off.
+
+The runs also hold out validation examples, whose accuracies are then those of the sample too.
+"""
+
+import itertools
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.conftest import make_clients
+from tests.engines.agreement import ENGINES
+from tf_pflego import algorithms
+from tf_pflego.core.participation import Participation
+from tf_pflego.runs.client_table import read_client_columns
+from tf_pflego.runs.progress import result_table
+from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.simulation.summary import summarize
+
+pytestmark = pytest.mark.same_on_both_lines
+
+MEAN = "test_accuracy/client_mean"
+ERROR = f"{MEAN}/standard_error"
+HELD_ERROR = ERROR.replace("test", "validation")
+
+
+def simulation_of(model, engine="in_process", eval_clients=3, seed=0):
+    clients = make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
+    algorithm = algorithms.build("ditto", model, local_steps=3)
+    return Simulation(
+        algorithm, clients, Participation(5, 2), engine, seed, eval_clients=eval_clients
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_sample_is_tested_as_all_clients_are(engine, tiny_model):
+    """Every round tests the same clients, and what they have is what a test of all gives them."""
+    with simulation_of(tiny_model, engine) as simulation:
+        sample = sample_of_clients(0, 5, 3)
+        for _ in range(3):
+            record = simulation.run_round(evaluate=True)
+            every, found = simulation.evaluate_all(), simulation.evaluate_all(sampled=True)
+            for name, all_clients in every.items():
+                own = found[name]
+                np.testing.assert_array_equal(own.clients, sample)
+                for a, b in zip(own[:4], all_clients[:4], strict=True):
+                    np.testing.assert_array_equal(a, b[sample])
+            first = next(iter(found.values())).metrics()
+            assert {key: record[key] for key in first} == first
+            assert ERROR in first and ERROR not in simulation.evaluate().metrics()
+
+
+def test_the_weights_do_not_depend_on_the_sample(tiny_model):
+    ends = []
+    for eval_clients in (0, 2):
+        with simulation_of(tiny_model, eval_clients=eval_clients) as simulation:
+            simulation.run(3)
+            ends.append(simulation.client_states(range(5)))
+    for a, b in zip(*(np.concatenate([w.ravel() for w in flat(end)]) for end in ends), strict=True):
+        assert a == b
+
+
+def flat(nest):
+    return [np.asarray(leaf) for leaf in tf.nest.flatten(nest)]
+
+
+def test_over_all_samples_the_mean_and_its_error_are_those_of_theory():
+    """Enumerated: the mean is unbiased, and so is the square of its standard error."""
+    hits, sizes = np.array([1, 4, 2, 6, 3, 5]), np.array([4, 8, 8, 8, 4, 16])
+    means, errors = [], []
+    for chosen in itertools.combinations(range(6), 3):
+        ids = np.array(chosen)
+        metrics = Evaluation(None, sizes[ids], hits[ids], sizes[ids], ids, 6).metrics()
+        means.append(metrics[MEAN])
+        errors.append(metrics[ERROR])
+    assert np.mean(means) == pytest.approx(np.mean(hits / sizes))
+    assert np.mean(np.square(errors)) == pytest.approx(np.var(means))
+
+
+def test_the_error_of_the_mean_over_examples_is_that_of_repeated_draws():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(5, 50, 400)
+    hits = rng.binomial(sizes, rng.beta(8, 3, 400))
+    found, errors, name = [], [], "test_accuracy/example_mean"
+    for seed in range(300):
+        ids = sample_of_clients(seed, 400, 100)
+        metrics = Evaluation(None, sizes[ids], hits[ids], sizes[ids], ids, 400).metrics()
+        found.append(metrics[name])
+        errors.append(metrics[f"{name}/standard_error"])
+    assert np.mean(found) == pytest.approx(hits.sum() / sizes.sum(), abs=3e-3)
+    assert np.mean(errors) == pytest.approx(np.std(found), rel=0.15)
+
+
+def test_a_sample_of_all_has_no_error(tiny_model):
+    with simulation_of(tiny_model, eval_clients=5) as simulation:
+        record = simulation.run_round(evaluate=True)
+        assert record[ERROR] == 0
+        assert record[MEAN] == simulation.evaluate().metrics()[MEAN]
+
+
+def test_each_client_is_drawn_as_often():
+    draws = np.concatenate([sample_of_clients(seed, 10, 3) for seed in range(1000)])
+    assert np.abs(np.bincount(draws, minlength=10) - 300).max() < 75
+
+
+@pytest.mark.parametrize("wrong", [1, 6, -1, 2.5])
+def test_a_sample_that_there_is_not_is_refused(wrong, tiny_model):
+    with pytest.raises(ValueError, match="`eval_clients` must be"):
+        simulation_of(tiny_model, eval_clients=wrong)
+
+
+def test_clients_that_leave_change_the_sample_or_are_refused(tiny_model):
+    with simulation_of(tiny_model) as simulation:
+        simulation.run_round()
+        with pytest.raises(ValueError, match=r"`eval_clients` must be 0 .* from 2 to 2"):
+            simulation.change_clients(leave=[0, 1, 2], participation=Participation(2, 1))
+        simulation.change_clients(leave=[4])
+        found = simulation.evaluate(sampled=True)
+        np.testing.assert_array_equal(found.clients, sample_of_clients(0, 4, 3))
+
+
+def test_the_summary_bounds_the_error_of_the_last_ten():
+    records = [
+        {"round": k, "seconds": 1, "bytes_up": 1, "bytes_down": 2, MEAN: 0.5, ERROR: k / 100}
+        for k in range(1, 12)
+    ]
+    summary = summarize(records)
+    assert summary[f"{ERROR}/last10"] == pytest.approx(np.mean(np.arange(2, 12)) / 100)
+    assert f"{ERROR}/best" not in summary
+
+
+@pytest.fixture(scope="module")
+def run_directory(digits_dir, tmp_path_factory):
+    """A run of ten rounds on 12 clients, of which 5 are tested."""
+    path = tmp_path_factory.mktemp("run") / "sampled"
+    pfl.run(config_of(path, digits_dir), local_steps=3)
+    return path
+
+
+def config_of(path, digits_dir, **others):
+    return pfl.RunConfig(
+        **{
+            "data_dir": digits_dir,
+            "engine": "in_process",
+            "num_clients": 12,
+            "clients_per_round": 4,
+            "num_rounds": 4,
+            "eval_clients": 5,
+            "validation_fraction": 0.25,
+            "output_dir": str(path),
+        }
+        | others
+    )
+
+
+def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, capsys):
+    """The others can be tested later, from its checkpoint."""
+    sample = sample_of_clients(0, 12, 5)
+    columns = read_client_columns(run_directory / "clients.csv")
+    assert list(map(int, columns["client"])) == sample.tolist()
+    with pfl.load_run(run_directory, digits_dir) as run:
+        assert run.summary[f"{ERROR}/last10"] > 0
+        every = run.evaluate()
+        shares = every.test_hits / every.test_examples
+        np.testing.assert_allclose(
+            [float(share) for share in columns["test_accuracy"]], shares[sample], rtol=1e-5
+        )
+        shares_of_held = every.validation_hits / every.validation_examples
+        np.testing.assert_allclose(
+            [float(share) for share in columns["validation_accuracy"]],
+            shares_of_held[sample],
+            rtol=1e-5,
+        )
+        held = run.partition.validation_indices
+        assert list(map(int, columns["validation_examples"])) == [len(held[k]) for k in sample]
+        table = result_table(run.summary, "title", columns)
+    shown = re.findall(r"^  client (\d+) .* ([\d.]+)$", table, re.MULTILINE)
+    assert {int(client): float(share) for client, share in shown} == {
+        client: round(shares[client], 4) for client in sample.tolist()
+    }
+    of_test, of_held = table.split("validation accuracy\n")
+    assert re.search(rf"standard error +{run.summary[ERROR]:.4f}  ", of_test)
+    error = run.summary[HELD_ERROR]
+    assert re.search(rf"standard error +{error:.4f}  ", of_held)
+    assert "sampled clients as served now" in table and "worst tenth, 1 of 5" in table
+    assert max(map(len, table.splitlines())) <= 60
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(run_directory, path)
+    for eval_clients in (0, 6):
+        config = config_of(path, digits_dir, num_rounds=5, resume=True, eval_clients=eval_clients)
+        with pytest.raises(ValueError, match=f"`eval_clients`: expected 5, got {eval_clients}"):
+            pfl.run(config, local_steps=3)
+    config = config_of(path, digits_dir, resume=True, validation_fraction=0.2)
+    with pytest.raises(ValueError, match=r"`validation_fraction`: expected 0.25, got 0.2"):
+        pfl.run(config, local_steps=3)
+    config = config_of(path, digits_dir, num_rounds=5, resume=True)
+    summary = pfl.run(config, local_steps=3)
+    whole = pfl.run(config_of("", digits_dir, num_rounds=5), local_steps=3)
+    accuracies = [key for key in whole if "accuracy" in key]
+    assert {MEAN, ERROR, HELD_ERROR} < set(accuracies)
+    assert {key: summary[key] for key in accuracies} == {key: whole[key] for key in accuracies}
+
+
+def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
+    pfl.report([run_directory], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "the same sample of 5 clients is tested" in page
+    assert re.search(r"<td[^>]*>[\d.]+\s%\s±\s[\d.]+\s%", page)
+    assert "standard_error" not in page
+    assert "validation accuracy of all clients, mean over clients" in page
+    assert "validation accuracy, percent" in page

@@ -1,0 +1,106 @@
+"""The rules of docs/layout.md about who imports whom, held by the syntax trees of all modules."""
+
+import ast
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "tf_pflego"
+# A module imports modules of lower floors, or of its own folder.
+FLOORS = {
+    "version": 0,
+    "system": 1,
+    "core": 2,
+    "models": 3,
+    "data": 3,
+    "algorithms": 4,
+    "engines": 4,
+    "simulation": 5,
+    "serving": 6,
+    "runs": 7,
+    "reports": 8,
+    "program": 9,
+    "main": 10,
+}
+
+
+def _names_of(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts
+
+
+def _imports(path):
+    """Yields (line, dotted name) of all that a module imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+MODULES = [*sorted(PACKAGE.glob("*/**/*.py")), PACKAGE / "main.py"]
+
+
+def _offences(allowed):
+    """Returns "file:line imports name" for what `allowed(parts of module, name)` refuses."""
+    return [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for path in MODULES
+        for line, name in _imports(path)
+        if not allowed(_names_of(path), name)
+    ]
+
+
+def test_imports_run_down_the_floors():
+    def allowed(module, name):
+        if not name.startswith("tf_pflego."):
+            return name != "tf_pflego"
+        room = name.split(".")[1]
+        return room in FLOORS and (room == module[0] or FLOORS[room] < FLOORS[module[0]])
+
+    assert _offences(allowed) == []
+
+
+@pytest.mark.parametrize(
+    ("importers", "imported"),
+    [
+        (("system", "reports", "runs.reader"), ("tensorflow",)),
+        (("core", "algorithms"), ("tf_pflego.system.terminal", "tf_pflego.system.signals")),
+        (("engines",), ("tf_pflego.models", "tf_pflego.algorithms")),
+    ],
+)
+def test_a_room_does_without(importers, imported):
+    def allowed(module, name):
+        own = ".".join(module) + "."
+        return not (
+            any(own.startswith(f"{one}.") for one in importers)
+            and any(f"{name}.".startswith(f"{one}.") for one in imported)
+        )
+
+    assert _offences(allowed) == []
+
+
+@pytest.mark.parametrize(("package", "room"), [("tensorflow_federated", "tff"), ("ray", "ray")])
+def test_a_package_of_an_engine_is_imported_in_its_room_alone(package, room):
+    assert not _offences(
+        lambda module, name: name.split(".")[0] != package or module[:2] == ("engines", room)
+    )
+
+
+def test_only_the_program_prints():
+    prints = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in MODULES
+        if _names_of(path)[0] != "program"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+    ]
+    assert prints == []
+
+
+def test_the_front_of_a_folder_only_hands_on():
+    """Its `__init__` defines nothing: a name is where the module's name says."""
+    for path in PACKAGE.rglob("__init__.py"):
+        if path.parent not in (PACKAGE, PACKAGE / "algorithms"):  # The public names; the registry.
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            kinds = {type(node).__name__ for node in tree.body}
+            assert kinds <= {"Expr", "ImportFrom", "Assign"}, path

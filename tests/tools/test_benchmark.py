@@ -1,0 +1,167 @@
+"""What tools/benchmark.py and tools/scale_model.py make of what they measure."""
+
+import json
+import pathlib
+
+import benchmark
+import numpy as np
+import pytest
+
+from tf_pflego import models
+
+ROOT = pathlib.Path(__file__).parents[2]
+REPORT = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
+MODELLED = json.loads((ROOT / "results" / "scale_model.json").read_text(encoding="utf-8"))
+same_on_both_lines = pytest.mark.same_on_both_lines
+
+
+@pytest.mark.parametrize(
+    "body,shape",
+    [
+        (models.mlp, (4, 4, 1)),
+        (models.omniglot_cnn, (28, 28, 1)),
+        (models.networks.cnn_fedavg, (32, 32, 3)),
+    ],
+)
+def test_the_floor_of_a_network_is_computed(body, shape):
+    floor = benchmark.floor(body(shape, 0), [3, 2])
+    assert np.isfinite(floor())
+
+
+def test_what_was_measured_replaces_its_part_of_a_file():
+    before = {
+        "cores": 2,
+        "tensorflow": "2",
+        "fashion_mnist/old": 1,
+        "fashion_mnist/pflego/ray2/seconds": 2,
+        "synthetic/pflego/in_process/i1e2_seconds": 3,
+        "ray": "2.0",
+    }
+    of_ray = {"cores": 2, "tensorflow": "2", "ray": "2.1", "synthetic/pflego/ray2/seconds": 4}
+    assert benchmark.merged(before, of_ray, ["ray"]) == {
+        "cores": 2,
+        "tensorflow": "2",
+        "fashion_mnist/old": 1,
+        "synthetic/pflego/in_process/i1e2_seconds": 3,
+        "ray": "2.1",
+        "synthetic/pflego/ray2/seconds": 4,
+    }
+    images = {"cores": 2, "tensorflow": "2", "fashion_mnist/new": 5}
+    found = benchmark.merged(before, images, ["fashion_mnist"])
+    assert "fashion_mnist/old" not in found and found["fashion_mnist/pflego/ray2/seconds"] == 2
+    with pytest.raises(ValueError, match="`cores` of the file must be that of this run, 4; got 2"):
+        benchmark.merged(before, {"cores": 4, "tensorflow": "2"}, ["ray"])
+
+
+@same_on_both_lines
+def test_the_committed_ratios_are_those_of_the_committed_seconds():
+    """A part that was measured again has replaced all of what it was before."""
+    for name in ("fashion_mnist/pflego/ray2/", "synthetic/pflego/ray2/r2000_"):
+        whole, here = (REPORT[f"{name}{part}seconds"]["median"] for part in ("", "in_process_"))
+        assert REPORT[f"{name}over_in_process"] == round(whole / here, 3)
+    outside = REPORT["fashion_mnist/pflego/ray2/outside_slowest_node_seconds"]["median"]
+    assert outside < REPORT["fashion_mnist/pflego/ray2/seconds"]["median"]
+
+
+@pytest.fixture
+def scale_model():
+    pytest.importorskip("ray", reason="Ray is optional")
+    import scale_model
+
+    return scale_model
+
+
+def test_the_page_on_scale_shows_what_the_model_found(scale_model):
+    page = (ROOT / "results" / "scale_model.md").read_text(encoding="utf-8")
+    assert page == scale_model.page_of(MODELLED)
+    shown = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    for table in scale_model.tables_of(MODELLED).values():
+        assert table in shown
+
+
+def test_the_part_of_a_round_that_the_page_names_is_the_largest():
+    """docs/scale.md says that the network is at 1 Gbit/s, and the slowest shard at 10."""
+    largest = {1: "network_seconds", 10: "slowest_shard_seconds"}
+    parts = ("driver_seconds", "network_seconds", "slowest_shard_seconds")
+    for row in MODELLED["plan"]:
+        assert max(parts, key=row.__getitem__) == largest[row["gigabits"]]
+        assert row["fastest_seconds"] <= row["seconds"]
+    for row in MODELLED["rounds"]:  # "With several shards, rounds take longer than predicted."
+        assert row["error"] < 0 or row["shards"] == 1
+
+
+def test_the_committed_model_is_that_of_the_committed_rounds(scale_model):
+    again = scale_model.report_of(MODELLED["rounds"], MODELLED["cores"])
+    versions = {key: MODELLED[key] for key in ("tensorflow", "ray")}
+    assert_alike(again | versions, MODELLED)
+
+
+def assert_alike(found, kept):
+    """Compares two reports, where another version of a package may round otherwise."""
+    if isinstance(found, dict):
+        assert found.keys() == kept.keys()
+        found, kept = list(found.values()), [kept[key] for key in found]
+    if isinstance(found, list):
+        for one, other in zip(found, kept, strict=True):
+            assert_alike(one, other)
+    elif isinstance(found, float):
+        assert found == pytest.approx(kept, rel=1e-6)
+    else:
+        assert found == kept
+
+
+def test_the_largest_share(scale_model):
+    assert scale_model.largest_share(1000, 20, 1) == 20
+    # Of two among many, both are in one of two shards about every second time.
+    assert scale_model.largest_share(10**6, 2, 2) == pytest.approx(1.5, abs=0.05)
+    assert scale_model.largest_share(4, 4, 4) == 1
+    exact = 10 + np.sqrt(20 / (2 * np.pi))  # E|X - r/2| of a binomial, up to 1/r
+    assert scale_model.largest_share(10**6, 20, 2) == pytest.approx(exact, abs=0.1)
+
+
+def test_a_fit_finds_the_constants_that_made_the_rounds(scale_model):
+    constants = {
+        f"driver/{name}": value
+        for name, value in zip(scale_model._DRIVER, (4.0, 1.0, 3.0, 2.0, 5.0), strict=True)
+    }
+    constants |= {
+        "shard/fixed_milliseconds": 2.0,
+        "shard/13k/microseconds_per_participant": 300.0,
+        "shard/157k/microseconds_per_participant": 4000.0,
+        "shard/11M/microseconds_per_participant": 900_000.0,
+    }
+    rounds = []
+    for network, size, participants in (
+        ("13k", 52_000, 20),
+        ("13k", 52_000, 2000),
+        ("157k", 628_000, 20),
+        ("11M", 44_000_000, 4),
+    ):
+        for shards in scale_model.FITTED_SHARDS:
+            each = constants[f"shard/{network}/microseconds_per_participant"] * 1e-6
+            found = scale_model.predict(constants, network, 10**6, participants, shards, size, None)
+            rounds.append(
+                {
+                    "network": network,
+                    "participants": participants,
+                    "shards": shards,
+                    "bytes": size,
+                    "outside_seconds": {"median": found["driver_seconds"]},
+                    "all_shards_seconds": {"median": 2e-3 * shards + each * participants},
+                }
+            )
+    assert scale_model.fit(rounds) == pytest.approx(constants, rel=1e-6)
+
+
+def test_shards_share_the_cores_and_the_link(scale_model):
+    constants = {f"driver/{name}": 0.0 for name in scale_model._DRIVER}
+    constants |= {
+        "shard/fixed_milliseconds": 0.0,
+        "shard/13k/microseconds_per_participant": 1e6,
+    }
+    on_two_cores = scale_model.predict(constants, "13k", 8, 8, 4, 10**9, cores=2)
+    assert on_two_cores["slowest_shard_seconds"] == 4.0
+    on_nodes = scale_model.predict(constants, "13k", 8, 8, 4, 10**9, cores=None, gigabits=8)
+    assert on_nodes["slowest_shard_seconds"] == 2.0
+    assert on_nodes["network_seconds"] == 8.0
+    assert on_nodes["seconds"] == 10.0

@@ -1,0 +1,230 @@
+"""Methods of a user's own, named FILE.py:FUNCTION or given in Python as the function itself.
+
+The function is a builder, `build(model, config)`, which returns an `Algorithm`. The annotation of
+its second parameter is the dataclass of the method's hyper-parameters.
+
+A run keeps a checksum of the builder's source, by which it goes on with no other method. Code is
+loaded from what the user names alone, and never because the directory of a run names it.
+"""
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import inspect
+import linecache
+import pathlib
+import re
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from tf_pflego.core import settings
+from tf_pflego.system import texts, values
+
+FORM = "FILE.py:FUNCTION"
+_BUILDER = "(model, config: CONFIG), with a dataclass that derives from `HyperParameters`"
+_REMEDY = "docs/own_method.md shows one."
+_MODULE = "tf_pflego_own_"  # What the name of a file's module begins with.
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method that a run can train.
+
+    Attributes:
+      name: What a run is told that it trains: a registered name, or FILE.py:FUNCTION without the
+        file's directory.
+      settings: The dataclass of its hyper-parameters.
+      build: (model, settings) -> Algorithm.
+      is_own: Whether it is the user's own.
+    """
+
+    name: str
+    settings: type
+    build: Callable[..., Any]
+    is_own: bool = False
+
+    def checksum(self) -> str:
+        """Returns a checksum of the builder, and of what it uses of its file or notebook cell.
+
+        Comments and layout do not count.
+
+        Raises:
+          ValueError: The source is not known, as of what is typed into Python's own prompt.
+        """
+        code = inspect.unwrap(self.build).__code__
+        linecache.checkcache(code.co_filename)
+        try:
+            file = ast.parse("".join(linecache.getlines(code.co_filename)))
+        except SyntaxError:  # It has been changed since it was run.
+            file = ast.parse("")
+        parts = [node for node in ast.walk(file) if _first_line(node) == code.co_firstlineno]
+        if not parts:
+            raise ValueError(
+                f"`algorithm` {self.name} must be in a file or a notebook for a run with "
+                "`output_dir`, which keeps a checksum of its source; its source is not there. "
+                "Write it to a file, and start Python anew."
+            )
+        others = _definitions(file)
+        for part in parts:  # Parts that these use are added meanwhile.
+            for node in ast.walk(part):
+                parts += others.pop(node.id, []) if isinstance(node, ast.Name) else []
+        text = "\n".join(sorted({ast.unparse(part) for part in parts}))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _first_line(node):
+    """Returns the first line of a function, that of its decorators; None of anything else."""
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _definitions(file):
+    """Returns {name: statements} for the functions, classes and variables of a file."""
+    definitions: dict[str, list[ast.AST]] = {}
+    for statement in file.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            names = [statement.name]
+        elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = getattr(statement, "targets", None) or [statement.target]
+            names = [one.id for target in targets for one in ast.walk(target) if hasattr(one, "id")]
+        else:
+            continue
+        for name in names:
+            definitions.setdefault(name, []).append(statement)
+    return definitions
+
+
+def names_file(name: Any) -> bool:
+    """Returns whether the name of a method is FILE.py:FUNCTION."""
+    return isinstance(name, str) and bool(re.fullmatch(r"[^\0]+\.py:\w+", name))
+
+
+def from_file(name: str) -> Method:
+    """Returns the method that FILE.py:FUNCTION names; the file is run, unless it has been.
+
+    Raises:
+      ValueError: The file cannot be read or run, or has no such builder.
+    """
+    place, _, function = name.rpartition(":")
+    path = pathlib.Path(values.path("algorithm", place)).expanduser()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"`algorithm` must name a file that can be read; got {name!r} ({error.strerror}). "
+            "Correct the path."
+        ) from error
+    module = _run(path.resolve(), source)
+    builder = getattr(module, function, None)
+    if not callable(builder):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ValueError(
+            f"`algorithm` must name a function of {place}; got {function!r}, which is none. "
+            f"{texts.suggestion(function, known)}Correct the name."
+        )
+    return from_builder(builder)
+
+
+@functools.cache
+def _run(path, source):
+    """Returns the module of a file. Where the file has changed, it is run anew."""
+    module = types.ModuleType(f"{_MODULE}{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # Dataclasses look for it there.
+    sys.path.append(str(path.parent))  # For what the file imports from beside itself.
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        raise failed("must name a file that Python can run", str(path), error) from error
+    finally:
+        sys.path.remove(str(path.parent))
+        # Without its name there, Ray sends the code itself to other machines, which lack the file.
+        del sys.modules[module.__name__]
+    return module
+
+
+def failed_when_traced(error: BaseException) -> ValueError | None:
+    """Returns the error that says where a file's method failed; None for a failure elsewhere."""
+    modules = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [one["__file__"] for one in modules if one.get("__name__", "").startswith(_MODULE)]
+    if not files:
+        return None
+    must = "must be a method that TensorFlow can trace"
+    if type(error).__name__ == "OperatorNotAllowedInGraphError":
+        # What it says next about AutoGraph does not help here.
+        sentence, _, _ = str(error).partition(" is not allowed")
+        error = TypeError(f"{sentence} is not allowed; use `tf.where` or `tf.cond`").with_traceback(
+            error.__traceback__
+        )
+    return failed(must, files[-1], error)
+
+
+def failed(must: str, file: str, error: BaseException) -> ValueError:
+    """Returns the error that says what code of the user's ended with, and in which line.
+
+    Args:
+      must: What was expected of `algorithm`.
+      file: The user's file.
+      error: What was raised.
+    """
+    reason, lines = f"{type(error).__name__}: {error}", []
+    if isinstance(error, SyntaxError):
+        reason = f"{type(error).__name__}: {error.msg}"
+        lines += [error.lineno] if error.filename == file else []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        lines += [line] if frame.f_code.co_filename == file else []
+    where = f"{pathlib.Path(file).name}, line {lines[-1]}" if lines else pathlib.Path(file).name
+    return ValueError(
+        f"`algorithm` {must}; got, in {where}, {' '.join(reason.split())[:300]}. Correct the file."
+    )
+
+
+def from_builder(builder: Any) -> Method:
+    """Returns the method that a function builds.
+
+    Raises:
+      TypeError: It is no function.
+      ValueError: It takes something else, or its hyper-parameters are not fields of `setting`.
+    """
+    if not inspect.isfunction(builder):
+        raise TypeError(
+            f"`algorithm` must be a builder, a function {_BUILDER}; got "
+            f"{type(builder).__name__}. {_REMEDY}"
+        )
+    file = builder.__globals__.get("__file__")
+    module = pathlib.Path(file).name if file else builder.__module__
+    name = f"{module}:{builder.__qualname__}"
+    signature = inspect.signature(builder)
+    try:
+        signature.bind(None, None)
+        kind = _evaluated(list(signature.parameters.values())[1].annotation, builder)
+    except (TypeError, IndexError, NameError, AttributeError, SyntaxError):
+        kind = None
+    if not (isinstance(kind, type) and issubclass(kind, settings.HyperParameters)):
+        raise ValueError(
+            f"`algorithm` {name} must be a function {_BUILDER}; got {builder.__name__}{signature}. "
+            f"{_REMEDY}"
+        )
+    fields = vars(kind).get("__dataclass_fields__")  # None of what is no dataclass itself.
+    plain = [name for name, field in (fields or {}).items() if "help" not in field.metadata]
+    if plain or fields is None:
+        raise ValueError(
+            f"`algorithm` {name} must have a dataclass of hyper-parameters that `setting` makes; "
+            f"got {kind.__name__}, {f'whose {plain[0]} is none' if plain else 'no dataclass'}. "
+            f"{_REMEDY}"
+        )
+    return Method(name, kind, builder, is_own=True)
+
+
+def _evaluated(annotation, builder):
+    """Returns an annotation, which is text where annotations are not evaluated."""
+    if not isinstance(annotation, str):
+        return annotation
+    holder = types.SimpleNamespace(__annotations__={"config": annotation})
+    return typing.get_type_hints(holder, builder.__globals__)["config"]

@@ -1,0 +1,1 @@
+"""Datasets by name, read with TFDS or from its prepared files."""

@@ -1,0 +1,174 @@
+"""Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tf_pflego.data.datasets import omniglot, prepared
+from tf_pflego.data.datasets.prepared import DatasetError
+from tf_pflego.system import file_arrays, forked, texts, values
+
+
+class Known(NamedTuple):
+    """A dataset that `load` knows, and what a run on it has unless its flags say otherwise.
+
+    Attributes:
+      network: The body of the model, one of `models.networks.NETWORKS`.
+      partition: How the examples are dealt out, one of `partition.NAMES`.
+      num_clients: I, number of clients; the partition `groups` has its own.
+      own_builder: Whether the TFDS builder is one of ours, which downloads nothing: the module of
+        this package that has the dataset's name. What it reads in TFDS' manual directory, if it
+        reads anything there, is its MANUAL.
+    """
+
+    network: str = "mlp"
+    partition: str = "round_robin"
+    num_clients: int = 100
+    own_builder: bool = False
+
+
+KNOWN = {
+    "digits": Known(own_builder=True),
+    "mnist": Known(),
+    "fashion_mnist": Known(),
+    "emnist/byclass": Known(),
+    "cifar10": Known("cifar_cnn"),
+    "cifar100": Known("cifar_cnn"),
+    "omniglot": Known("omniglot_cnn", "groups"),
+    "organamnist": Known("cnn_fedavg", own_builder=True),
+    "office_home": Known("cnn_fedavg", "dirichlet", 20, True),
+}
+NAMES = tuple(KNOWN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Labelled examples: images, rows of a table, token sequences.
+
+    Attributes:
+      examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
+        uint8. `ClientData` says which dtypes there are and how they are read.
+      labels: [N] integers, global classes.
+      groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's
+        alphabets, Office-Home's domains).
+    """
+
+    examples: np.ndarray
+    labels: np.ndarray
+    groups: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        shape = texts.array(np.shape(self.examples)[1:], np.asarray(self.examples).dtype)
+        groups = "" if self.groups is None else f", {len(np.unique(self.groups))} groups"
+        return f"Examples({len(self.labels)} examples, {shape}{groups})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A dataset before partition.
+
+    Attributes:
+      name: One of `NAMES`, or a user's own.
+      train: Training examples; all examples where `test` is None.
+      test: Test examples, or None if the partition is to split `train`.
+      num_classes: C, number of global classes.
+      class_names: Their C names, in the order of the labels; None if they have only numbers.
+    """
+
+    name: str
+    train: Examples
+    test: Examples | None
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        examples = f"{len(self.train.labels)} examples"
+        if self.test is not None:
+            examples = (
+                f"{len(self.train.labels)} training and {len(self.test.labels)} test examples"
+            )
+        shape = texts.array(
+            np.shape(self.train.examples)[1:], np.asarray(self.train.examples).dtype
+        )
+        return f"Dataset({self.name}, {examples}, {shape}, {self.num_classes} classes)"
+
+
+def load(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    omniglot_splits: Sequence[str] = ("train", "test"),
+) -> Dataset:
+    """Loads a dataset with TFDS.
+
+    The examples are in files that are mapped into memory, read-only; only those of `omniglot`,
+    which are made smaller, are in memory.
+
+    The splits `train` and `test` become the training and test examples, except for
+
+    - `omniglot`: training examples are the splits asked for, groups the alphabets, `test` None;
+    - `organamnist`: training examples are the splits `train` and `validation`;
+    - `office_home`: training examples are all there are, groups the domains, numbered 0 to 3 (Art,
+      Clipart, Product, Real World), `test` None.
+
+    Args:
+      name: One of `NAMES`.
+      data_dir: TFDS data directory; None for TFDS' own default.
+      download: Whether a dataset that is not there may be downloaded. `digits` needs no download,
+        nor do `organamnist` and `office_home`, which are made from the files that their authors
+        publish: `organamnist.npz` and the folder `office_home` in `<data_dir>/downloads/manual`.
+      omniglot_splits: The splits of Omniglot to merge; an alphabet that an earlier one holds is
+        not taken again.
+
+    Raises:
+      DatasetError: Unknown name or split, not there and not to be downloaded, a published file that
+        is missing or damaged, or a download that failed. What failed leaves nothing behind.
+      RuntimeError: This process was forked from one that had used TensorFlow.
+      ValueError: `data_dir` is no path of this machine, or `download` no truth value.
+    """
+    if name not in NAMES:
+        raise DatasetError(
+            f"`dataset` must be one of {', '.join(NAMES)}; got {name!r}. Correct `dataset`."
+        )
+    forked.refuse("a dataset must be loaded")
+    data_dir = None if data_dir is None else values.path("data_dir", data_dir)
+    download = values.truth("download", download)
+    known = KNOWN[name]
+    manual = None
+    if known.own_builder:  # The import makes the builder known to TFDS.
+        manual = getattr(importlib.import_module(f"tf_pflego.data.{name}"), "MANUAL", None)
+    builder = prepared.builder(name, data_dir, download, known.own_builder, manual)
+    test = None
+    if name == "omniglot":
+        train = Examples(*omniglot.read(builder, omniglot_splits))
+    elif name == "office_home":
+        train = _examples(builder, "train", groups="domain")
+    else:
+        train = _examples(builder, "train+validation" if name == "organamnist" else "train")
+        test = _examples(builder, "test")
+    label = builder.info.features["label"]
+    return Dataset(name, train, test, label.num_classes, tuple(label.names))
+
+
+def merged(dataset: Dataset) -> Dataset:
+    """Returns the dataset with training and test examples as one, for a partition to split."""
+    values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
+    if dataset.test is None:
+        return dataset
+    parts = [dataset.train, dataset.test]
+    examples = file_arrays.concatenated([part.examples for part in parts])
+    labels = np.concatenate([part.labels for part in parts])
+    groups = None
+    if dataset.train.groups is not None and dataset.test.groups is not None:
+        groups = np.concatenate([part.groups for part in parts])
+    return dataclasses.replace(dataset, train=Examples(examples, labels, groups), test=None)
+
+
+def _examples(builder, split, groups=None):
+    names = ["image", "label"] if groups is None else ["image", "label", groups]
+    examples, *others = prepared.read(builder, split, names)
+    return Examples(examples, *(other.astype(np.int32).view(np.ndarray) for other in others))

@@ -1,0 +1,105 @@
+"""TFDS builder of `organamnist`: OrganAMNIST, from the file in which MedMNIST publishes it."""
+
+import zipfile
+import zlib
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from tf_pflego.data.datasets.prepared import DatasetError
+
+MANUAL = "organamnist.npz"
+_HOMEPAGE = "https://medmnist.com"
+_NUM_CLASSES = 11
+_SIDE = 28
+_NAMES_IN_MANUAL = {"train": "train", "validation": "val", "test": "test"}
+
+
+class Organamnist(tfds.core.GeneratorBasedBuilder):
+    """Abdominal CT slices of 28x28 grey pixels, each of one of 11 organs (Yang et al. 2023).
+
+    The splits are the file's: train, validation and test. No CT scan has slices in two of them.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012  the name and form are TFDS'
+    MANUAL_DOWNLOAD_INSTRUCTIONS = (
+        f"Get {MANUAL}, the file with images of {_SIDE}x{_SIDE} pixels, from {_HOMEPAGE} and put "
+        "it there."
+    )
+
+    def _info(self):
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(_SIDE, _SIDE, 1)),
+                    "label": tfds.features.ClassLabel(num_classes=_NUM_CLASSES),
+                }
+            ),
+            supervised_keys=("image", "label"),
+            homepage=_HOMEPAGE,
+            citation="@article{medmnistv2, title={MedMNIST v2 - A large-scale lightweight "
+            "benchmark for 2D and 3D biomedical image classification}, author={Yang, Jiancheng and "
+            "Shi, Rui and Wei, Donglai and Liu, Zequan and Zhao, Lin and Ke, Bilian and Pfister, "
+            "Hanspeter and Ni, Bingbing}, journal={Scientific Data}, volume={10}, year={2023}, "
+            "doi={10.1038/s41597-022-01721-8}}",
+        )
+
+    def _split_generators(self, dl_manager):
+        arrays = _read(dl_manager.manual_dir / MANUAL)
+        return {
+            split: self._generate_examples(arrays[f"{name}_images"], arrays[f"{name}_labels"])
+            for split, name in _NAMES_IN_MANUAL.items()
+        }
+
+    def _generate_examples(self, images, labels):
+        for index, (image, label) in enumerate(zip(images[..., None], labels[:, 0], strict=True)):
+            yield index, {"image": image, "label": int(label)}
+
+
+def _read(path):
+    """Returns the six arrays of the file by name, checked."""
+    if not zipfile.is_zipfile(path):
+        raise _refused(f"{path} must be an .npz file; got a file that cannot be read as one")
+    try:
+        with np.load(path) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _refused(f"{path} must be a whole .npz file; got a damaged one ({error})") from error
+    for split in _NAMES_IN_MANUAL.values():
+        images, labels = (
+            _array(arrays, f"{split}_{which}", path) for which in ("images", "labels")
+        )
+        count = len(images) if images.ndim else 0
+        if images.dtype != np.uint8 or not count or images.shape != (count, _SIDE, _SIDE):
+            raise _refused(
+                f"{split}_images in {path} must be uint8 of shape [N, {_SIDE}, {_SIDE}], N at "
+                f"least 1; got {images.dtype} {list(images.shape)}"
+            )
+        if labels.dtype.kind not in "iu" or labels.shape != (count, 1):
+            raise _refused(
+                f"{split}_labels in {path} must be integers of shape [{count}, 1], one for each "
+                f"image; got {labels.dtype} {list(labels.shape)}"
+            )
+        wrong = (labels < 0) | (labels >= _NUM_CLASSES)
+        if wrong.any():
+            raise _refused(
+                f"{split}_labels in {path} must be in [0, {_NUM_CLASSES}); got {labels[wrong][0]} "
+                f"for image {np.argmax(wrong)}"
+            )
+    return arrays
+
+
+def _array(arrays, name, path):
+    if name not in arrays:
+        raise _refused(
+            f"{path} must hold the array {name}; got {', '.join(sorted(arrays)) or 'no array'}"
+        )
+    return np.asarray(arrays[name])
+
+
+def _refused(problem):
+    return DatasetError(
+        f"`dataset` organamnist: {problem}. Get {MANUAL}, the file with images of {_SIDE}x{_SIDE} "
+        f"pixels, from {_HOMEPAGE} again."
+    )

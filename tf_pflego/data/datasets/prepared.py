@@ -1,0 +1,230 @@
+"""Datasets as TFDS keeps them in its directory: prepared whole or not at all, then read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from tf_pflego.system import file_arrays, leftovers, signals, terminal
+
+# What is read at a time: so many examples, and no more bytes.
+_BATCH = 256
+_BATCH_BYTES = 2**21
+
+
+class DatasetError(ValueError):
+    """A dataset is not there, cannot be had, or cannot be read."""
+
+
+def builder(
+    name: str,
+    data_dir: str | None,
+    download: bool,
+    own: bool = False,
+    manual: str | None = None,
+) -> tfds.core.DatasetBuilder:
+    """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
+
+    Args:
+      name: TFDS name, with its configuration if it has any.
+      data_dir: TFDS data directory; None for TFDS' own default.
+      download: Whether a dataset that is not there may be downloaded.
+      own: Whether the builder is one of ours: it is prepared without a network, whatever
+        `download` is.
+      manual: The file or directory that it is made from, by its name in TFDS' manual directory
+        `<data_dir>/downloads/manual`; None if it is made from none.
+
+    Raises:
+      DatasetError: Unknown name, not there and not to be prepared, no `manual`, or a preparation
+        that failed; a failed preparation leaves nothing behind.
+    """
+    with _offline() if own else contextlib.nullcontext():
+        return _found_or_prepared(name, data_dir, download, own, manual)
+
+
+def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) -> list[np.ndarray]:
+    """Returns features of all examples of a split as arrays [N, ...].
+
+    The arrays are in files, to which the examples go batch by batch, so that a dataset may be
+    larger than the memory.
+
+    Args:
+      builder: What `builder` of this module returned.
+      split: A split, or several as `train+test`.
+      names: The features.
+
+    Raises:
+      DatasetError: There is no such split, or it cannot be read.
+    """
+    for part in split.split("+"):
+        if part not in builder.info.splits:
+            raise DatasetError(
+                f"`dataset` {builder.info.name} must have the split {part!r}; {builder.data_dir} "
+                f"has {', '.join(builder.info.splits) or 'none'}. Point `data_dir` to a TFDS "
+                "directory that has it."
+            )
+    with reading(builder.info.name, builder.data_dir, f"split {split}"):
+        # Else TensorFlow might keep all in memory, or read ahead until all is there.
+        options = tf.data.Options()
+        options.autotune.ram_budget = 8 * _BATCH_BYTES
+        unkept = tfds.ReadConfig(options=options, try_autocache=False, skip_prefetch=True)
+        features = [builder.info.features[name] for name in names]
+        # A size that the description leaves open counts as one.
+        num_bytes = sum(
+            math.prod(size or 1 for size in feature.shape) * np.dtype(feature.np_dtype).itemsize
+            for feature in features
+        )
+        size = max(1, min(_BATCH, _BATCH_BYTES // num_bytes))
+        batches = builder.as_dataset(split=split, batch_size=size, read_config=unkept)
+        writers = {name: file_arrays.Writer() for name in names}
+        for batch in tfds.as_numpy(batches):
+            for name, writer in writers.items():
+                writer.append(batch[name])
+        return [writer.array() for writer in writers.values()]
+
+
+@contextlib.contextmanager
+def reading(name: str, directory: str, what: str) -> Iterator[None]:
+    """Lets whatever fails in reading what TFDS has prepared say so in one form.
+
+    Args:
+      name: The dataset's name.
+      directory: Where it is.
+      what: What of it is read.
+
+    Raises:
+      DatasetError: It cannot be read.
+    """
+    try:
+        yield
+    except (DatasetError, tfds.core.DatasetNotFoundError):
+        raise
+    except (tf.errors.ResourceExhaustedError, MemoryError, file_arrays.NoRoomError):
+        raise  # Nothing is wrong with the files.
+    except Exception as error:
+        # A file that is cut, changed or of another version fails in TensorFlow, in TFDS, in JSON
+        # or in protocol buffers, each with errors of its own.
+        raise DatasetError(
+            f"`dataset` {name}, {what}, must be readable in {directory}; it is not "
+            f"({reason(error)}). A file there is damaged, of another version or not permitted to "
+            "you. Put back a whole copy, or point `data_dir` to another directory, in which it can "
+            "be prepared anew with `download=True`."
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Returns the first line of an error's message, or the name of its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _found_or_prepared(name, data_dir, download, own, manual):
+    root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    description = contextlib.nullcontext()
+    if (root / name.partition("/")[0]).exists():
+        description = reading(name, str(root), "its description")
+    try:
+        with description:
+            found = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DatasetError(
+            f"`dataset` must be one that TFDS knows; got {name!r} ({reason(error)}). Correct "
+            "`dataset`."
+        ) from error
+    if os.path.isdir(found.data_dir):
+        return found
+    if not (download or own):
+        raise DatasetError(
+            f"`dataset` {name} is not in {root}. Point `data_dir` to a TFDS directory that has it, "
+            "or let it be fetched with `download=True`."
+        )
+    manual_dir = root / "downloads" / "manual"
+    if manual and not (manual_dir / manual).exists():
+        raise DatasetError(
+            f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is made, "
+            f"is not there either. {found.MANUAL_DOWNLOAD_INSTRUCTIONS}"
+        )
+    try:
+        return _prepare(found, name, root, manual_dir, own)
+    except DatasetError:
+        raise  # A builder of ours has said what is wrong with the file that it reads.
+    except Exception as error:
+        # TFDS, requests and the file system each have their own; the user needs one line.
+        raise DatasetError(
+            f"`dataset` {name} could not be prepared in {root} ({reason(error)}). Check "
+            f"{'' if own else 'the network and '}that the directory can be written, or point "
+            "`data_dir` to a TFDS directory that has it."
+        ) from error
+
+
+def _prepare(found, name, root, manual_dir, own):
+    """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
+    made = not root.exists()
+    root.mkdir(parents=True, exist_ok=True)
+    final = pathlib.Path(found.data_dir)
+    staging = tempfile.mkdtemp(prefix=".tf_pflego_", dir=root)
+
+    def remove():
+        shutil.rmtree(staging, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                root.rmdir()  # Only if it is still empty.
+
+    leftovers.add(remove)
+    try:
+        staged = tfds.builder(name, data_dir=staging)
+        if not own:
+            terminal.note(f"tf_pflego: {name} is fetched into {root} and prepared there")
+        # A download is a long call, whose threads go on after a signal.
+        with signals.nothing_to_put_in_order(), _quiet(bars=name != "digits"):
+            staged.download_and_prepare(
+                download_dir=os.path.join(staging, "downloads"),
+                # What the user has put there is read where it is.
+                download_config=tfds.download.DownloadConfig(manual_dir=manual_dir),
+            )
+        final.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may have been faster, with the same files.
+        with contextlib.suppress(OSError) if final.exists() else contextlib.nullcontext():
+            os.rename(staged.data_dir, final)
+    finally:
+        remove()
+        leftovers.forget(remove)
+    return tfds.builder(name, data_dir=str(root))
+
+
+@contextlib.contextmanager
+def _quiet(bars):
+    """Keeps what TFDS prints off standard output, and its progress bars off anything but terminals.
+
+    Args:
+      bars: Whether there are bars at all; those of a second's work only disturb.
+    """
+    if not (bars and terminal.STDERR.isatty()) or terminal.is_quiet():
+        tfds.disable_progress_bar()
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def _offline():
+    """Keeps TFDS from asking its bucket on the network about a dataset that only we have.
+
+    Where there is no network, each question can take seconds. TFDS has no public switch for it.
+    """
+    bucket = tfds.core.utils.gcs_utils
+    before = getattr(bucket, "_is_gcs_disabled", False)
+    bucket._is_gcs_disabled = True
+    try:
+        yield
+    finally:
+        bucket._is_gcs_disabled = before

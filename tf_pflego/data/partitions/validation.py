@@ -1,0 +1,69 @@
+"""Which training examples are held out for validation."""
+
+import numpy as np
+
+from tf_pflego.core import seeds
+from tf_pflego.system import values
+
+
+def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Draws a part of each client's examples, in each class the same share as far as it goes.
+
+    Of n_i examples of a client, round(fraction * n_i) are held out, and at least one. Of the n_ic
+    examples of each class these are fraction * n_ic, rounded down; what is then missing is filled
+    up with one more of the classes for which most was cut off, drawn where this is equal (the
+    method of the largest remainder). One example of each class always stays, even if fewer are held
+    out then. A client that has no class with two examples is the exception: one of its examples is
+    held out, and its class is not trained on. Within a class, examples are drawn uniformly.
+
+    The draw depends on the arguments alone, and on no other draw of the run.
+
+    Args:
+      labels: [N] integers from 0 on, the classes of all clients' examples, those of client 0 first.
+        Only which labels of a client are equal matters.
+      offsets: [I + 1]; client i has the examples from offsets[i] to offsets[i + 1].
+      fraction: In (0, 1).
+      seed: The seed of the run.
+
+    Returns:
+      [N] bool, whether an example is held out.
+
+    Raises:
+      ValueError: `fraction` or `seed` is out of its range, or a client has fewer than two examples.
+    """
+    fraction = values.number("validation_fraction", fraction, above=0, below=1)
+    rng = seeds.generator(values.seed(seed), "validation")
+    sizes = np.diff(offsets)
+    if np.any(sizes < 2):
+        client = np.argmin(sizes)
+        raise ValueError(
+            "every client must have at least 2 training examples, one to train on and one for "
+            f"validation; client {client} has {sizes[client]}. Leave it out, or set "
+            "`validation_fraction` to 0."
+        )
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    # The classes of each client by their first examples, so that names of classes do not matter.
+    named = owners * (int(labels.max()) + 1) + labels
+    _, earliest, classes = np.unique(named, return_index=True, return_inverse=True)
+    group = earliest[classes]
+    # The examples of each class of each client side by side, shuffled.
+    order = np.lexsort((rng.random(len(labels)), group))
+    begins = np.ones(len(labels), bool)
+    begins[1:] = np.diff(group[order]) != 0
+    first = np.flatnonzero(begins)
+    counts, holders = np.diff(first, append=len(labels)), owners[first]
+    shares = fraction * counts
+    taken = np.minimum(shares.astype(np.int64), counts - 1)
+    wanted = np.clip(np.rint(fraction * sizes), 1, sizes - 1)
+    missing = wanted - np.bincount(holders, taken)
+    # The classes of each client side by side: those with room first, then by what was cut off.
+    full = taken == counts - 1
+    ranked = np.lexsort((rng.random(len(counts)), taken - shares, full, holders))
+    ranks = np.empty_like(ranked)
+    ranks[ranked] = np.arange(len(ranked)) - np.searchsorted(holders, holders)
+    nothing_held = missing[holders] == wanted[holders]
+    more = (ranks < missing[holders]) & ~full | (ranks == 0) & full & nothing_held
+    taken += more
+    held = np.empty(len(labels), bool)
+    held[order] = np.arange(len(labels)) - np.repeat(first, counts) < np.repeat(taken, counts)
+    return held

@@ -1,0 +1,1 @@
+"""Clients on the nodes of a Ray cluster."""

@@ -1,0 +1,359 @@
+"""The engine that runs a round on the machines of a Ray cluster.
+
+The clients are dealt out to shards, client i to shard i mod S. A shard is a process with its
+clients' data and states, the engine `in_process` and their evaluation; it is on any machine of the
+cluster. In an exchange each shard that has participants is sent once what the server sends to all
+and what concerns its participants; it returns one sum, and what is uploaded apart. A message is
+copied to a node once, however many shards the node has.
+
+Sums are added in the order of the shards, and an operation uses one thread. A run's weights
+therefore depend on S in the last digits, and not on the machines.
+
+Each shard keeps what a round writes apart until the round is committed. The next call of the shard
+tells it so, as nobody can see the difference before. A shard whose process or
+machine is lost takes its clients' states with it; `ShardLostError` says so, and the run goes on
+from a checkpoint, with a new process in the place of the lost one.
+"""
+
+import numpy as np
+import ray
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round
+from tf_pflego.core.nests import Structure, positions
+from tf_pflego.data.clients import ClientData
+from tf_pflego.engines import client_states
+from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
+from tf_pflego.engines.ray.host import Call, Opened, checksum_of
+from tf_pflego.engines.ray.ray_cluster import RayCluster
+from tf_pflego.system import terminal
+
+# A shard that takes so many times as long as the others, and so many seconds, is named.
+_SLOW, _SLOW_SECONDS = 3.0, 2.0
+_LOSS_SUM, _HITS = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
+
+
+class RayEngine:
+    """Runs an algorithm's exchanges on the hosts of a cluster.
+
+    Args:
+      algorithm: The algorithm.
+      clients: The clients' data.
+      server_state: The server's first state, for its shapes.
+      seed: The seed of the run.
+      cluster: The hosts.
+      owns_cluster: Whether `close` closes the cluster too, if nothing else is open there.
+
+    Attributes:
+      algorithm, cluster, owns_cluster: As given.
+      states: The clients' states.
+      seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
+
+    Raises:
+      ValueError: The data on a machine are not the run's.
+      WorkerError: The cluster has no place for the shards.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        server_state: Structure,
+        seed: int,
+        cluster: RayCluster,
+        owns_cluster: bool,
+    ):
+        self.algorithm = algorithm
+        self.cluster = cluster
+        self.owns_cluster = owns_cluster
+        self.num_shards = cluster.num_shards
+        self.seconds_of_shards = np.zeros(self.num_shards)
+        self._named_slow: set[int] = set()
+        # The shards that have staged something, and what others are to do with what they have: to
+        # keep it, or to discard it.
+        self._staged: set[int] = set()
+        self._keep: dict[int, bool] = {}
+        state = _arrays(server_state)
+
+        def part_of(shard):
+            part = clients.shard(np.arange(shard, clients.num_clients, self.num_shards))
+            sent = part if part.origin is None else part.origin
+            return Opened(algorithm, sent, part.all_examples, checksum_of(part), state, seed)
+
+        self._key = cluster.open(part_of)
+        self.states = _ShardedStates(self, server_state, clients.num_clients)
+
+    def run_exchange(
+        self,
+        exchange: Exchange,
+        message,
+        cohort: Cohort,
+        server_state,
+        round_: Round,
+        evaluate: bool,
+    ) -> Outcome:
+        """See `Engine.run_exchange`."""
+        position = self.algorithm.exchanges.index(exchange)
+        shards = self._rows_by_shard(cohort.ids)
+        new = ~self.states.have_state(cohort.ids)
+        sent, round_ = ray.put(_arrays(message)), _arrays(round_)
+        start = self._what_new_clients_read(server_state) if new.any() else None
+        messages = _arrays(cohort.messages)
+        calls = []
+        for shard, rows in shards:
+            own = Cohort(
+                cohort.ids[rows] // self.num_shards,
+                cohort.seeds[rows],
+                tf.nest.map_structure(lambda leaf, rows=rows: leaf[rows], messages),
+            )
+            shared = sent, start if new[rows].any() else None
+            self._staged.add(shard)
+            arguments = (position, own, round_, evaluate)
+            calls.append(self._call(shard, "run_exchange", arguments, *shared))
+        self._name_slow(calls, shards)
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
+        self._remember_seconds(shards, [seconds for _, seconds in results])
+        self.states.stage(cohort.ids)
+        outcomes, rows = [outcome for outcome, _ in results], [rows for _, rows in shards]
+        return _joined(outcomes, rows, len(cohort.ids))
+
+    def commit(self) -> None:
+        """See `Engine.commit`."""
+        self._settle(keep=True)
+        self.states.commit()
+
+    def roll_back(self) -> None:
+        """See `Engine.roll_back`."""
+        self._settle(keep=False)
+        self.states.roll_back()
+
+    def evaluate(
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
+    ) -> dict[str, Statistics]:
+        """See `Engine.evaluate`."""
+        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
+        parts = self.on_shards(
+            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], losses), state
+        )
+        found = {}
+        for name in self.algorithm.served:
+            of_shards = [(rows, result[name]) for rows, result in parts]
+            hits = [(rows, one.test_hits) for rows, one in of_shards]
+            sums = [(rows, one.loss_sums) for rows, one in of_shards]
+            held = [(rows, one.validation_hits) for rows, one in of_shards]
+            found[name] = Statistics(
+                _placed(sums, len(ids), _LOSS_SUM) if losses else None,
+                _placed(hits, len(ids), _HITS),
+                None if held[0][1] is None else _placed(held, len(ids), _HITS),
+            )
+        return found
+
+    def predict(
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+    ) -> list[np.ndarray]:
+        """See `Engine.predict`."""
+        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
+        parts = self.on_shards(
+            ids, "predict", lambda rows: (np.asarray(seeds)[rows], split, name), state
+        )
+        by_row = {row: one for rows, found in parts for row, one in zip(rows, found, strict=True)}
+        return [by_row[row] for row in range(len(ids))]
+
+    def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
+        """See `Engine.read_states`."""
+        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
+        parts = self.on_shards(ids, "read_states", lambda rows: (), state)
+        flat = [(rows, tf.nest.flatten(states)) for rows, states in parts]
+        leaves = [
+            _placed([(rows, leaves[k]) for rows, leaves in flat], len(ids), spec)
+            for k, spec in enumerate(tf.nest.flatten(self.states.spec))
+        ]
+        return tf.nest.pack_sequence_as(self.states.spec, leaves)
+
+    def write_states(self, ids: ClientIds, states: Structure) -> None:
+        """See `Engine.write_states`."""
+        ids = np.asarray(ids, np.int64)
+
+        def own(rows):
+            return (tf.nest.map_structure(lambda leaf: np.asarray(leaf)[rows], states),)
+
+        self.on_shards(ids, "write_states", own)
+        self.states.stage(ids)
+        self.states.commit()
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self.cluster.close_one(self._key)
+        if self.owns_cluster and not self.cluster.has_federations():
+            self.cluster.close()
+
+    def on_shards(self, ids, method, arguments, *shared):
+        """Calls a method of each shard that has some of the clients.
+
+        Args:
+          ids: The clients' ids, [c].
+          method: Its name; it takes the key, the clients' numbers in the shard, and more.
+          arguments: (rows) -> what else it takes for these positions in `ids`.
+          *shared: What else it takes, the same in all shards.
+
+        Returns:
+          A list of the positions and the result of each shard.
+        """
+        shards = self._rows_by_shard(ids)
+        calls = [
+            self._call(shard, method, (ids[rows] // self.num_shards, *arguments(rows)), *shared)
+            for shard, rows in shards
+        ]
+        results = self.cluster.wait(calls, [shard for shard, _ in shards])
+        return [(rows, result) for (_, rows), result in zip(shards, results, strict=True)]
+
+    def start_anew(self) -> None:
+        """Lets all shards forget all states, after those that were lost have been replaced."""
+        self.cluster.mark_lost()
+        self.cluster.replace_lost()
+        self._staged.clear()
+        self._keep.clear()
+        calls = [self._call(shard, "forget", ()) for shard in range(self.num_shards)]
+        self.cluster.wait(calls)
+
+    def _call(self, shard, method, arguments, *shared):
+        """Starts a call, which first settles what the shard has staged before."""
+        call = Call(self._key, self._keep.pop(shard, None), method, arguments)
+        return self.cluster.call(shard, "settle_and_call", call, *shared)
+
+    def _settle(self, keep):
+        self._keep |= dict.fromkeys(self._staged, keep)
+        self._staged.clear()
+
+    def _what_new_clients_read(self, server_state):
+        """Returns what is sent of the server's state for clients that start from it.
+
+        These are its leaves, and None for those that `init_client` does not read.
+        """
+        leaves = zip(tf.nest.flatten(server_state), self.states.init_reads, strict=True)
+        start = [np.asarray(leaf) if read else None for leaf, read in leaves]
+        return ray.put(start) if any(self.states.init_reads) else start
+
+    def _rows_by_shard(self, ids):
+        """Returns each shard that has some of the clients, and their positions in order."""
+        shards = np.asarray(ids) % self.num_shards
+        order = np.argsort(shards, kind="stable")
+        found, first = np.unique(shards[order], return_index=True)
+        return list(zip(found.tolist(), np.split(order, first[1:]), strict=True))
+
+    def _remember_seconds(self, shards, seconds):
+        self.seconds_of_shards[:] = 0
+        for (shard, _), taken in zip(shards, seconds, strict=True):
+            self.seconds_of_shards[shard] = taken
+
+    def _name_slow(self, calls, shards):
+        """Says which shard lets the others wait, once for each."""
+        slow, usual = self.cluster.slow_one(calls, _SLOW, _SLOW_SECONDS)
+        if slow >= 0 and shards[slow][0] not in self._named_slow:
+            shard = shards[slow][0]
+            self._named_slow.add(shard)
+            terminal.say(
+                f"tf_pflego: shard {shard} is slow: it is still at its part of an exchange, which "
+                f"took the others {usual:.1f} s"
+            )
+
+
+class _ShardedStates:
+    """The clients' states, which the shards have. It knows which clients have one, and since when.
+
+    It is what `ClientStates` is to a checkpoint.
+    """
+
+    def __init__(self, engine, server_state, num_clients):
+        self._engine = engine
+        self.spec, self.init_reads = client_states.spec_and_reads(engine.algorithm, server_state)
+        self.leaf_names = list(positions(self.spec))
+        self.num_commits = 0
+        self.num_clients = num_clients
+        self._commits = np.zeros(num_clients, np.int64)
+        self._staged = []
+
+    def have_state(self, ids):
+        """Returns [c] bool, whether clients have a state, be it a staged one."""
+        staged = np.concatenate([np.zeros(0, np.int64), *self._staged])
+        return (self._commits[ids] > 0) | np.isin(ids, staged)
+
+    def stage(self, ids):
+        """Remembers that the shards have staged states of clients."""
+        self._staged.append(np.asarray(ids, np.int64))
+
+    def commit(self):
+        for ids in self._staged:
+            self._commits[ids] = self.num_commits + 1
+        self._staged.clear()
+        self.num_commits += 1
+
+    def roll_back(self):
+        self._staged.clear()
+
+    def written_since(self, commit):
+        return np.flatnonzero(self._commits > commit)
+
+    def named_leaf(self, name, client_ids):
+        ids = np.asarray(client_ids, np.int64)
+        parts = self._engine.on_shards(ids, "named_leaf", lambda rows: (name,))
+        spec = tf.nest.flatten(self.spec)[self.leaf_names.index(name)]
+        return _placed(parts, len(ids), spec)
+
+    def forget(self):
+        self._engine.start_anew()
+        self._staged.clear()
+        self._commits[:] = 0
+
+    def set_named(self, client_ids, leaves):
+        ids = np.asarray(client_ids, np.int64)
+        self._engine.on_shards(
+            ids,
+            "set_named",
+            lambda rows: ({name: leaf[rows] for name, leaf in leaves.items()},),
+        )
+        self._commits[ids] = self.num_commits + 1
+
+
+def _arrays(nest):
+    return tf.nest.map_structure(np.asarray, nest)
+
+
+def _add_to(total, leaf):
+    np.add(total, leaf, out=total)
+
+
+def _placed(parts, count, spec):
+    """Returns [c, ...], what the shards have of each client, at the clients' positions.
+
+    Args:
+      parts: For each shard the positions and the array.
+      count: c.
+      spec: Of what there is of one client.
+    """
+    whole = np.empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
+    for rows, part in parts:
+        whole[rows] = part
+    return whole
+
+
+def _joined(outcomes, positions_of_shards, count):
+    """Returns the outcome of all shards, whose sums are added in the order of the shards."""
+    summed = tf.nest.map_structure(np.array, outcomes[0].summed)
+    for outcome in outcomes[1:]:
+        # Into the same arrays, since new ones of many shards would take most of the time.
+        tf.nest.map_structure(_add_to, summed, outcome.summed)
+
+    def together(leaves):
+        spec = tf.TensorSpec(leaves[0].shape[1:], leaves[0].dtype)
+        return _placed(list(zip(positions_of_shards, leaves, strict=True)), count, spec)
+
+    individual = tf.nest.map_structure(
+        lambda *leaves: together(leaves), *(outcome.individual for outcome in outcomes)
+    )
+    finite = together([outcome.finite for outcome in outcomes])
+    hits = []
+    for field in ("test_hits", "validation_hits"):
+        found = [getattr(outcome, field) for outcome in outcomes]
+        hits.append(None if found[0] is None else together(found))
+    return Outcome(summed, individual, finite, *hits)

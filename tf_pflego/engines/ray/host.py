@@ -1,0 +1,206 @@
+"""A process of a Ray cluster that holds shards: clients' data and states, and runs their part.
+
+It runs the engine `in_process` on its own clients. A call names a federation by its key, and the
+clients by their numbers in the shard.
+"""
+
+import os
+import time
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.nests import Structure
+from tf_pflego.data.clients import ClientData, Origin
+from tf_pflego.engines.engine import Cohort, Outcome, Statistics
+from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.system import errors
+
+
+class Opened(NamedTuple):
+    """What a host is given of a federation."""
+
+    algorithm: Algorithm
+    clients: ClientData | Origin  # of the shard: the data, or where to load them
+    all_examples: int  # training examples of all clients of the federation
+    checksum: int  # of the shard's labels, as `checksum_of` gives it
+    server_state: Structure
+    seed: int
+
+
+class Call(NamedTuple):
+    """A call of one of a host's methods. Ray takes its time for each argument: this is one."""
+
+    key: int  # of the federation
+    keep: bool | None  # whether to keep what is staged; None to leave it staged
+    method: str
+    arguments: tuple  # what the method takes besides the key and what the shards share
+
+
+class Host:
+    """An actor with one shard of each federation that is open.
+
+    Args:
+      cpus: Its cores. Operations take one thread each, so that the bits of a result do not depend
+        on how many cores there are.
+      gpus: Its GPUs; without any it uses none.
+    """
+
+    def __init__(self, cpus: float, gpus: float):
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(max(1, int(cpus)))
+        if not gpus:
+            tf.config.set_visible_devices([], "GPU")
+        tf.get_logger().setLevel("ERROR")
+        self._engines: dict[int, InProcessEngine] = {}
+        self._server_states: dict[int, Structure] = {}  # the first ones
+
+    def is_alive(self) -> bool:
+        """Returns that it runs."""
+        return True
+
+    def process_id(self) -> int:
+        """Returns the number of its process, by which a test of failures ends it."""
+        return os.getpid()
+
+    @errors.marked
+    def open(self, key: int, opened: Opened) -> None:
+        """Takes a shard of a federation.
+
+        Raises:
+          ValueError: The data on this machine cannot be loaded, or are not those of the run.
+        """
+        clients = opened.clients
+        if isinstance(clients, Origin):
+            try:
+                clients = clients.load().shard(clients.clients, opened.all_examples)
+            except (ValueError, OSError) as error:
+                raise ValueError(
+                    f"{os.uname().nodename} must have the data of the run, as every node; {error}"
+                ) from error
+        if checksum_of(clients) != opened.checksum:
+            raise ValueError(
+                f"the data of {clients.dataset} on {os.uname().nodename} must be those of the run; "
+                "their labels differ. Give all nodes the same data directory."
+            )
+        self._engines[key] = InProcessEngine(
+            opened.algorithm, clients, opened.server_state, opened.seed
+        )
+        self._server_states[key] = opened.server_state
+
+    def close(self, key: int) -> None:
+        """Frees the shard."""
+        self._server_states.pop(key, None)
+        engine = self._engines.pop(key, None)
+        if engine is not None:
+            engine.close()
+
+    @errors.marked
+    def settle_and_call(self, call: Call, *shared: Any) -> Any:
+        """Calls a method, after what is staged has been kept or discarded.
+
+        Args:
+          call: The call.
+          *shared: The method's last arguments, which other shards are given too.
+        """
+        if call.keep is not None:
+            engine = self._engines[call.key]
+            if call.keep:
+                engine.commit()
+            else:
+                engine.roll_back()
+        return getattr(self, call.method)(call.key, *call.arguments, *shared)
+
+    def run_exchange(
+        self,
+        key: int,
+        position: int,
+        cohort: Cohort,
+        round_: Structure,
+        evaluate: bool,
+        message: Structure,
+        start: list[np.ndarray | None] | None,
+    ) -> tuple[Outcome, float]:
+        """Runs an exchange at participants of this shard.
+
+        Args:
+          key: The federation.
+          position: Of the exchange in the round.
+          cohort: The participants in this shard.
+          round_: The round.
+          evaluate: As in `Engine.run_exchange`.
+          message: What the server sends to all.
+          start: The leaves of the server's state that first states are made from, and None for
+            the others; None if no participant is new.
+
+        Returns:
+          The outcome, as arrays, and the seconds that it took.
+        """
+        started = time.perf_counter()
+        engine = self._engines[key]
+        exchange = engine.algorithm.exchanges[position]
+        server_state = None if start is None else self._server_state_with(key, start)
+        outcome = engine.run_exchange(exchange, message, cohort, server_state, round_, evaluate)
+        outcome = outcome._replace(
+            summed=tf.nest.map_structure(np.asarray, outcome.summed),
+            individual=tf.nest.map_structure(np.asarray, outcome.individual),
+        )
+        return outcome, time.perf_counter() - started
+
+    def _server_state_with(self, key, leaves):
+        """Returns the server's state of these leaves; where there is none, nothing is read."""
+        first = self._server_states[key]
+        pairs = zip(tf.nest.flatten(first), leaves, strict=True)
+        return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
+
+    def evaluate(
+        self, key: int, ids: np.ndarray, seeds: np.ndarray, losses: bool, server_state: Structure
+    ) -> dict[str, Statistics]:
+        """See `Engine.evaluate`."""
+        return self._engines[key].evaluate(ids, seeds, server_state, losses)
+
+    def predict(
+        self,
+        key: int,
+        ids: np.ndarray,
+        seeds: np.ndarray,
+        split: str,
+        name: str,
+        server_state: Structure,
+    ) -> list[np.ndarray]:
+        """See `Engine.predict`."""
+        return self._engines[key].predict(ids, seeds, server_state, split, name)
+
+    def read_states(self, key: int, ids: np.ndarray, server_state: Structure) -> Structure:
+        """See `Engine.read_states`."""
+        return self._engines[key].read_states(ids, server_state)
+
+    def write_states(self, key: int, ids: np.ndarray, states: Structure) -> None:
+        """See `Engine.write_states`."""
+        self._engines[key].write_states(ids, states)
+
+    def named_leaf(self, key: int, ids: np.ndarray, name: str) -> np.ndarray:
+        """See `ClientStates.named_leaf`."""
+        return self._engines[key].states.named_leaf(name, ids)
+
+    def set_named(self, key: int, ids: np.ndarray, leaves: dict[str, np.ndarray]) -> None:
+        """See `ClientStates.set_named`."""
+        self._engines[key].states.set_named(ids, leaves)
+
+    def forget(self, key: int) -> None:
+        """Leaves all its clients without a state, and nothing staged."""
+        engine = self._engines[key]
+        engine.roll_back()
+        engine.states.forget()
+
+
+def checksum_of(clients: ClientData) -> int:
+    """Returns a number by which the data of some clients are told from others."""
+    found = 0
+    for split in clients.splits.values():
+        found = zlib.crc32(np.ascontiguousarray(split.sizes), found)
+        found = zlib.crc32(np.ascontiguousarray(split.labels), found)
+    return found

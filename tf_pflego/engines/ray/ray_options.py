@@ -1,0 +1,135 @@
+"""How a run uses a Ray cluster. Ray itself is not imported here."""
+
+import dataclasses
+import re
+import socket
+
+from tf_pflego.engines.engine import WorkerError
+from tf_pflego.system import values
+
+LARGEST_NUMBER_OF_SHARDS = 10_000
+_ANSWER_SECONDS = 5.0
+_LEAST_PART = 0.0001  # of a resource, in which Ray counts.
+_OWN_ARGUMENTS = {"CPU": "cpus_per_shard", "GPU": "gpus_per_shard"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RayOptions:
+    """The shards of a run, and the cluster that they are on.
+
+    Attributes:
+      num_shards: S, into how many shards the clients are dealt. The result of a run depends on it
+        in the last digits, since sums are added shard by shard, and does not depend on where the
+        shards are.
+      address: Of a running cluster, as `ray start` shows it, or `auto` for the one that this
+        machine belongs to. If it is empty, a cluster of this machine alone is started, and ends
+        with the run.
+      cpus_per_shard: Cores that the cluster keeps for a shard. Without an address, the shards
+        share those of the machine.
+      gpus_per_shard: GPUs; a part of one if several shards share it.
+      resources: Other resources of the cluster that a shard takes, by name: NAME=NUMBER,... With
+        one that only some nodes have, shards are on the nodes that have the data.
+      deadline_seconds: How long to wait for nodes that can take a shard.
+
+    Raises:
+      ValueError: A value is out of its range.
+    """
+
+    num_shards: int = 2
+    address: str = ""
+    cpus_per_shard: float = 1.0
+    gpus_per_shard: float = 0.0
+    resources: str = ""
+    deadline_seconds: float = 600.0
+
+    def __post_init__(self):
+        taken = {
+            "num_shards": values.whole("num_shards", self.num_shards, 1, LARGEST_NUMBER_OF_SHARDS),
+            "address": check_address("address", self.address),
+            "cpus_per_shard": check_amount("cpus_per_shard", self.cpus_per_shard),
+            "gpus_per_shard": check_amount("gpus_per_shard", self.gpus_per_shard),
+            "resources": values.text("resources", self.resources),
+            "deadline_seconds": values.number("deadline_seconds", self.deadline_seconds, above=0),
+        }
+        for name, value in taken.items():
+            object.__setattr__(self, name, value)
+        self.named_resources()
+
+    def named_resources(self) -> dict[str, float]:
+        """Returns `resources` by name."""
+        return resources_of("resources", self.resources)
+
+
+def refuse_empty_shards(num_shards: int, num_clients: int) -> None:
+    """Raises ValueError if there are more shards than clients."""
+    if num_shards > num_clients:
+        raise ValueError(
+            f"`num_shards` must be at most the {num_clients} clients; got {num_shards}. Lower "
+            "`num_shards`."
+        )
+
+
+def refuse_unreachable(address: str) -> None:
+    """Raises WorkerError if nothing answers at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+    except OSError as error:
+        raise no_cluster(address, error.strerror or str(error)) from error
+
+
+def no_cluster(address: str, reason: str) -> WorkerError:
+    """Returns the error which says that there is no cluster at an address."""
+    return WorkerError(
+        f"`ray_address` must be that of a running cluster, or empty; got {address!r} ({reason}). "
+        "Start one with `ray start --head`, or correct `ray_address`."
+    )
+
+
+def check_address(name: str, value: str) -> str:
+    """Returns the address of a cluster; raises ValueError unless it is HOST:PORT, `auto` or ""."""
+    found = values.text(name, value).strip()
+    host, _, port = found.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if found in ("", "auto") or (is_port and re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host)):
+        return found
+    raise ValueError(
+        f"`{name}` must be HOST:PORT, auto or empty; got {found!r}. Write it as `ray start --head` "
+        f"shows it, e.g. `{name}='10.0.0.1:6379'`."
+    )
+
+
+def check_amount(name: str, value: float) -> float:
+    """Returns how much of a resource a shard takes; raises ValueError unless Ray can give that."""
+    found = values.number(name, value, at_least=0)
+    if (found > 1 and found != int(found)) or 0 < found < _LEAST_PART:
+        raise ValueError(
+            f"`{name}` must be a whole number, or a part of one from {_LEAST_PART} on; got "
+            f"{value}. Correct `{name}`."
+        )
+    return found
+
+
+def resources_of(name: str, text: str) -> dict[str, float]:
+    """Returns resources by their names; raises ValueError unless `text` is NAME=NUMBER,..."""
+    found: dict[str, float] = {}
+    for item in filter(None, text.split(",")):
+        resource, _, amount = (part.strip() for part in item.partition("="))
+        try:
+            found[resource] = check_amount(resource, values.number_of(amount))
+        except ValueError:
+            found[resource] = 0
+        if not resource or not found[resource]:
+            raise ValueError(
+                f"`{name}` must be NAME=NUMBER,... with numbers that are whole or below 1; got "
+                f"{text!r}. Set e.g. `{name}='data=1'`."
+            )
+        if resource.upper() in _OWN_ARGUMENTS:
+            own = _OWN_ARGUMENTS[resource.upper()]
+            raise ValueError(
+                f"`{name}` must have other resources than CPU and GPU; got {text!r}. Set `{own}` "
+                "instead."
+            )
+    return found

@@ -1,0 +1,267 @@
+"""The engine that runs a round as a typed federated computation on TensorFlow Federated.
+
+    (what all clients receive@SERVER, what each client receives@CLIENTS)
+        -> (sum@SERVER, what each client returns@CLIENTS)
+
+The message is broadcast, the client update is mapped over the clients, and the uploads are summed
+by `federated_sum`; a mean would re-normalise the sum and thus be another estimator. The clients'
+data are not sent: the worker inherits the files that hold them and maps these into its memory,
+where a client's computation reads its rows.
+
+Whatever else a client receives and returns goes through TFF if it is small. If it is large, as a
+whole network is, it goes through files that both processes see. It is then copied less often, and
+no message between the processes grows with the cohort.
+
+A worker that fails is replaced, and the new one runs the exchange again. It computes the same, bit
+for bit: the states of the clients and of the server are in the program, and an exchange's draws
+depend on its seeds alone.
+"""
+
+import tempfile
+import threading
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
+from tf_pflego.core.nests import Structure
+from tf_pflego.data.clients import ClientData
+from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
+from tf_pflego.engines.engine import Cohort, Outcome, WorkerError
+from tf_pflego.engines.local_clients import LocalClients
+from tf_pflego.engines.tff.files import Inbox, Outbox, remove_files
+from tf_pflego.engines.tff.packing import Packing
+from tf_pflego.engines.tff.worker import ExecutionContext, Worker
+from tf_pflego.engines.threads import threads_per_operation
+from tf_pflego.system import terminal
+from tf_pflego.system.temporary import make_directory, remove_directory
+
+# The most bytes that messages may carry to or from one client, and to or from all participants.
+_MESSAGE_BYTES = 2**18
+_MESSAGE_BYTES_OF_ALL = 2**28
+_REMEDY = (
+    "If memory runs out, lower `clients_per_round` or `activation_gigabytes`; "
+    "`engine='in_process'` needs no worker. A run with `output_dir` goes on by `resume=True`"
+)
+
+
+class TffEngine(LocalClients):
+    """Runs an algorithm's exchanges on a TFF worker of its own.
+
+    Args:
+      algorithm: The algorithm.
+      clients: The clients' data.
+      server_state: The server's first state, for its shapes.
+      seed: The seed of the run.
+      federation: The federation, for the number of participants.
+      max_restarts: How often one exchange is run again because the worker failed.
+
+    Attributes:
+      worker: The worker.
+
+    Raises:
+      WorkerError: The worker does not start.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        server_state,
+        seed: int,
+        federation: Federation,
+        max_restarts: int = 3,
+    ):
+        super().__init__(algorithm, clients, server_state, seed)
+        self._max_clients = federation.max_clients_per_round
+        self._context = None
+        self._inbox = tempfile.TemporaryFile(prefix="tf_pflego_inbox_")
+        self._threads = threads_per_operation(federation.mean_clients_per_round)
+        self._max_restarts = max_restarts
+        self._start_worker()
+        self._outbox = make_directory()
+        self._exchanges: dict[tuple, _FederatedExchange] = {}
+
+    def run_exchange(
+        self,
+        exchange: Exchange,
+        message,
+        cohort: Cohort,
+        server_state,
+        round_: Round,
+        evaluate: bool,
+    ) -> Outcome:
+        """See `Engine.run_exchange`."""
+        message = tf.nest.map_structure(np.asarray, message)
+        self.states.admit(cohort.ids, server_state)
+        shapes = tuple(leaf.shape for leaf in tf.nest.flatten(message))
+        key = (id(exchange), evaluate, shapes)
+        if key not in self._exchanges:
+            computation = self.computation(exchange, message, cohort, round_, evaluate)
+            self._exchanges[key] = _FederatedExchange(computation, self, message, cohort, round_)
+        federated = self._exchanges[key]
+        facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
+        summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
+        self.states.stage(cohort.ids, outputs.state)
+        hits = outputs.hits() if evaluate else (None, None)
+        return Outcome(summed, outputs.individual, outputs.finite, *hits)
+
+    def _run(self, federated, *inputs):
+        """Returns `federated.run(*inputs)`, on another worker if this one fails."""
+        restarts = 0
+        while True:
+            try:
+                if self._context is None:
+                    self._start_worker()
+                with tff.framework.get_context_stack().install(self._context):
+                    return federated.run(*inputs)
+            except WorkerError as error:
+                self._end_worker()
+                remove_files(self._outbox)
+                # A worker that another thread starts ends with that thread.
+                may_start = threading.current_thread() is threading.main_thread()
+                if restarts == self._max_restarts or not may_start:
+                    what = f"{error.what} (restarts of this exchange: {restarts}). {_REMEDY}"
+                    raise WorkerError(what, error.log) from error
+                restarts += 1
+                terminal.say(
+                    f"tf_pflego: {error.what}; a new one runs the exchange again "
+                    f"(restart {restarts} of {self._max_restarts})"
+                )
+
+    def _start_worker(self):
+        self.worker = Worker([*self.data.descriptors, self._inbox.fileno()], self._threads)
+        self._context = ExecutionContext(self.worker)
+
+    def _end_worker(self):
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+    def close(self) -> None:
+        """See `Engine.close`; also ends the worker."""
+        self._end_worker()
+        for federated in self._exchanges.values():
+            federated.close()
+        self._inbox.close()
+        remove_directory(self._outbox)
+        super().close()
+
+    def inbox(self, packing: Packing) -> Inbox | None:
+        """Returns the file for what clients receive, or None if it fits into messages."""
+        return Inbox(self._inbox, packing, self._max_clients) if self._is_large(packing) else None
+
+    def outbox(self, packing: Packing) -> Outbox | None:
+        """Returns the files for what clients return, or None if it fits into messages."""
+        return Outbox(self._outbox, packing) if self._is_large(packing) else None
+
+    def _is_large(self, packing):
+        size = packing.num_bytes
+        return size > _MESSAGE_BYTES or size * self._max_clients > _MESSAGE_BYTES_OF_ALL
+
+
+class _FederatedExchange:
+    """An exchange as a federated computation.
+
+    Args:
+      computation: One client's part of the exchange.
+      engine: The engine.
+      message: What the server sends to all, for its shapes.
+      cohort: The participants, for the shapes of what they receive.
+      round_: The round, for its shapes.
+
+    Attributes:
+      computation: One client's part.
+    """
+
+    def __init__(self, computation: ClientComputation, engine: TffEngine, message, cohort, round_):
+        self.computation = computation
+        facts, states = engine.facts_of(cohort), engine.states_of(cohort, computation)
+        own = tf.nest.map_structure(lambda leaf: leaf[0], (facts, (states, cohort.messages)))
+        payload = Packing(own[1])
+        self._inbox = engine.inbox(payload)
+        self._given = Packing((np.int32(0), own[0], () if self._inbox else own[1]))
+        self._outputs = Packing(computation.outputs_spec)
+        self._outbox = engine.outbox(self._outputs)
+        self._round = Packing(round_)
+        message_spec = specs_of(message)
+
+        def run_one(message_leaves, packed_round, packed):
+            slot, facts, own = self._given.unpack(packed)
+            states, message_to_one = payload.unpack(self._inbox.read(slot)) if self._inbox else own
+            summed, outputs = computation(
+                engine.data.open(),
+                tf.nest.pack_sequence_as(message_spec, message_leaves),
+                message_to_one,
+                states,
+                facts,
+                self._round.unpack(packed_round),
+            )
+            packed = self._outputs.pack(outputs)
+            return (
+                tuple(tf.nest.flatten(summed)),
+                self._outbox.write(slot, packed) if self._outbox else packed,
+            )
+
+        message_types = [
+            tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in tf.nest.flatten(message)
+        ]
+        sent = [tff.StructWithPythonType(message_types, tuple), _bytes_type(self._round)]
+        self._run = _federated(run_one, sent, _bytes_type(self._given))
+
+    def run(self, message, round_, facts, states, messages) -> tuple[Structure, ClientOutputs]:
+        """Returns the sum over the participants, and their outputs, each leaf [c, ...].
+
+        Args:
+          message: What the server sends to all.
+          round_: The round.
+          facts: The participants' facts.
+          states: The leaves of their states that the computation reads, each [c, ...].
+          messages: What the server sends to each of them alone, each leaf [c, ...].
+        """
+        count = len(facts.weight)
+        payload: tuple = (states, messages)
+        if self._inbox:
+            self._inbox.write(payload, count)
+            payload = ()
+        slots = np.arange(count, dtype=np.int32)
+        given = list(self._given.pack_all((slots, facts, payload), count))
+        one_round = tf.nest.map_structure(lambda n: np.asarray(n)[None], round_)
+        (packed_round,) = self._round.pack_all(one_round, 1)
+        summed, outputs = self._run((tuple(tf.nest.flatten(message)), packed_round), given)
+        rows = self._outbox.read(count) if self._outbox else np.stack(outputs)
+        summed = tf.nest.pack_sequence_as(self.computation.summed_spec, list(summed))
+        return summed, self._outputs.unpack_all(rows)
+
+    def close(self) -> None:
+        """Frees the mapping of the file for what clients receive."""
+        if self._inbox:
+            self._inbox.close()
+
+
+def _bytes_type(packing):
+    return tff.TensorType(np.uint8, [packing.num_bytes])
+
+
+def _federated(run_one, sent, given):
+    """Returns the federated computation whose clients run `run_one(*sent, given)`."""
+    sent = tff.StructWithPythonType(sent, tuple)
+
+    @tf.function(autograph=False)
+    def client_function(sent, given):
+        message_leaves, packed_round = sent
+        return run_one(list(message_leaves), packed_round, given)
+
+    @tff.tensorflow.computation(sent, given)
+    def client_computation(sent, given):
+        return client_function(sent, given)
+
+    @tff.federated_computation(
+        tff.FederatedType(sent, tff.SERVER), tff.FederatedType(given, tff.CLIENTS)
+    )
+    def exchange_computation(sent, given):
+        results = tff.federated_map(client_computation, (tff.federated_broadcast(sent), given))
+        return tff.federated_sum(results[0]), results[1]
+
+    return exchange_computation

@@ -1,0 +1,427 @@
+"""The TFF worker process, which this package starts, owns, and never leaves behind.
+
+TensorFlow Federated runs computations in a child process, `worker_binary`, that it reaches over
+gRPC. The launcher that TFF has for it leaves the child behind when the program ends by an exception
+or a signal, and even when it ends normally. Here the child
+
+* dies with this process, whatever ends it: the kernel sends the child SIGKILL (`PR_SET_PDEATHSIG`),
+  even after kill -9;
+* is terminated and reaped at a normal exit;
+* runs in its own session, so that Ctrl-C reaches only the program, which then ends the child in
+  order;
+* writes to a log of its own and not to the program's standard output, so that a pipeline never
+  waits for it;
+* is reached through a private socket, because the port that it would open is open to everybody: see
+  `engines.tff.private_socket`. Where the system forbids that, a line on standard error says so;
+* is watched while an answer of it is awaited: if it ends, is stopped or falls silent, the request
+  fails with `WorkerError` within about a second, or a minute if it is silent. TFF's own client
+  would ask a worker that has ended again and again, and wait for a stopped one for ever.
+
+This module imports `tensorflow_federated`; only `engines.tff.engine` imports this module.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+# Before each fork gRPC waits for its threads, so that the child could use gRPC too; now and then it
+# waits for ever. Nothing here forks, but a user may. gRPC reads this when it is first used.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+import portpicker
+import tensorflow_federated as tff
+
+from tf_pflego.engines.engine import WorkerError
+from tf_pflego.engines.tff import launcher
+from tf_pflego.engines.tff.private_socket import ASK_AT_LISTEN, NotPrivateError, PrivateSocket
+from tf_pflego.engines.tff.watch import LOOK_SECONDS, Watch
+from tf_pflego.system import terminal
+
+# At its import TFF makes a context whose finalizer fails when Python has taken modules apart.
+atexit.register(tff.test.set_no_default_context)
+
+_GRPC_OPTIONS = (
+    ("grpc.max_message_length", 2**31 - 1),
+    ("grpc.max_receive_message_length", 2**31 - 1),
+    ("grpc.max_send_message_length", 2**31 - 1),
+    # A proxy for the Web, if the environment names one, does not reach the worker.
+    ("grpc.enable_http_proxy", 0),
+    # A worker that does not listen yet is asked again after this many milliseconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # A private socket can be connected to only once: the channel must not hang up when it is idle.
+    ("grpc.client_idle_timeout_ms", 2**31 - 1),
+)
+_POLL_SECONDS = 0.1
+# A worker closes its connection when it ends; the kernel may need this long to say how it ended.
+_ENDING_SECONDS = 5.0
+_DISPOSAL_SECONDS = 5.0
+
+
+class Worker:
+    """One `worker_binary` child and the gRPC stub that reaches it.
+
+    Args:
+      inherited_files: Descriptors of open files that the worker inherits; computations read them as
+        `/proc/self/fd/N`.
+      threads_per_operation: How many threads one TensorFlow operation may use; None for as many as
+        there are cores.
+      start_timeout: Seconds to wait until the worker answers.
+
+    Raises:
+      WorkerError: The worker ended, or did not answer within `start_timeout`.
+
+    Attributes:
+      stub: What TFF sends its requests through; they raise `WorkerError` if the worker is gone.
+    """
+
+    def __init__(
+        self,
+        inherited_files: Sequence[int] = (),
+        threads_per_operation: int | None = None,
+        start_timeout: float = 60.0,
+    ):
+        if threading.current_thread() is not threading.main_thread():
+            # PR_SET_PDEATHSIG fires when the *thread* that started the child ends, not its process.
+            raise WorkerError(
+                "the TFF worker must be started from the main thread, so that it lives as long as "
+                "the program"
+            )
+        self._environment = os.environ | (
+            {"TF_NUM_INTRAOP_THREADS": str(threads_per_operation)} if threads_per_operation else {}
+        )
+        self._inherited_files = tuple(inherited_files)
+        self._owner = os.getpid()
+        self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
+        self._process = self._channel = self._fault = None
+        atexit.register(self.stop)
+        deadline = time.monotonic() + start_timeout
+        try:
+            try:
+                self._start_on_private_socket(deadline)
+            except NotPrivateError as reason:
+                self.stop()
+                self._start_on_port(deadline, reason)
+        except BaseException:
+            self.close()
+            raise
+        self._requests = _Requests(self._channel, self)
+        self.stub = tff.framework.RemoteExecutorGrpcStub(self._requests)
+
+    def _start_on_private_socket(self, deadline):
+        private = PrivateSocket()
+        try:
+            # The worker takes some port that is free, but never listens on it.
+            self._process = self._started(0, [private.listener_to], ASK_AT_LISTEN)
+            while not private.answer(_POLL_SECONDS):
+                self._check_starting(deadline)
+            self._connect(private.address, deadline)
+        finally:
+            private.close()
+
+    def _start_on_port(self, deadline, reason):
+        port = portpicker.pick_unused_port()
+        terminal.say(
+            f"tf_pflego: the TFF worker listens on port {port} of all network interfaces, and "
+            "whoever reaches it can run code as you, because this system does not let the program "
+            f"replace the port by a private socket ({reason}); the engine in_process needs no port"
+        )
+        self._process = self._started(port)
+        self._connect(f"localhost:{port}", deadline)
+
+    def _started(self, port, listener_to=(), instructions=()):
+        command = [
+            _binary_path(),
+            f"--port={port}",
+            f"--max_concurrent_computation_calls={os.cpu_count()}",
+        ]
+        try:
+            return subprocess.Popen(
+                launcher.command_of(command, *listener_to, instructions=instructions),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(*self._inherited_files, *listener_to),
+                env=self._environment,
+            )
+        except OSError as error:
+            raise WorkerError(f"the TFF worker did not start ({error})") from error
+
+    def _connect(self, address, deadline):
+        """Makes the channel, and waits until the worker answers."""
+        self._channel = grpc.insecure_channel(address, _GRPC_OPTIONS)
+        anything = self._channel.unary_unary("/tf_pflego/anything")
+        while True:
+            try:
+                anything(b"", timeout=_POLL_SECONDS, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                    return  # It serves, and has told us that it does not know the method.
+            self._check_starting(deadline)
+
+    def _check_starting(self, deadline):
+        code = self._process.poll()
+        if code is not None or time.monotonic() > deadline:
+            reason = "no answer" if code is None else _how_it_ended(code)
+            raise WorkerError(f"the TFF worker did not start ({reason})", self.log_tail())
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    def check_alive(self) -> None:
+        """Raises `WorkerError`, with the end of the log, if the child has ended or was given up."""
+        if self._fault is not None or self._process.poll() is not None:
+            fault = self._fault or _how_it_ended(self._process.returncode)
+            raise WorkerError(f"the TFF worker (process {self.pid}) {fault}", self.log_tail())
+
+    def check_connected(self, error: Exception) -> None:
+        """Raises `WorkerError` if a request failed because the child is gone.
+
+        Args:
+          error: What the request raised.
+        """
+        lost = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE
+        if lost and self._fault is None:
+            # A private socket can be connected to only once: what is lost stays lost.
+            try:
+                self._process.wait(_ENDING_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.give_up("closed its connection")
+        self.check_alive()
+
+    def watch(self) -> Callable[[], None]:
+        """Returns a function to be called every `LOOK_SECONDS` while a computation runs.
+
+        It gives the worker up if the worker has ended, was stopped or is silent. The requests that
+        wait for it then raise `WorkerError`.
+        """
+        watch = Watch(self.pid)
+
+        def look():
+            if self._process.poll() is not None:
+                self.give_up(None)
+                return
+            fault = watch.look(self._requests.awaited)
+            if fault is not None:
+                self.give_up(fault)
+
+        return look
+
+    def give_up(self, fault: str | None) -> None:
+        """Kills the child and ends the requests that wait for it.
+
+        Args:
+          fault: Why, as the end of a sentence; None if the child has ended by itself.
+        """
+        self._fault = self._fault or fault
+        self._process.kill()
+        self._channel.close()
+
+    def log_tail(self, num_bytes: int = 2000) -> str:
+        """The end of what the child has written to standard output and error."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), num_bytes, max(0, size - num_bytes)).decode(
+            errors="replace"
+        )
+
+    def stop(self, grace_seconds: float = 2.0) -> None:
+        """Terminates the child and reaps it; may be called more than once.
+
+        In a process that was forked from this one it does nothing: the child is not its own.
+        """
+        if os.getpid() != self._owner:
+            return
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(grace_seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def close(self) -> None:
+        """Stops the child and frees what reaches it; may be called more than once."""
+        self.stop()
+        atexit.unregister(self.stop)
+        if self._channel is not None:
+            self._channel.close()
+        self._log.close()
+
+
+class _Requests:
+    """A worker's channel as `RemoteExecutorGrpcStub` uses it.
+
+    It has no thread that watches the channel's state: the thread would poll the connection five
+    times a second, and abort the interpreter at exit if the channel were closed. `Worker` itself
+    has waited until the channel is connected.
+
+    Attributes:
+      awaited: An object that stands for the request whose answer is awaited; None if none is.
+    """
+
+    def __init__(self, channel: grpc.Channel, worker: Worker):
+        self._channel = channel
+        self._worker = worker
+        self.awaited = None
+
+    def unary_unary(self, method: str, **serializers):
+        """Returns the function that sends one kind of request and returns its answer."""
+        send = self._channel.unary_unary(method, **serializers)
+        if method.rsplit("/")[-1] in ("Dispose", "DisposeExecutor"):
+            return functools.partial(self._dispose, send)
+        return functools.partial(self._request, send)
+
+    def _request(self, send, message):
+        self.awaited = object()
+        try:
+            return send(message)
+        except (grpc.RpcError, ValueError) as error:  # ValueError if the channel is closed
+            self._worker.check_connected(error)
+            raise
+        finally:
+            self.awaited = None
+
+    def _dispose(self, send, message):
+        # Finalizers of values ask for it, in any thread, and no error may leave a finalizer. A
+        # worker that is gone has disposed of everything, and the next request finds it gone.
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            return send(message, timeout=_DISPOSAL_SECONDS)
+
+    def subscribe(self, callback, try_to_connect=False):
+        """Does not subscribe."""
+
+
+class ExecutorFactory(tff.framework.ExecutorFactory):
+    """Holds one executor, and closes it as soon as another number of clients is needed.
+
+    TFF's own factory keeps ten executors and drops them without closing them: if the size of the
+    cohort varies, the worker's memory grows without bound.
+    """
+
+    def __init__(self, worker: Worker):
+        self._worker = worker
+        self._executor = None
+        self._cardinalities = None
+
+    def create_executor(self, cardinalities):
+        """Returns an executor for `cardinalities`; raises `WorkerError` if the worker is gone."""
+        self._worker.check_alive()
+        if self._executor is None or cardinalities != self._cardinalities:
+            self.clean_up_executor(cardinalities)
+            self._executor = tff.framework.RemoteExecutor(self._worker.stub)
+            # A computation without clients names no placement, but the worker needs one.
+            self._executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+            self._cardinalities = dict(cardinalities)
+        return self._executor
+
+    def clean_up_executor(self, cardinalities):
+        """Closes the executor, if there is one."""
+        del cardinalities
+        if self._executor is not None:
+            try:
+                self._executor.close()
+            finally:
+                self._executor = None
+
+
+class ExecutionContext(tff.framework.SyncContext):
+    """A TFF context that executes in a worker; close it to end both.
+
+    TFF's own `SyncExecutionContext` never ends its thread and its event loop.
+
+    Args:
+      worker: The worker, which nothing else closes.
+    """
+
+    def __init__(self, worker: Worker):
+        self._worker = worker
+        self._executors = ExecutorFactory(worker)
+        self._context = tff.framework.AsyncExecutionContext(
+            executor_fn=self._executors,
+            compiler_fn=_compiled,
+            transform_args=tff.tensorflow.transform_args,
+            transform_result=tff.tensorflow.transform_result,
+        )
+        started = concurrent.futures.Future()
+        # The program's own thread may run an event loop already, as in a notebook.
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._keep_loop(started)), daemon=True
+        )
+        self._thread.start()
+        self._loop = started.result()
+
+    async def _keep_loop(self, started):
+        self._ended = asyncio.Event()
+        started.set_result(asyncio.get_running_loop())
+        await self._ended.wait()
+
+    def invoke(self, comp, arg):
+        """Returns the result of a computation; see `tff.framework.SyncContext.invoke`.
+
+        Raises:
+          WorkerError: The worker has ended, was stopped, or was silent.
+        """
+        running = asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop)
+        look = self._worker.watch()
+        while True:
+            try:
+                return running.result(LOOK_SECONDS)
+            except concurrent.futures.TimeoutError:
+                if running.done():  # The computation itself has raised it, or is done by now.
+                    return running.result()
+            look()
+
+    def close(self) -> None:
+        """Ends the worker and the thread; may be called more than once."""
+        # First the worker: the thread may wait for it, in a round that was interrupted.
+        self._worker.stop()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join()
+        # Else values that are forgotten later would ask the worker to free them.
+        self._executors.clean_up_executor({})
+        self._worker.close()
+
+
+def _compiled(computation):
+    """Returns a computation in the form that the worker runs.
+
+    TFF's own compiler also optimises the TensorFlow graphs. That would inline even functions that
+    are marked as not to be inlined, and must not be: see `models.body.pooling`.
+    """
+    block, _ = tff.tensorflow.replace_intrinsics_with_bodies(computation.to_building_block())
+    context_stack = tff.framework.get_context_stack()
+    return tff.backends.native.transform_to_native_form(
+        tff.framework.ConcreteComputation(
+            computation_proto=block.proto, context_stack=context_stack
+        )
+    )
+
+
+def _how_it_ended(code):
+    """Returns the end of a sentence for the return code of a `subprocess.Popen`."""
+    if code >= 0:
+        return f"ended with code {code}"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
+
+
+def _binary_path() -> str:
+    path = os.path.join(os.path.dirname(tff.__file__), "data", "worker_binary")
+    if not os.path.isfile(path):
+        raise WorkerError(
+            f"tensorflow_federated has no worker at {path}; install it again from requirements.txt"
+        )
+    return path

@@ -1,0 +1,66 @@
+"""ReLU of what a product gives, such that a NaN stays one on every engine.
+
+TensorFlow's optimiser of graphs joins a product, its bias and the ReLU that follows into one
+operation, which takes a NaN for 0, as the operation ReLU alone does not. The worker of TensorFlow
+Federated does not join them. So a client whose numbers overflow would have NaN for its features
+there, and 0 in process, where nothing would tell that they mean nothing.
+
+As the maximum of its input and 0 a ReLU is not joined, keeps NaN, and computes the same bits
+otherwise. That costs one more pass over the results. Beside a product this is too little to be
+measured; beside a convolution it is about 5 % of a round. There the operations stay joined, so that
+a NaN which first arises in a convolution may become 0 in process. If its inputs were infinite, the
+gradient of the convolution's kernel is NaN nevertheless.
+"""
+
+import tensorflow as tf
+
+from tf_pflego.models.body import graphs
+
+_SUMS = ("BiasAdd", "Add", "AddV2")
+
+
+def keep_nan(graph_def) -> None:
+    """Turns every ReLU that follows no convolution into a maximum with 0.
+
+    Args:
+      graph_def: A GraphDef, changed in place. Nodes keep their names; in the functions that it
+        calls, the references to their outputs are renamed.
+    """
+    _replace(graph_def.node, zero_output="")
+    for function in graph_def.library.function:
+        replaced = _replace(function.node_def, zero_output=":output:0")
+        renamed = {f"{name}:activations:0": f"{name}:z:0" for name in replaced}
+        for node in function.node_def:
+            node.input[:] = [renamed.get(source, source) for source in node.input]
+        for name, source in function.ret.items():
+            function.ret[name] = renamed.get(source, source)
+
+
+def _replace(nodes, zero_output):
+    """Replaces ReLUs among the nodes of a graph or of a function, and returns their names."""
+    by_name = {node.name: node for node in nodes}
+    chosen = [
+        node
+        for node in by_name.values()
+        if node.op == "Relu" and not _follows_convolution(node, by_name)
+    ]
+    for node in chosen:
+        dtype = tf.as_dtype(node.attr["T"].type)
+        zero = nodes.add(name=f"{node.name}/zero", op="Const")
+        zero.attr["dtype"].type = dtype.as_datatype_enum
+        zero.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, dtype))
+        node.op = "Maximum"
+        node.input.insert(1, f"{zero.name}{zero_output}")
+    return [node.name for node in chosen]
+
+
+def _follows_convolution(node, by_name):
+    """Returns whether a node takes the results of a convolution, or their sums with others."""
+    waiting = graphs.data_inputs(node)
+    while waiting:
+        source = by_name.get(graphs.node_of(waiting.pop()))
+        if source is not None and "Conv" in source.op:
+            return True
+        if source is not None and source.op in _SUMS:
+            waiting += graphs.data_inputs(source)
+    return False

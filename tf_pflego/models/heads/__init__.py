@@ -1,0 +1,1 @@
+"""Linear heads: their loss and gradients, and how a client trains its own."""

@@ -1,0 +1,173 @@
+"""A head that follows a reference as far as a gate lets it, plus a correction of its own.
+
+With a reference R [K, M + 1], which is fixed here, a gate g in [0, 1] and a correction U [K, M +
+1], the head is W = g R + U. `CorrectedHead.descend` moves U and g over fixed features, to lower
+
+    F(U, g) = l(g R + U) + (lambda / 2) |U|^2
+
+where l is the client's mean cross-entropy; for X, Z and E see `models.heads.objective`. With
+Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with rates b and c is
+
+    U <- (U - b E X) / (1 + b lambda),    g <- min(max(g - c sum_kj E_kj Z_kj, 0), 1)
+
+where the same errors E serve both. It is a gradient step on l, followed by the proximal step of the
+penalty and of the interval.
+
+How long a step may be: the Hessian of the cross-entropy in the logits is at most 1/2. The curvature
+of F in U alone is therefore at most A / 2 + lambda, where A is the mean of |x|^2 over the rows of
+X, and that in g alone is at most B / 2, where B is the mean of |z - mean of z|^2 over the examples,
+since what all logits of an example have in common changes nothing. For both together, the curvature
+is at most twice as large in each, so that a step with the rates 1 / (A + lambda) for U and 1 / B
+for g does not raise F."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_pflego.models.heads.descent import are_none, repeat
+from tf_pflego.models.heads.objective import HeadObjective
+
+CAPS = ("correction", "joint", "none")
+
+
+class CorrectedHead:
+    """The objective F of one client, over fixed features.
+
+    Args:
+      objective: The client's loss l.
+      reference: [K, M + 1], R; the rows of absent classes are 0.
+      penalty: lambda.
+      learns_correction: Whether U moves.
+      learns_gate: Whether g moves.
+    """
+
+    def __init__(
+        self,
+        objective: HeadObjective,
+        reference: tf.Tensor,
+        penalty: float,
+        learns_correction: bool = True,
+        learns_gate: bool = True,
+    ):
+        self._objective = objective
+        self._reference = reference
+        self._logits = objective.logits_at(objective.pad(reference))
+        self._penalty = penalty
+        self._moves_correction = float(learns_correction)
+        self._moves_gate = float(learns_gate)
+
+    def head(self, correction: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+        """Returns W = g R + U, [K, M + 1]."""
+        return gate * self._reference + correction
+
+    def value(self, correction: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+        """Returns [] F(U, g)."""
+        of_correction = self._objective.logits_at(self._objective.widen(correction))
+        penalty = self._penalty / 2 * tf.reduce_sum(tf.square(correction))
+        return self._objective.loss_of(gate * self._logits + of_correction) + penalty
+
+    def rate(self, largest: float, cap: str) -> tf.Tensor:
+        """Returns [] the rate of both U and g.
+
+        Args:
+          largest: The rate is not larger than this.
+          cap: What else it is not larger than: 2 / (A + 2 lambda), one over the curvature in U
+            alone (correction); 2 / (A + B + 2 lambda), at which no step raises F (joint); or
+            nothing else (none).
+        """
+        if cap == "none":
+            return tf.constant(largest)
+        twice_curvature = self._objective.mean_square() + 2 * self._penalty
+        if cap == "joint":
+            twice_curvature += self._objective.spread_of(self._logits)
+        return tf.minimum(largest, 2 / twice_curvature)
+
+    def descend(
+        self, correction: tf.Tensor, gate: tf.Tensor, steps: int, rate: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns (U, g) at which F is no larger than at the given ones.
+
+        If F has risen after `steps` steps, or is not a number, they are taken again from the start
+        with rates at which no step raises it.
+
+        Args:
+          correction: [K, M + 1] U; the rows of absent classes stay as they are.
+          gate: [] g.
+          steps: How many steps.
+          rate: [] the rate of both.
+        """
+        if are_none(steps) or self._objective.rows == 1:
+            return correction, gate
+        reached = self._steps(correction, gate, steps, rate, rate)
+        started, ended = self.value(correction, gate), self.value(*reached)
+
+        def again():
+            safe = 1 / (self._objective.mean_square() + self._penalty)
+            safe_for_gate = tf.math.divide_no_nan(1.0, self._objective.spread_of(self._logits))
+            return self._steps(correction, gate, steps, safe, safe_for_gate)
+
+        # The comparison is false also if `ended` is not a number.
+        return tf.cond(ended <= started, lambda: reached, again)
+
+    def correction_after(
+        self, correction: tf.Tensor, gradient: tf.Tensor, rate: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns U after one step along dl/dU [K, M + 1]."""
+        if not self._moves_correction:
+            return correction
+        return (correction - rate * gradient) / (1 + rate * self._penalty)
+
+    def gate_gradient(self, errors: tf.Tensor) -> tf.Tensor:
+        """Returns [] dl/dg for errors E [K, n]."""
+        return tf.reduce_sum(errors * self._logits)
+
+    def _steps(self, correction, gate, steps, rate, gate_rate):
+        """Returns (U, g) after the steps."""
+        rate, gate_rate = self._moves_correction * rate, self._moves_gate * gate_rate
+        objective = self._objective
+        if objective.rows == 2:
+            return self._two_class_steps(correction, gate, steps, rate, gate_rate)
+        # The bias that excludes an absent class does not shrink.
+        shrink = objective.where_present(
+            tf.fill([objective.rows, 1], 1 / (1 + rate * self._penalty)), 1.0
+        )
+
+        def step(wide, gate):
+            errors = objective.errors_of(gate * self._logits + objective.logits_at(wide))
+            moved = gate - gate_rate * self.gate_gradient(errors)
+            return shrink * (wide - rate * objective.wide_gradient(errors)), _clipped(moved)
+
+        wide, gate = repeat(step, (objective.widen(correction), gate), steps)
+        return objective.narrow(wide, correction), gate
+
+    def _two_class_steps(self, correction, gate, steps, rate, gate_rate):
+        """Follows only d = U_1 - U_0, as `head_descent` does, with z = Z_1 - Z_0.
+
+        The gradients of both rows are each other's negative. So their mean only shrinks, and the
+        error e of class 1 says it all: dl/dg is the sum of e z. If one class is absent, the loss is
+        0 and so is e.
+        """
+        objective = self._objective
+        both_present = tf.reduce_min(objective.where_present(tf.ones([2, 1]), 0.0))
+        example_weight = both_present * objective.example_weight
+        shrink = 1 / (1 + rate * self._penalty)
+        targets = objective.targets[1][:, None]
+        logits = (self._logits[1] - self._logits[0])[:, None]
+
+        def step(difference, gate):
+            both = gate * logits + tf.linalg.matmul(objective.inputs, difference)
+            error = example_weight * (tf.sigmoid(both) - targets)
+            slope = tf.linalg.matmul(objective.inputs, error, transpose_a=True)
+            moved = gate - gate_rate * tf.reduce_sum(error * logits)
+            return shrink * (difference - 2 * rate * slope), _clipped(moved)
+
+        wide = objective.pad(correction)
+        start = (wide[1] - wide[0])[:, None]
+        difference, gate = repeat(step, (start, gate), steps)
+        half = tf.transpose(difference) / 2
+        mean = (wide[:1] + wide[1:]) / 2 * shrink ** tf.cast(steps, tf.float32)
+        return objective.narrow(tf.concat([mean - half, mean + half], axis=0), correction), gate
+
+
+def _clipped(gate):
+    return tf.clip_by_value(gate, 0.0, 1.0)

@@ -1,0 +1,107 @@
+"""Gradient descent on a head over fixed features: the inner loop of PFLEGO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tf_pflego.core import optimizers
+from tf_pflego.models.heads.objective import HeadObjective
+
+# Steps per turn of the loop, since a turn costs as much as several operations of a small step.
+_UNROLLED_STEPS = 7
+
+
+def gradient_descent(
+    objective: HeadObjective,
+    head: tf.Tensor,
+    steps: int | tf.Tensor,
+    rate: float | tf.Tensor,
+    momentum: float = 0.0,
+) -> tf.Tensor:
+    """Returns the head after `steps` full-batch gradient steps of `rate`.
+
+    Args:
+      objective: The client's loss.
+      head: [K, M + 1]; the rows of absent classes stay as they are.
+      steps: How many steps, a number or a tensor; with 0, the head is returned as it is.
+      rate: The learning rate.
+      momentum: m; a step moves by -rate v, where v <- m v + gradient starts from 0.
+    """
+    if objective.rows == 2 and not momentum:
+        return _descend_two_classes(objective, head, steps, rate)
+    return minimize(objective, head, steps, optimizers.sgd(rate, momentum))
+
+
+def minimize(
+    objective: HeadObjective,
+    head: tf.Tensor,
+    steps: int | tf.Tensor,
+    optimizer: optimizers.Optimizer,
+) -> tf.Tensor:
+    """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
+    if are_none(steps) or objective.rows == 1:  # With one class the loss is 0.
+        return head
+
+    def step(wide, state):
+        gradient = objective.wide_gradient(objective.errors_at(wide))
+        return optimizer.apply(gradient, state, wide)
+
+    wide = objective.widen(head)
+    return objective.narrow(repeat(step, (wide, optimizer.init(wide)), steps)[0], head)
+
+
+def are_none(steps: int | tf.Tensor) -> bool:
+    """Returns whether it is known, while a graph is being built, that there are no steps."""
+    return not tf.is_tensor(steps) and steps == 0
+
+
+def _descend_two_classes(objective, head, steps, rate):
+    """Follows only d = W_1 - W_0, since the gradient's two rows are each other's negative.
+
+    Products with a matrix then become products with a vector. The error of class 1 is
+    sigmoid(d . phi) - y and that of class 0 is its negative, so d moves twice as far as either row.
+    """
+    if are_none(steps):
+        return head
+    targets, rates = objective.targets[1][:, None], 2 * rate * objective.example_weight
+
+    def step(difference):
+        error = tf.sigmoid(tf.linalg.matmul(objective.inputs, difference)) - targets
+        moved = tf.linalg.matmul(objective.inputs, rates * error, transpose_a=True)
+        return (difference - moved,)
+
+    wide = objective.widen(head)
+    start = (wide[1] - wide[0])[:, None]
+    (end,) = repeat(step, (start,), steps)
+    half = tf.transpose(end - start) / 2
+    return objective.narrow(tf.concat([wide[:1] - half, wide[1:] + half], axis=0), head)
+
+
+def repeat(
+    step: Callable[..., tuple], carry: tuple[tf.Tensor, ...], steps: int | tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Returns step(*step(*... carry)), `steps` times, a number or a tensor."""
+
+    if tf.is_tensor(steps):
+        _, carry = tf.while_loop(
+            lambda k, _: k < steps,
+            lambda k, carry: (k + 1, step(*carry)),
+            (tf.constant(0), carry),
+        )
+        return carry
+
+    def block(k, carry):
+        for _ in range(_UNROLLED_STEPS):
+            carry = step(*carry)
+        return k + 1, carry
+
+    blocks, rest = divmod(steps, _UNROLLED_STEPS)
+    if blocks:
+        _, carry = tf.while_loop(
+            lambda k, _: k < blocks, block, (tf.constant(0), carry), maximum_iterations=blocks
+        )
+    for _ in range(rest):
+        carry = step(*carry)
+    return carry

@@ -1,0 +1,142 @@
+"""Solvers for a head over fixed features: alternatives to PFLEGO's tau - 1 gradient steps.
+
+PFLEGO, section 3.2, admits any solver that does not raise the client's loss. That is checked here:
+if a solver ends with a larger loss than it started from, or with a loss that is not a number, its
+result is replaced by that of gradient descent with the rate 1 / L, which cannot raise the loss.
+
+A step of each solver takes one product with the features and one with their transpose, so that
+equal `steps` cost about the same.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_pflego.core import optimizers
+from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
+from tf_pflego.models.heads.objective import HeadObjective
+
+SOLVERS = ("gd", "momentum", "adam", "newton")
+
+_CONJUGATE_STEPS = 9
+# The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
+_NEWTON_DAMPING = 1e-4
+_MOST_HALVINGS = 10
+
+
+def solve(
+    objective: HeadObjective,
+    head: tf.Tensor,
+    steps: int | tf.Tensor,
+    solver: str,
+    rate: float | tf.Tensor,
+) -> tf.Tensor:
+    """Returns a head at which the client's loss is no larger than at `head`.
+
+    Args:
+      objective: The client's loss.
+      head: [K, M + 1], the head to start from; the rows of absent classes stay as they are.
+      steps: How many steps, a number or a tensor.
+      solver: One of `SOLVERS`; newton takes one Newton step, by conjugate gradients, per ten steps.
+      rate: The learning rate; newton needs none.
+    """
+    if are_none(steps) or objective.rows == 1:
+        return head
+    run = {"gd": gradient_descent, "momentum": _momentum, "adam": _adam, "newton": _newton}[solver]
+    solved = run(objective, head, steps, rate)
+    started, ended = objective.loss(head), objective.loss(solved)
+    return tf.cond(
+        ended <= started,  # This is false also if `ended` is not a number.
+        lambda: solved,
+        lambda: gradient_descent(objective, head, steps, 1 / objective.smoothness()),
+    )
+
+
+def automatic_rate(
+    objective: HeadObjective, head: tf.Tensor, solver: str, largest: float | tf.Tensor
+) -> tf.Tensor:
+    """Returns [] a learning rate for `solve` that nobody has to tune.
+
+    The rate is min(1/c, largest), where c is the curvature of the loss at `head`. Proposition 2
+    asks for a rate below 2/L, where L bounds the curvature at any head. But if a client is sure of
+    most of its predictions, L is so far above c that with a rate of 1/L the head falls behind the
+    features. The rate used here may be larger, because `solve` makes sure that the loss does not
+    rise. Before the features have grown, c is small, and the head would run ahead of the features:
+    `largest` holds it back.
+
+    Args:
+      objective: The client's loss.
+      head: [K, M + 1], the head that `solve` will start from.
+      solver: Any solver but Adam, whose rate does not mean what that of gradient descent does.
+        Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor.
+      largest: The largest rate; PFLEGO passes rho I/r, the rate of its last step on the
+        head in round 1.
+    """
+    rate = tf.minimum(1 / objective.curvature(head), largest)
+    return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
+
+
+def _momentum(objective, head, steps, rate):
+    return gradient_descent(objective, head, steps, rate, optimizers.MOMENTUM)
+
+
+def _adam(objective, head, steps, rate):
+    return minimize(objective, head, steps, optimizers.adam(rate))
+
+
+def _newton(objective, head, steps, rate):
+    del rate
+    damping = _NEWTON_DAMPING * objective.smoothness()
+
+    def step(k, wide):
+        errors, hessian = objective.errors_at(wide), objective.hessian_at(wide)
+        gradient = objective.wide_gradient(errors)
+        direction = _conjugate_gradients(lambda v: hessian(v) + damping * v, gradient)
+        started = objective.loss_at(wide)
+
+        def too_far(halvings, share):
+            return tf.logical_and(
+                halvings < _MOST_HALVINGS, objective.loss_at(wide - share * direction) > started
+            )
+
+        _, share = tf.while_loop(
+            too_far, lambda halvings, share: (halvings + 1, share / 2), (0, 1.0)
+        )
+        return k + 1, wide - share * direction
+
+    least, most = (tf.minimum, tf.maximum) if tf.is_tensor(steps) else (min, max)
+    newton_steps = least(steps, most(1, steps // (_CONJUGATE_STEPS + 1)))
+    return objective.narrow(_loop(step, newton_steps, objective.widen(head)), head)
+
+
+def _conjugate_gradients(matrix, target):
+    """Returns an approximate solution x of matrix(x) = target, for a positive definite matrix."""
+
+    def step(k, solution, residual, direction, squared):
+        product = matrix(direction)
+        length = squared / tf.maximum(tf.reduce_sum(direction * product), 1e-30)
+        solution, residual = solution + length * direction, residual - length * product
+        new_squared = tf.reduce_sum(tf.square(residual))
+        return (
+            k + 1,
+            solution,
+            residual,
+            residual + new_squared / tf.maximum(squared, 1e-30) * direction,
+            new_squared,
+        )
+
+    return _loop(
+        step,
+        _CONJUGATE_STEPS,
+        tf.zeros_like(target),
+        target,
+        target,
+        tf.reduce_sum(tf.square(target)),
+    )
+
+
+def _loop(step, steps, *start):
+    """Returns the first of the values that `step` carries from turn to turn, after the last."""
+    return tf.while_loop(
+        lambda k, *_: k < steps, step, (tf.constant(0), *start), maximum_iterations=steps
+    )[1]

@@ -1,0 +1,221 @@
+"""The command line: its flags, those of `--flagfile=FILE`, and messages that speak of flags.
+
+A flag file has one flag per line. Empty lines, and lines that begin with # or //, do not count. A
+file may name others, relative to the directory in which the program runs.
+"""
+
+import os
+import pathlib
+import re
+import stat
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from absl import flags
+
+from tf_pflego.system import texts
+
+# Of all flag files together, each counted as often as it is included.
+_MOST_BYTES, _MOST_FILES = 2**20, 100
+_NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+class CommandLineError(ValueError):
+    """The command line, or a flag file that it names, cannot be read."""
+
+
+class _Argument(NamedTuple):
+    text: str
+    place: str = ""  # where it was written: " in FILE, line N"; empty for the command line itself
+
+    def is_of(self, name: str) -> bool:
+        """Returns whether it gives a flag a value."""
+        return self.text.lstrip("-").split("=")[0] in (name, f"no{name}")
+
+
+def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0) -> list[str]:
+    """Gives flags their values.
+
+    Args:
+      flag_values: The flags.
+      arguments: What follows the program's name.
+      most: How many arguments that are no flags are taken.
+
+    Returns:
+      The arguments that are no flags.
+
+    Raises:
+      CommandLineError: There are more arguments that are no flags, a flag that there is not, one
+        with a value that it does not take, or a flag file that cannot be read.
+    """
+    found = expanded(arguments)
+    try:
+        rest = flag_values(["tf_pflego", *(argument.text for argument in found)])[1:]
+    except (flags.Error, ValueError) as error:
+        raise CommandLineError(_explained(error, flag_values, found)) from error
+    if len(rest) > most:
+        expected = (
+            f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
+        )
+        raise CommandLineError(
+            f"expected {expected}; got {' '.join(rest)!r}. Write flags as --name=value."
+        )
+    return rest
+
+
+def as_flags(
+    message: str, names: Container[str], others: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Returns a message in which arguments are written as flags.
+
+    The package's errors name arguments as Python has them, `NAME` or `NAME=VALUE` in backticks;
+    those that are flags become --NAME and --NAME=VALUE.
+
+    Args:
+      message: The message.
+      names: The names of the flags.
+      others: Arguments in Python that are flags under another name, each with that name.
+    """
+
+    def written(match):
+        name, value = match.groups()
+        name = others.get(name, name)
+        if name not in names:
+            return match[0]
+        return f"--{name}" if value in (None, "True") else f"--{name}={value.strip(chr(39))}"
+
+    return _NAMED.sub(written, message)
+
+
+def expanded(
+    arguments: Sequence[str],
+    place: str = "",
+    within: tuple[str, ...] = (),
+    sizes: list[int] | None = None,
+) -> list[_Argument]:
+    """Returns arguments with those of flag files in their places.
+
+    Args:
+      arguments: What follows the program's name.
+      place: Where they were written, if that is a file.
+      within: The files that are being read.
+      sizes: The bytes of each that has been read, to which more are added.
+
+    Raises:
+      CommandLineError: A file cannot be read, is not text, has a line that is no flag, or includes
+        itself, or there are too many.
+    """
+    found: list[_Argument] = []
+    sizes = [] if sizes is None else sizes
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--":
+            found += map(_Argument, [argument, *left])
+            break
+        name, equals, path = argument.partition("=")
+        if name not in ("--flagfile", "-flagfile"):
+            found.append(_Argument(argument, place))
+            continue
+        path = path.strip() if equals else next(left, "")
+        if not path:
+            raise CommandLineError(
+                f"--flagfile must name a file; got nothing{place}. Write --flagfile=FILE, or leave "
+                "it out."
+            )
+        found += _of_file(path, place, within, sizes)
+    return found
+
+
+def _of_file(path, place, within, sizes):
+    text = _text(path, place)
+    real = os.path.realpath(os.path.expanduser(path))
+    if real in within:
+        raise CommandLineError(
+            f"--flagfile must not include itself; got {path!r} again{place}. Leave that line out."
+        )
+    found = []
+    sizes.append(len(text))
+    if len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES:
+        raise CommandLineError(
+            f"--flagfile must lead to at most {_MOST_FILES} files of 1 MiB together; {path!r}"
+            f"{place} is one too many. Include fewer."
+        )
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith(("#", "//")):
+            continue
+        here = f" in {path}, line {number}"
+        if not line.startswith("-") or not line.strip("-"):
+            raise CommandLineError(
+                f"--flagfile must have one flag per line, --NAME=VALUE; got {line[:60]!r}{here}. "
+                "Correct the line, or begin it with # if it is a comment."
+            )
+        if line.lstrip("-") == "flagfile":
+            line += "="  # Its value must be on the same line.
+        found += expanded([line], here, (*within, real), sizes)
+    return found
+
+
+def _text(path, place):
+    try:
+        # Whoever opens a FIFO waits for its writer.
+        with open(pathlib.Path(path).expanduser(), "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("it is no regular file")
+            content = file.read(_MOST_BYTES + 1)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CommandLineError(
+            f"--flagfile must be a file that can be read; got {path!r}{place} ({reason}). Correct "
+            "the path."
+        ) from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text or len(content) > _MOST_BYTES:
+        raise CommandLineError(
+            f"--flagfile must be a text file with one flag per line; {path}{place} is not text, or "
+            "too long for one. Name a file such as run_configs/quickstart.flags."
+        )
+    return text
+
+
+def _without_waiting(path, mode):
+    return os.open(path, mode | os.O_NONBLOCK)
+
+
+def _explained(error, flag_values, arguments):
+    """Returns the message for an error of absl: what was expected, what came, what to do."""
+    text = str(error)
+    if isinstance(error, flags.UnrecognizedFlagError):
+        suggestions = re.search(r"Did you mean: (.*?)[ ?]*$", text)
+        names = [f"--{name}" for name in suggestions[1].split(", ")] if suggestions else []
+        remedy = f"Did you mean {texts.alternatives(names)}? " if names else ""
+        return (
+            f"a flag must be one of those that --help lists; got --{error.flagname}"
+            f"{_place(arguments, error.flagname)}. {remedy}Correct it or leave it out."
+        )
+    if match := re.fullmatch(r"Missing value for flag -*(\w+)", text):
+        return f"`{match[1]}` must have a value; got none. Write --{match[1]}=VALUE."
+    if match := re.match(r"-+(no\w+)=(.*) does not take an argument", text, re.DOTALL):
+        return f"--{match[1]} must have no value; got {match[2]!r}. Leave out the value."
+    match = re.match(r"flag --(\w+)=(.*?): ", text, re.DOTALL)
+    if not match or match[1] not in flag_values:
+        return f"{text}. See --help."
+    name, value = match.groups()
+    flag = flag_values[name]
+    choices = getattr(flag.parser, "enum_values", ())
+    expected = f"one of {', '.join(choices)}" if choices else _TYPES.get(flag.flag_type(), "")
+    shown = repr(value if len(value) <= 60 else f"{value[:40]}...")
+    return (
+        f"`{name}` must be {expected or flag.parser.syntactic_help}; got {shown}"
+        f"{_place(arguments, name)}. {texts.suggestion(value, choices)}Correct `{name}`."
+    )
+
+
+def _place(arguments, name):
+    """Returns where a flag was written last."""
+    return next((own.place for own in reversed(arguments) if own.is_of(name)), "")

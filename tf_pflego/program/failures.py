@@ -1,0 +1,90 @@
+"""What the program says when an exception ends it, and the code with which it exits.
+
+2 is for what the user can correct. 3 is for a round that cannot end with finite numbers. 1 is for
+everything else, a fault of this package or of one that it uses: then the traceback is in a file of
+the directory for temporary files.
+"""
+
+import sys
+import tempfile
+import traceback
+
+import tensorflow as tf
+
+from tf_pflego.algorithms import own_methods
+from tf_pflego.simulation.not_finite import NotFiniteError
+from tf_pflego.system import deferred, errors
+
+CORRECTABLE, NOT_FINITE, FAULT = 2, 3, 1
+_SHOWN = 300
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """Returns the exit code for an exception, and a message of one line, without a line break."""
+    if isinstance(error, MemoryError) or _is_of_tensorflow_memory(error):
+        return CORRECTABLE, (
+            f"the run must fit the memory; it does not ({_reason(error)}). Lower "
+            "`clients_per_round`, `num_clients`, `batch_size` or `activation_gigabytes`."
+        )
+    if isinstance(error, NotFiniteError):
+        return NOT_FINITE, " ".join(str(error).split())
+    if _is_of_grpc(error):
+        return CORRECTABLE, (
+            f"the TFF worker must answer; it does not ({_reason(error)}). Run the same command "
+            "again, with `resume=True` if it has an `output_dir`, or use `engine='in_process'`."
+        )
+    if isinstance(error, OSError):
+        return CORRECTABLE, f"{_shortened(str(error))}{_remedy(error)}"
+    if isinstance(error, ImportError) or (
+        isinstance(error, ValueError | TypeError | RuntimeError) and errors.is_ours(error)
+    ):
+        return CORRECTABLE, " ".join(str(error).split())
+    in_own_method = own_methods.failed_when_traced(error)
+    if in_own_method is not None:
+        return CORRECTABLE, str(in_own_method)
+    return FAULT, (
+        f"the run must end without an unknown error; got {type(error).__name__} "
+        f"({_reason(error)}). {_written(error)}"
+    )
+
+
+def _is_of_tensorflow_memory(error):
+    # Before TensorFlow has been started, the error is none of its own.
+    return deferred.is_started() and isinstance(error, tf.errors.ResourceExhaustedError)
+
+
+def _is_of_grpc(error):
+    # If nothing has imported it, the error is none of its own.
+    grpc = sys.modules.get("grpc")
+    return grpc is not None and isinstance(error, grpc.RpcError)
+
+
+def _remedy(error):
+    """Returns what to do about an error of the operating system."""
+    if error.errno is None:  # An error of our own, which says it.
+        return ""
+    return ". Free or permit what it names, or name another place, and run the same command again."
+
+
+def _written(error):
+    """Writes the traceback to a file and returns what is said of it."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="tf_pflego_", suffix=".traceback.txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write("".join(traceback.format_exception(error)).encode(errors="replace").decode())
+    except OSError as other:
+        return f"Its traceback could not be written ({other}); free some space and try again."
+    return (
+        f"Its traceback is in {file.name}; report it with the command. Rounds that have a "
+        "checkpoint are kept: `resume=True` goes on from there."
+    )
+
+
+def _reason(error):
+    return _shortened(str(error)) or type(error).__name__
+
+
+def _shortened(text):
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

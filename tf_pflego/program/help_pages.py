@@ -1,0 +1,228 @@
+"""What `--help` shows: pages of text, as wide as the terminal, made from the settings.
+
+TensorFlow is not needed for them.
+"""
+
+import dataclasses
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from tf_pflego.algorithms import REGISTRY, method_of
+from tf_pflego.core import settings
+from tf_pflego.program import flags
+from tf_pflego.program.verbs import VERBS
+from tf_pflego.runs import config
+
+QUIET = "nothing is shown but what is wrong and the result, which is one line of a run or an export"
+_LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
+_VALUES = {bool: "", int: "=N", float: "=NUMBER", str: "=TEXT"}
+
+
+class Page:
+    """A page of help that is being written.
+
+    Args:
+      columns: The width of the terminal; None for 80.
+    """
+
+    def __init__(self, columns: int | None):
+        self._columns = min(max(columns or 80, _LEAST_COLUMNS), _MOST_COLUMNS)
+        self._lines: list[str] = []
+
+    def text(self, text: str, indent: int = 0, further: int = 0) -> None:
+        """Adds a paragraph, whose second line and the next are indented further."""
+        self._lines += textwrap.wrap(
+            " ".join(text.split()),
+            self._columns,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + further),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    def gap(self) -> None:
+        """Adds an empty line."""
+        self._lines.append("")
+
+    def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Adds names, each with a line about it."""
+        pairs = list(pairs)
+        width = max((len(name) for name, _ in pairs), default=0) + 2
+        for name, about in pairs:
+            self.text(f"{name:<{width}}".replace(" ", "\0") + about, 2, width)
+        self._lines[:] = [line.replace("\0", " ") for line in self._lines]
+
+    def flags(self, fields: Iterable[dataclasses.Field]) -> None:
+        """Adds flags: for each its name, what it is, what it takes and its default."""
+        for field in fields:
+            form = _form(field)
+            self.text(form, 2, 4)
+            about = "; ".join(filter(None, [settings.range_of(field), _default(field)]))
+            self.text(field.metadata["help"] + (f" ({about})" if about else ""), 6)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+
+def of_training(algorithm: str | None, columns: int | None) -> str:
+    """Returns the help of the verb train.
+
+    Args:
+      algorithm: The method, if one was named: its hyper-parameters come first.
+      columns: The width of the terminal; None if there is none.
+    """
+    page = Page(columns)
+    page.text("usage: tf-pflego [train] [--flagfile=FILE] [--NAME=VALUE ...]", 0, 7)
+    page.gap()
+    if algorithm is None:
+        _introduce(page)
+    else:
+        _describe(page, algorithm)
+    fields = {field.name: field for field in dataclasses.fields(config.RunConfig)}
+    for title, example, names in flags.GROUPS:
+        page.gap()
+        page.text(f"{title}:")
+        page.text(f"example: {example}", 2, 9)
+        if "algorithm" in names and algorithm is None:
+            page.text("--algorithm=NAME", 2)
+            page.text(f"the method to train with (default {fields['algorithm'].default}):", 6)
+            page.pairs((f"    {name}", summary_of(name)) for name in REGISTRY)
+            page.text("A method of your own is FILE.py:FUNCTION, as docs/own_method.md shows.", 6)
+            page.text(
+                "Each has hyper-parameters, which are flags too: tf-pflego --algorithm=ditto "
+                "--help shows those of Ditto, with their ranges and defaults.",
+                6,
+            )
+        page.flags(fields[name] for name in names if name != "algorithm")
+    page.gap()
+    page.text(
+        "--flagfile=FILE reads flags from a file, one per line; those after it on the command line "
+        "count. run_configs/ has one for each method.",
+        0,
+        2,
+    )
+    page.text(f"--quiet: {QUIET}.", 0, 2)
+    return str(page)
+
+
+def of_nothing(columns: int | None) -> str:
+    """Returns what is shown where nothing is asked for: what there is, and where more is said."""
+    page = Page(columns)
+    page.text("usage: tf-pflego [VERB] [--NAME=VALUE ...]", 0, 7)
+    page.gap()
+    _introduce(page)
+    page.gap()
+    page.text("tf-pflego --help lists the methods and the flags of a run.")
+    return str(page)
+
+
+def _introduce(page):
+    """Adds what the program does, with an example, and its verbs."""
+    page.text(
+        "Trains a method of personalised federated learning over simulated clients, and shows "
+        "how accurate each client's model becomes."
+    )
+    page.text("The same: python -m tf_pflego.main ...")
+    page.gap()
+    page.text("example: tf-pflego --dataset=digits --num_rounds=50 --output_dir=runs/first", 0, 9)
+    page.gap()
+    page.text("verbs (tf-pflego VERB --help shows the flags of one):")
+    page.pairs(VERBS.items())
+
+
+def of_options(
+    verb: str, usage: str, options: type, examples: Sequence[str], columns: int | None
+) -> str:
+    """Returns the help of a verb whose flags are a dataclass of settings; see `of_verb`."""
+    about = inspect.getdoc(sys.modules[options.__module__]) or ""
+    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options))
+
+
+def of_verb(
+    verb: str,
+    usage: str,
+    about: str,
+    examples: Sequence[str],
+    columns: int | None,
+    fields: Sequence[dataclasses.Field] = (),
+    places: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Returns the help of a verb.
+
+    Args:
+      verb: Its name.
+      usage: What follows the name in its usage.
+      about: What it does.
+      examples: Command lines.
+      columns: The width of the terminal; None if there is none.
+      fields: The settings that are its flags.
+      places: What it takes by position, each with a line about it.
+    """
+    page = Page(columns)
+    page.text(f"usage: tf-pflego {verb} {usage}", 0, 7)
+    page.gap()
+    page.text(about)
+    for example in examples:
+        page.gap()
+        page.text(f"example: tf-pflego {verb} {example}", 0, 9)
+    page.gap()
+    page.pairs(places.items())
+    if fields:
+        page.text("flags:")
+        page.flags(fields)
+    page.gap()
+    page.text(f"--quiet: {QUIET}.", 0, 2)
+    others = ", ".join(other for other in VERBS if other != verb)
+    page.text(f"other verbs: {others}; tf-pflego --help lists them", 0, 2)
+    return str(page)
+
+
+def summary_of(algorithm: str) -> str:
+    """Returns the line that says what a method is."""
+    return _paragraphs(algorithm)[0].partition(": ")[2].rstrip(".")
+
+
+def _describe(page, algorithm):
+    """Adds what a method is, its hyper-parameters and where all of it is described."""
+    method = method_of(algorithm)
+    page.text(f"--algorithm={algorithm}")
+    page.gap()
+    if method.is_own:
+        page.text((inspect.getdoc(method.build) or "").partition("\n\n")[0], 2)
+    else:
+        title, about, *_ = _paragraphs(algorithm)
+        module = method.build.__module__
+        page.text(title, 2)
+        page.text(about, 2)
+        page.gap()
+        page.text(
+            f"What happens in a round: python -m pydoc {module}, the same as "
+            f"{module.replace('.', '/')}.py in the sources",
+            2,
+            2,
+        )
+    page.gap()
+    page.text(f"hyper-parameters of {method.name}:")
+    page.flags(dataclasses.fields(method.settings))
+
+
+def _paragraphs(algorithm):
+    doc = inspect.getdoc(sys.modules[REGISTRY[algorithm][1].__module__])
+    return [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
+
+
+def _form(field):
+    if isinstance(field.default, bool):
+        return f"--{field.name}, --no{field.name}"
+    if field.metadata["is_path"]:
+        return f"--{field.name}=PATH"
+    return f"--{field.name}{'=NAME' if field.metadata['choices'] else _VALUES[type(field.default)]}"
+
+
+def _default(field):
+    if isinstance(field.default, bool):
+        return f"default {str(field.default).lower()}"
+    return "" if field.default == "" else f"default {field.default}"

@@ -1,0 +1,133 @@
+"""Trains a method, as its flags describe the run."""
+
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tf_pflego import engines
+from tf_pflego.program import command_line, flags, help_pages
+from tf_pflego.program.starting import start_tensorflow
+from tf_pflego.runs import methods, stored_run, training
+from tf_pflego.runs.places import PLACES
+from tf_pflego.runs.progress import result_table
+from tf_pflego.runs.run_directory import RunDirectoryError, holds_run
+from tf_pflego.simulation.records import method_title
+from tf_pflego.system import temporary, terminal, values
+from tf_pflego.system.signals import Interruption
+
+# Of these flags a run that goes on says so, if it has them from its directory.
+_PLACES_SAID = ("data_dir", "ray_address")
+
+define_flags = flags.define_flags
+define_flags_of_arguments = flags.define_flags_of_own_method
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help, with the hyper-parameters of the method if one is named."""
+    algorithm = flag_values["algorithm"]
+    return help_pages.of_training(algorithm.value if algorithm.present else None, columns)
+
+
+def run(flag_values, interruption: Interruption) -> None:
+    """Runs what the flags describe, and shows its table."""
+    resumed = _resumed(flag_values)
+    run_config, hyper_parameters, unused = flags.from_flags(flag_values, resumed)
+    places = [
+        f"`{name}={resumed[name]}`"
+        for name in _PLACES_SAID
+        if resumed.get(name) and not flag_values[name].present
+    ]
+    if places:
+        unused.append(f"{' and '.join(places)} as the run in {run_config.output_dir} had")
+    for line in unused:
+        terminal.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
+    interruption.hint = lambda: _hint(run_config.output_dir)
+    what = f"{method_title(run_config.algorithm)} on {run_config.dataset} ({run_config.engine})"
+    training.refuse_early(run_config, **hyper_parameters)
+    start_tensorflow(plain=f", then {what}, {run_config.num_rounds} rounds")
+    engines.prepare_process(run_config.clients_per_round)
+    started = time.monotonic()
+    with temporary.own_directory():
+        clients: dict[str, Sequence[Any]] = {}
+        summary = training.run(
+            run_config,
+            between_steps=interruption.check,
+            on_clients=clients.update,
+            **hyper_parameters,
+        )
+    seconds = time.monotonic() - started
+    title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
+    if terminal.is_quiet():
+        terminal.show(f"{title}: accuracy {summary['test_accuracy/client_mean']:.4f}")
+        return
+    terminal.show(result_table(summary, title, clients))
+    if run_config.output_dir:
+        terminal.show(f"written to {run_config.output_dir}; a page about it:")
+        # The terminal breaks a long line itself, so that it can be pasted whole.
+        terminal.STDOUT.write(f"{_program()} report {shlex.quote(run_config.output_dir)}\n")
+
+
+def _program():
+    """Returns how a shell calls the program: by its name if that leads to this installation."""
+    beside = pathlib.Path(sys.executable).with_name("tf-pflego")
+    if shutil.which("tf-pflego") == str(beside):
+        return beside.name
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return f"{shlex.quote(python)} -m tf_pflego.main"
+
+
+def _resumed(flag_values):
+    """Returns the configuration of the run that goes on.
+
+    It is empty if none does, or if what says it is damaged: then all flags have to be given.
+    """
+    resume, overwrite, place = (flag_values[n].value for n in ("resume", "overwrite", "output_dir"))
+    if not (resume and place) or overwrite:  # The last two contradict each other, as is said later.
+        return {}
+    directory = pathlib.Path(values.path("output_dir", flag_values["output_dir"].value))
+    directory = directory.expanduser()
+    new = directory / ".new_run"
+    try:
+        stored = stored_run.load_run(new if new.exists() else directory)
+    except RunDirectoryError:
+        if not holds_run(directory):
+            _start_new(flag_values, directory)
+        return {}
+    if not stored.is_of_program:
+        raise ValueError(
+            "`resume` must go on with a run on a dataset and with a network that the program has; "
+            f"{directory} has one on arrays, or with a model, of your own, which flags cannot "
+            "name. Use Python: `pfl.run(config, clients=..., model=...)` with what the run was "
+            "given, and `resume=True` in its configuration."
+        )
+    if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
+        methods.method_of_stored(stored.configuration, None, directory)  # It refuses.
+    # That run may have replaced another one; this does not.
+    return stored.configuration | {"overwrite": False}
+
+
+def _start_new(flag_values, directory):
+    """Says that a run starts where none goes on; raises ValueError if no flag says what it is."""
+    present = {name for name in flag_values if flag_values[name].present}
+    if present <= {*PLACES, "engine", "quiet"}:
+        raise ValueError(
+            f"`output_dir` must have a run to go on with; {directory} has none. Correct it, or "
+            "give the flags of a new run."
+        )
+    terminal.say(f"tf_pflego: there is no run in {directory} to go on with; a new one starts")
+
+
+def _hint(output_dir):
+    """Returns what an interrupted run says of its output directory."""
+    if output_dir:
+        directory = pathlib.Path(output_dir).expanduser()
+        for place in (directory, directory / ".new_run"):
+            if any(place.glob("checkpoints/checkpoint-*.json")):
+                return "; go on with it by --resume"
+        return " without a checkpoint; nothing was kept to go on with"
+    return ""

@@ -1,0 +1,128 @@
+"""The clients at the end of a run: the columns of clients.csv, and those that fare worst."""
+
+import csv
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.data.clients import ClientData
+from tf_pflego.simulation.records import worst_tenth
+from tf_pflego.simulation.evaluation import Evaluation
+
+_SHOWN = 5
+_MOST_CLASSES_WIDTH = 16
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> Columns:
+    """Returns the columns of clients.csv, one row per client that was tested.
+
+    Clients that have names have them as `name`. For each group of clients there is a column that is
+    1 for those who belong to it and else 0.
+
+    Args:
+      evaluations: What `Simulation.evaluate_all` returns, of all clients or of a sample; without a
+        training loss, the columns have none.
+      data: The clients' data.
+    """
+    first = next(iter(evaluations.values()))
+    tested = range(data.num_clients) if first.clients is None else first.clients.tolist()
+    classes = [data.classes[client] for client in tested]
+    columns = {
+        "client": tested,
+        **_names(data.client_names, tested),
+        "train_examples": first.train_examples,
+        "test_examples": first.test_examples,
+        **_validation_examples(first),
+        "num_classes": [len(own) for own in classes],
+        "classes": [" ".join(map(str, own)) for own in classes],
+    }
+    for name, members in data.groups_of(np.asarray(tested)).items():
+        columns[name] = members.astype(int)
+    for position, (name, evaluation) in enumerate(evaluations.items()):
+        prefix = f"{name}/" if position else ""
+        if evaluation.train_loss is not None:
+            columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
+        columns |= _accuracies(evaluation, prefix)
+        for metric, values in evaluation.own_metrics.items():
+            columns[f"{prefix}{metric}"] = [f"{value:.6g}" for value in values]
+    return columns
+
+
+def new_client_columns(
+    evaluation: Evaluation, epoch: int, first_client: int, names: Sequence[str] | None = None
+) -> Columns:
+    """Returns the columns of new_clients.csv, one row per new client.
+
+    Args:
+      evaluation: Of clients that never took part, after so many epochs of their own training.
+      epoch: How many.
+      first_client: The id of the first; the others' follow.
+      names: Those of all clients of the run, by their ids; None if they have none.
+    """
+    count = len(evaluation.test_hits)
+    ids = range(first_client, first_client + count)
+    return {
+        "epoch": [epoch] * count,
+        "client": ids,
+        **_names(names, ids),
+        "train_examples": evaluation.train_examples,
+        "test_examples": evaluation.test_examples,
+        **_validation_examples(evaluation),
+        **_accuracies(evaluation),
+    }
+
+
+def _names(names, ids):
+    return {} if names is None else {"name": [names[client] for client in ids]}
+
+
+def _validation_examples(evaluation):
+    found = evaluation.validation_examples
+    return {} if found is None else {"validation_examples": found}
+
+
+def _accuracies(evaluation, prefix=""):
+    columns = {"test_accuracy": evaluation.test_hits / evaluation.test_examples}
+    if evaluation.validation_hits is not None:
+        shares = evaluation.validation_hits / evaluation.validation_examples
+        columns["validation_accuracy"] = shares
+    return {
+        f"{prefix}{name}": [f"{share:.6g}" for share in shares] for name, shares in columns.items()
+    }
+
+
+def read_client_columns(path: pathlib.Path) -> Columns:
+    """Returns the columns of a clients.csv, as text."""
+    with open(path, encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return dict(zip(header, zip(*rows, strict=True), strict=True))
+
+
+def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
+    """Returns how the clients fare that are served worst, by their test accuracy.
+
+    Args:
+      columns: Those of clients.csv.
+
+    Returns:
+      The mean accuracy of the worst tenth of the clients, how many these are, and for each of the
+      worst five, the worst first, what it is called, its classes, numbers of training and test
+      examples, and accuracy.
+    """
+    accuracy = [float(share) for share in columns["test_accuracy"]]
+    order = sorted(range(len(accuracy)), key=accuracy.__getitem__)
+    tenth = order[: worst_tenth(len(order))]
+    mean = sum(accuracy[row] for row in tenth) / len(tenth)
+    rows = []
+    for row in order[:_SHOWN]:
+        classes = columns["classes"][row]
+        if len(classes) > _MOST_CLASSES_WIDTH:
+            classes = f"{columns['num_classes'][row]} classes"
+        sizes = (str(columns[f"{split}_examples"][row]) for split in ("train", "test"))
+        name = f"  client {columns.get('name', columns['client'])[row]}"
+        rows.append((name, classes, *sizes, f"{accuracy[row]:.4f}"))
+    return mean, len(tenth), rows

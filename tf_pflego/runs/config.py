@@ -1,0 +1,291 @@
+"""The configuration of a run, which checks itself, and the command-line flags made from it."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from absl import flags
+
+from tf_pflego import algorithms
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core import settings
+from tf_pflego.system import values
+from tf_pflego.core.participation import MODES as PARTICIPATIONS
+from tf_pflego.core.participation import Participation
+from tf_pflego.core.settings import check, setting
+from tf_pflego.data import clients
+from tf_pflego.data.datasets import catalogue
+from tf_pflego.data.partitions import disagreement
+from tf_pflego.data.partitions import partition as partition_lib
+from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
+from tf_pflego.engines import NAMES as ENGINES
+from tf_pflego.engines import RayOptions
+from tf_pflego.engines.ray import ray_options
+from tf_pflego.models.networks import NETWORKS
+
+_ON_CLUSTER = ("ray_address", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What a run is, apart from the hyper-parameters of its algorithm.
+
+    Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
+    `os.PathLike` for directories.
+
+    Raises:
+      ValueError: A field does not take its value, or two do not go together.
+    """
+
+    algorithm: str = setting(
+        "pflego", "method to train with: its name, or FILE.py:FUNCTION for one of your own"
+    )
+    engine: str = setting(
+        DEFAULT_ENGINE,
+        "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
+        "is the default where TensorFlow Federated is installed",
+        choices=ENGINES,
+    )
+    dataset: str = setting("digits", "dataset, by its TFDS name", choices=catalogue.NAMES)
+    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
+    download: bool = setting(False, "fetch the dataset if it is not in the data directory")
+    omniglot_splits: str = setting(
+        "train,test", "splits of Omniglot to merge", read_with=("dataset", ("omniglot",))
+    )
+    network: str = setting(
+        "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
+    )
+    partition: str = setting(
+        "auto",
+        "how examples are dealt out: each client some classes (round_robin), shares of each class "
+        "(dirichlet) or a group of the dataset (groups); auto for the dataset's own",
+        choices=("auto", *partition_lib.NAMES),
+    )
+    dirichlet_alpha: float = setting(
+        0.3,
+        "alpha of --partition=dirichlet; smaller for clients that differ more",
+        above=0,
+        read_with=("partition", ("dirichlet",)),
+    )
+    min_examples: int = setting(
+        40,
+        "least number of a client's examples with --partition=dirichlet",
+        at_least=1,
+        read_with=("partition", ("dirichlet",)),
+    )
+    personalization: str = setting(
+        "high",
+        "classes per client: 2 of the C classes (high), C/2 (medium) or all (no)",
+        choices=partition_lib.PERSONALIZATIONS,
+        read_with=("partition", ("round_robin",)),
+    )
+    classes_per_client: int = setting(
+        0,
+        "classes per client; 0 for the number that --personalization gives",
+        at_least=0,
+        read_with=("partition", ("round_robin",)),
+        replaces="personalization",
+    )
+    num_clients: int = setting(
+        0,
+        "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group",
+        at_least=0,
+    )
+    clients_per_round: int = setting(
+        20,
+        "r, number of participants per round; for --participation=binomial their mean number",
+        at_least=1,
+    )
+    participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
+    clients_per_round_range: str = setting(
+        "",
+        "least and most participants per round, as least,most, for --participation=range",
+        read_with=("participation", ("range",)),
+    )
+    dropout_rate: float = setting(
+        0.0,
+        "probability in [0, 1) with which each client that is drawn drops out before it reports; "
+        "gradients are scaled by I / (r (1 - dropout_rate)) then",
+        at_least=0,
+        below=1,
+    )
+    num_rounds: int = settings.num_rounds()
+    activation_gigabytes: float = setting(
+        2.0,
+        "memory for the activations of all clients that run at once; if they do not fit, examples "
+        "pass through the network in blocks",
+        above=0,
+    )
+    new_clients: int = setting(
+        0,
+        "how many clients, the last ones, take no part and train on their own after the last round",
+        at_least=0,
+    )
+    new_client_epochs: int = setting(
+        20,
+        "epochs of the new clients, by plain SGD on mini-batches of 128",
+        at_least=0,
+        read_with=("new_clients", None),
+    )
+    new_client_learning_rate: float = setting(
+        0.01, "learning rate of the new clients", above=0, read_with=("new_clients", None)
+    )
+    label_space: str = setting(
+        "local",
+        "whether labels number a client's own classes (local) or the dataset's (global)",
+        choices=clients.LABEL_SPACES,
+    )
+    permuted_clients: float = setting(
+        0.0,
+        "share of the clients of which each names the classes by a permutation of its own",
+        at_least=0,
+        at_most=1,
+    )
+    shifted_clients: float = setting(
+        0.0,
+        "share of the clients whose images are all changed as --shift says",
+        at_least=0,
+        at_most=1,
+    )
+    shift: str = setting(
+        "rotate",
+        "how the images of shifted clients are changed: rotated by 180 degrees (rotate) or each "
+        "value x replaced by 255 - x (invert)",
+        choices=tuple(disagreement.SHIFTS),
+        read_with=("shifted_clients", None),
+    )
+    class_mask: bool = setting(
+        False,
+        "let a client predict only among the classes that it holds; its loss counts no others",
+        read_with=("label_space", ("global",)),
+    )
+    eval_every: int = settings.eval_every()
+    train_loss_every: int = settings.train_loss_every()
+    eval_clients: int = settings.eval_clients()
+    validation_fraction: float = setting(
+        0.0,
+        "share in [0, 1) of each client's training examples that is not trained on: evaluated "
+        "rounds give the accuracy on it too, by which to choose hyper-parameters",
+        at_least=0,
+        below=1,
+    )
+    seed: int = setting(
+        0,
+        "seed of the run, from which all random draws follow",
+        at_least=0,
+        at_most=values.SEED_LIMIT,
+    )
+    output_dir: str = setting(
+        "",
+        "directory for configuration, partition and metrics; empty to write no files",
+        is_path=True,
+    )
+    overwrite: bool = setting(
+        False,
+        "replace the run that the output directory holds, when the new one is whole",
+        read_with=("output_dir", None),
+    )
+    resume: bool = setting(
+        False,
+        "go on with the run in the output directory from its newest checkpoint, with its flags "
+        "where they are left out; start it if there is none",
+    )
+    checkpoint_every: int = setting(
+        10,
+        "write a checkpoint after each round whose number this divides, after the last one and "
+        "when a signal ends the run; 0 for none",
+        at_least=0,
+        read_with=("output_dir", None),
+    )
+    checkpoints_kept: int = setting(
+        2, "how many checkpoints stay", at_least=1, read_with=("output_dir", None)
+    )
+    tensorboard: bool = setting(
+        False,
+        "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard",
+        read_with=("output_dir", None),
+    )
+    max_restarts: int = settings.max_restarts()
+    num_shards: int = setting(
+        2,
+        "into how many shards the clients are dealt with --engine=ray",
+        at_least=1,
+        at_most=ray_options.LARGEST_NUMBER_OF_SHARDS,
+        read_with=("engine", ("ray",)),
+    )
+    ray_address: str = setting(
+        "",
+        "address of a running Ray cluster, or auto for this machine's; empty for a cluster of this "
+        "machine alone, which ends with the run",
+        read_with=("engine", ("ray",)),
+    )
+    cpus_per_shard: float = setting(
+        1.0, "cores that the Ray cluster keeps for a shard", at_least=0, read_with=_ON_CLUSTER
+    )
+    gpus_per_shard: float = setting(
+        0.0, "GPUs, or a part of one, for a shard", at_least=0, read_with=_ON_CLUSTER
+    )
+    shard_resources: str = setting(
+        "",
+        "other resources of the Ray cluster that a shard takes, as NAME=NUMBER,...",
+        read_with=_ON_CLUSTER,
+    )
+    node_deadline: float = setting(
+        600.0,
+        "seconds to wait for nodes of the Ray cluster that can take a shard",
+        above=0,
+        read_with=_ON_CLUSTER,
+    )
+
+    def __post_init__(self):
+        algorithms.check_name(self.algorithm)
+        check(self)
+        if self.resume and (self.overwrite or not self.output_dir):
+            expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
+            other = "overwrite" if self.overwrite else "output_dir"
+            raise ValueError(
+                f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
+                f"`{other}`."
+            )
+        ray_options.check_address("ray_address", self.ray_address)
+        ray_options.resources_of("shard_resources", self.shard_resources)
+        for name in ("cpus_per_shard", "gpus_per_shard"):
+            ray_options.check_amount(name, getattr(self, name))
+        if self.participation == "range":
+            bounds = self.clients_per_round_range.split(",")
+            if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
+                raise ValueError(
+                    "`clients_per_round_range` must be two whole numbers, least,most; got "
+                    f"{self.clients_per_round_range!r}. Set e.g. `clients_per_round_range='4,28'`."
+                )
+
+    def chosen(self, name: str) -> Any:
+        """Returns the value of a setting; where it leaves the choice to the dataset, that of it."""
+        value = getattr(self, name)
+        known = catalogue.KNOWN[self.dataset]
+        return getattr(known, name, value) if value in ("auto", 0) else value
+
+    def place(self) -> str | RayOptions:
+        """Returns the engine: its name, or what a run on Ray needs besides it."""
+        if self.engine != "ray":
+            return self.engine
+        return RayOptions(
+            self.num_shards,
+            self.ray_address,
+            self.cpus_per_shard,
+            self.gpus_per_shard,
+            self.shard_resources,
+            self.node_deadline,
+        )
+
+    def participation_of(self, num_clients: int) -> Participation:
+        """Returns how participants are drawn from `num_clients` clients."""
+        bounds = None
+        if self.participation == "range":
+            least, most = self.clients_per_round_range.split(",")
+            bounds = int(least), int(most)
+        return Participation(
+            num_clients, self.clients_per_round, self.participation, bounds, self.dropout_rate
+        )

@@ -1,0 +1,102 @@
+"""The method that a run trains: one of the package, or the user's own.
+
+See `algorithms.own_methods` for the latter.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+
+from tf_pflego import algorithms
+from tf_pflego.runs import config
+from tf_pflego.algorithms import Method, Named
+from tf_pflego.algorithms import own_methods
+from tf_pflego.runs.run_directory import RunDirectoryError
+
+# The key of config.json that has `Method.checksum`.
+SOURCE = "algorithm_source"
+# What hyper-parameters may not be called: settings and arguments of a run, other keys of its
+# config.json, and flags of the program.
+_TAKEN = {
+    *(field.name for field in dataclasses.fields(config.RunConfig)),
+    *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
+    *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
+}
+
+
+def method_of(run_config: config.RunConfig, algorithm: Named | None = None) -> Method:
+    """Returns the method of a run.
+
+    Args:
+      run_config: The run.
+      algorithm: The method, if it is not the one that `run_config` names.
+
+    Raises:
+      TypeError, ValueError: There is no such method, or two are named, or a hyper-parameter has a
+        name that a run has already.
+    """
+    if isinstance(algorithm, Method):  # It has been found already.
+        return algorithm
+    if algorithm is not None and run_config.algorithm != config.RunConfig.algorithm:
+        raise ValueError(
+            "`algorithm` of `RunConfig` must be left out where `algorithm` is given beside it; got "
+            f"{run_config.algorithm}. Leave out one of them."
+        )
+    method = algorithms.method_of(run_config.algorithm if algorithm is None else algorithm)
+    for field in dataclasses.fields(method.settings):
+        if field.name in _TAKEN:
+            raise ValueError(
+                f"`{field.name}` of {method.name} must not have a name that a run has already. "
+                "Rename the hyper-parameter."
+            )
+    return method
+
+
+def recorded(method: Method) -> dict[str, str]:
+    """Returns what the configuration of a run keeps of its method."""
+    own = {SOURCE: method.checksum()} if method.is_own else {}
+    return {"algorithm": method.name, **own}
+
+
+def is_own(configuration: Mapping[str, Any]) -> bool:
+    """Returns whether the configuration that a run has kept is of a method of the user's own."""
+    return ":" in str(configuration.get("algorithm"))
+
+
+def method_of_stored(
+    configuration: Mapping[str, Any], algorithm: Named | None, path: pathlib.Path
+) -> Method:
+    """Returns the method of a run, of which code is loaded only from what the user names.
+
+    Args:
+      configuration: What the run has kept.
+      algorithm: What the user names; None for a method of the package.
+      path: The directory of the run.
+
+    Raises:
+      RunDirectoryError: The run is of an own method that is not given, or of another than given.
+      TypeError, ValueError: There is no such method.
+    """
+    name = configuration["algorithm"]
+    if not is_own(configuration):
+        if algorithm is not None:
+            raise RunDirectoryError(
+                f"`algorithm` must be left out for the run in {path}, whose method {name} is of "
+                "the package. Leave it out."
+            )
+        return algorithms.method_of(name)
+    if algorithm is None:
+        raise RunDirectoryError(
+            f"`algorithm` must be given for the run in {path}, whose method is your own ({name}): "
+            "no code is loaded because a directory names it. Give its file, as in "
+            f"`algorithm='{name}'`, or in Python its builder."
+        )
+    method = algorithms.method_of(algorithm)
+    if not method.is_own or method.checksum() != configuration.get(SOURCE):
+        raise RunDirectoryError(
+            f"`algorithm` must be the method of the run in {path}, {name}, as it was then; the "
+            f"source of {method.name} is another. Give it as it was, or make the run again."
+        )
+    return method

@@ -1,0 +1,73 @@
+"""partition.npz of a run: who holds what and, of a user's own clients, by what they are known."""
+
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.system import durable
+from tf_pflego.data.clients import ClientData
+
+NAME = "partition.npz"
+
+
+def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
+    """Writes the partition of all clients of a run.
+
+    Args:
+      directory: Of the run.
+      clients: The clients.
+      are_own: Whether a user gave them: then the file has `fingerprints` [I, 16] and, if there are
+        any, the clients' `names` [I] and the `class_names` of all global classes.
+    """
+    about = {"fingerprints": clients.fingerprints} if are_own else {}
+    if clients.client_names is not None:
+        about["names"] = np.array(clients.client_names)
+    if are_own and clients.class_names is not None:
+        about["class_names"] = np.array(clients.class_names)
+    content = io.BytesIO()
+    clients.whole_partition.save(content, clients.class_counts, **about)
+    with durable.batch() as files, files.open(directory / NAME) as stream:
+        stream.write(content.getvalue())
+
+
+def refuse_others(directory: pathlib.Path, clients: ClientData) -> None:
+    """Raises ValueError if a run in a directory had other clients, or in another order.
+
+    A run of a dataset, or of an earlier version, does not say whom it had.
+    """
+    expected, names = _known(directory / NAME)
+    if expected is None:
+        return
+    if len(expected) != clients.num_clients:
+        got = f"there are {len(expected)}; got {clients.num_clients}"
+    else:
+        same = (clients.fingerprints == expected).all(axis=1)
+        if names is not None and clients.client_names is not None:
+            same &= names == np.array(clients.client_names)
+        if same.all():
+            return
+        client = int(np.argmin(same))
+        place = "" if names is None else f", in whose place it has {names[client]}"
+        got = (
+            f"{np.count_nonzero(~same)} of {len(same)} are not, the first is client "
+            f"{clients.name_of(client)}{place}"
+        )
+    raise ValueError(
+        f"`clients` must be those of the run in {directory}, in their order; {got}. Give what the "
+        "run was given: the same examples and names in the same order."
+    )
+
+
+def _known(path: pathlib.Path) -> tuple[Any, Any]:
+    """Returns the fingerprints and the names; None for what is not there."""
+    try:
+        with np.load(path) as arrays:
+            prints, names = (arrays.get(name) for name in ("fingerprints", "names"))
+    except Exception:
+        # NumPy and zipfile raise errors of many kinds. A checkpoint has a checksum of the data.
+        return None, None
+    if prints is None or prints.dtype != np.uint8 or prints.ndim != 2:
+        return None, None
+    return prints, names if names is not None and names.shape == prints.shape[:1] else None

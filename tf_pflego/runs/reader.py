@@ -1,0 +1,99 @@
+"""The files of a run, read with limits; see `system.limited_files`. TensorFlow is not needed."""
+
+import csv
+import io
+import json
+import pathlib
+from typing import Any
+
+from tf_pflego.simulation.records import BOOKKEEPING
+from tf_pflego.system import limited_files
+from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
+
+_MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
+_MOST_COUNTED = 10**limited_files.MOST_DIGITS
+_COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
+_WHOLE = ("num_rounds", "num_clients", "clients_per_round", "eval_clients", "seed")
+_TEXTS = ("algorithm", "dataset")
+
+
+def configuration(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what config.json holds; what is told of a run is of the type that it must be.
+
+    Raises:
+      DamagedFileError: As `json_object`, or a setting has a value that it cannot have.
+      OSError: It is missing or cannot be read.
+    """
+    settings = json_object(path)
+    for name in _WHOLE:
+        value = settings.get(name, 0)
+        if type(value) is not int or value < 0:
+            raise DamagedFileError(
+                f"must have a whole number as {name}; got {json.dumps(value)[:60]}"
+            )
+    for name in _TEXTS:
+        value = settings.get(name, "")
+        if not isinstance(value, str):
+            raise DamagedFileError(f"must have a text as {name}; got {json.dumps(value)[:60]}")
+    return settings
+
+
+def records(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the rounds of metrics.jsonl; a last line without its end is one being written.
+
+    What is counted is in [0, 10^18], and the rounds are 1, 2, ..; a metric is whatever it is.
+
+    Raises:
+      DamagedFileError: A line is no such record, or there are too many lines or names.
+      OSError: It is missing or cannot be read.
+    """
+    whole, _, _ = content(path).rpartition(b"\n")
+    names: set[str] = set()
+    rounds = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            record = limited_files.object_of(line)
+            names.update(record)
+            if number > _MOST_ROUNDS or len(names) > _MOST_NAMES:
+                raise ValueError(f"more than {_MOST_ROUNDS} rounds or {_MOST_NAMES} names")
+            if number * len(names) > _MOST_CELLS:
+                raise ValueError(f"more than {_MOST_CELLS} values")
+            for name in (*_COUNTED, *(record.keys() & BOOKKEEPING)):
+                if name not in record:
+                    raise DamagedFileError(f"has no {name!r} in line {number}")
+                if not (is_number(record[name]) and 0 <= record[name] <= _MOST_COUNTED):
+                    raise ValueError(f"{name} is {json.dumps(record[name])[:60]}")
+            if record["round"] != number:
+                raise ValueError(f"round {number} expected, got {record['round']}")
+        except DamagedFileError:
+            raise
+        except ValueError as error:
+            raise DamagedFileError(f"is damaged in line {number} ({error})") from None
+        rounds.append(record)
+    return rounds
+
+
+def columns(path: pathlib.Path) -> dict[str, list[str]]:
+    """Returns the columns of a CSV file, as text.
+
+    Raises:
+      DamagedFileError: It is no table, or too large.
+      OSError: It is missing or cannot be read.
+    """
+    text = content(path)
+    try:
+        rows = csv.reader(io.StringIO(text.decode(), newline=""))
+        names = next(rows, [])
+        if len(set(names)) < len(names) or len(names) > _MOST_NAMES:
+            raise ValueError(f"a name is there twice, or there are more than {_MOST_NAMES}")
+        cells: list[list[str]] = [[] for _ in names]
+        for number, row in enumerate(rows, 2):
+            if len(row) != len(names):
+                raise ValueError(f"row {number} has {len(row)} cells, not {len(names)}")
+            if number * len(names) > _MOST_CELLS:
+                raise ValueError(f"it has more than {_MOST_CELLS} cells")
+            for column, cell in zip(cells, row, strict=True):
+                column.append(cell)
+    except (ValueError, csv.Error) as error:
+        raise DamagedFileError(f"cannot be read ({error})") from None
+    return dict(zip(names, cells, strict=True))

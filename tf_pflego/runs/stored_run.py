@@ -1,0 +1,327 @@
+"""A run as its directory holds it: what it was told to do, what it measured and what it learnt.
+
+Reading changes nothing in the directory and takes no lock, so that a run can be read while it
+trains: its metrics as far as they are written, and what it had learnt at its newest checkpoint.
+
+A directory may come from somebody else. It says what was run, and not where this machine's data are
+read or which computers are asked: who loads the run says that.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.runs import build
+from tf_pflego import algorithms, data, models
+from tf_pflego.runs import training, reader, methods
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.system import values
+from tf_pflego.data.datasets.catalogue import NAMES
+from tf_pflego.runs.run_directory import RunDirectoryError
+from tf_pflego.runs import partition_file
+from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
+from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
+from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.measuring import Metrics
+from tf_pflego.simulation.simulation import Simulation
+
+# How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
+_ATTEMPTS = 5
+
+
+class StoredRun:
+    """A run in a directory. `load_run` makes it.
+
+    The data and the newest checkpoint are read when they are first needed, and then kept: also of a
+    run that trains on, `client_model` and `evaluate` answer for one round. Close it after use, or
+    use it in a `with` statement.
+
+    Attributes:
+      path: The directory.
+      configuration: Every flag and hyper-parameter of the run, by name.
+      versions: Those of the program and of what it used.
+      summary: What the run ended with; None if it has not ended.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        data_dir: str | os.PathLike | None = None,
+        clients: data.ClientData | None = None,
+        model: models.SplitModel | None = None,
+        algorithm: algorithms.Named | None = None,
+    ):
+        place = values.path("directory", directory, may_be_empty=False)
+        self.path = pathlib.Path(place).expanduser()
+        if not (self.path / "config.json").is_file():
+            what = "does not exist" if not self.path.exists() else "has no config.json"
+            raise RunDirectoryError(
+                f"`run` must be the output directory of a run; {self.path} {what}. Give what "
+                "the run was given as `output_dir`."
+            )
+        self.configuration = self._json("config.json")
+        self.versions = self.configuration.pop("versions", {})
+        summary = self.path / "summary.json"
+        self.summary = self._json("summary.json") if summary.is_file() else None
+        self._data_dir = None if data_dir is None else values.path("data_dir", data_dir)
+        self._run_config, self._hyper_parameters = self._configured()
+        self._given_clients, self._given_model = clients, model
+        self._given_algorithm = algorithm
+
+    def __repr__(self) -> str:
+        state = f"{self.configuration.get('num_rounds')} rounds, not ended"
+        if self.summary is not None:
+            accuracy = self.summary.get("test_accuracy/client_mean")
+            state = f"{self.summary.get('round')} rounds, ended"
+            state += "" if accuracy is None else f" with accuracy {accuracy:.4f}"
+        about = self.configuration
+        return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
+
+    def __enter__(self) -> "StoredRun":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Frees what was read."""
+        if "_restored" in self.__dict__:
+            self._restored.close()
+
+    @functools.cached_property
+    def partition(self) -> data.Partition | None:
+        """Which examples the clients have of the dataset, or of a user's own arrays end to end.
+
+        None for a run on own arrays of an earlier version.
+        """
+        path = self.path / "partition.npz"
+        if not path.exists() and not self._has_dataset:
+            return None
+        try:
+            return data.Partition.load(path)
+        except Exception as error:
+            # Of what is no .npz file NumPy and zipfile raise errors of many kinds.
+            raise self._damaged(path.name, error) from error
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The table of metrics.jsonl as it is now: for each name a column [T], one row per round.
+
+        Numbers are float64, and NaN where a round was not evaluated; `round`, `participants` and
+        the bytes are int64.
+        """
+        path = self.path / "metrics.jsonl"
+        try:
+            records = reader.records(path)
+        except (OSError, ValueError) as error:
+            raise self._damaged(path.name, error) from error
+        names = dict.fromkeys(name for record in records for name in record)
+        rows = {name: [record.get(name, np.nan) for record in records] for name in names}
+        return {name: np.array(row) for name, row in rows.items()}
+
+    @functools.cached_property
+    def clients(self) -> data.ClientData:
+        """The clients' data, loaded again by the configuration; also of those that took no part."""
+        if self._given_clients is not None:
+            clients = build.all_clients(self._run_config, self._given_clients)
+            partition_file.refuse_others(self.path, clients)
+            return clients
+        if not self._has_dataset:
+            raise RunDirectoryError(
+                f"`clients` must be given for the run in {self.path}, which is on arrays of your "
+                f"own ({self.configuration['dataset']}). Call load_run(directory, clients=...) "
+                "with what the run was given."
+            )
+        try:
+            return build.load_clients(self._run_config)
+        except data.DatasetError as error:
+            name, place = self._run_config.dataset, self.configuration.get("data_dir")
+            if self._data_dir is not None or not place or not isinstance(place, str):
+                raise
+            raise RunDirectoryError(
+                f"`data_dir` must be given for the run in {self.path}; your own TFDS directory has "
+                f"no {name} that can be read, and the run's was {place!r}. Give "
+                f"`data_dir={place!r}` if you trust what is there."
+            ) from error
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of the dataset's classes; None for own arrays whose classes are numbers."""
+        return self.clients.class_names
+
+    @property
+    def round_number(self) -> int:
+        """The rounds that the run had had at the checkpoint which answers."""
+        return self._restored.round_number
+
+    def client_model(self, client: int | str, name: str | None = None) -> Any:
+        """Returns a client's model as a Keras model; see `Simulation.client_model`."""
+        return self._restored.client_model(client, name)
+
+    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
+        """Returns what all clients predict for their own examples; see `Simulation.predict`."""
+        return self._restored.predict(split, name)
+
+    def evaluate(self, train_loss: bool = True, metrics: Metrics | None = None) -> Evaluation:
+        """Returns the statistics of all clients; see `Simulation.evaluate`."""
+        return self._restored.evaluate(train_loss, metrics=metrics)
+
+    def simulation(self, engine: str = "in_process") -> Simulation:
+        """Returns a simulation at the newest checkpoint, which can go on; close it after use.
+
+        What it does changes nothing in the directory; it saves elsewhere.
+
+        Args:
+          engine: tff or in_process, whatever the run had; ray for a cluster of its own on this
+            machine.
+
+        Raises:
+          RunDirectoryError: There is no checkpoint, or data, a model or a method must be given.
+          CheckpointError: The checkpoints are damaged, or the data are not those of the run.
+          DatasetError, ImportError: The data or the engine cannot be had.
+        """
+        checkpoints = Checkpoints(self.path / "checkpoints")
+        if not checkpoints.exist():
+            raise self._no_checkpoint()
+        if self._has_own_model != (self._given_model is not None):
+            expected, whose = ("given", "your own") if self._has_own_model else ("left out", "ours")
+            raise RunDirectoryError(
+                f"`model` must be {expected} for the run in {self.path}, which trained a model of "
+                f"{whose}. Call load_run(directory, ...) with what the run was given."
+            )
+        run_config = dataclasses.replace(self._run_config, engine=engine)
+        method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
+        simulation = build.build_simulation(
+            run_config, self.clients, self._given_model, method, **self._hyper_parameters
+        )
+        try:
+            self._restore(simulation, checkpoints)
+        except BaseException:
+            simulation.close()
+            raise
+        return simulation
+
+    @functools.cached_property
+    def _restored(self):
+        """The simulation that answers."""
+        return self.simulation()
+
+    def _restore(self, simulation, checkpoints):
+        for attempt in range(1, _ATTEMPTS + 1):
+            seen = self._checkpoint_files()
+            try:
+                content = checkpoints.newest()
+                if content is None:
+                    raise self._no_checkpoint()
+                simulation.restore_from(checkpoints, content)
+                return
+            except (CheckpointError, OSError):
+                if attempt == _ATTEMPTS or self._checkpoint_files() == seen:
+                    raise
+
+    def _checkpoint_files(self):
+        return sorted(os.listdir(self.path / "checkpoints"))
+
+    def _no_checkpoint(self):
+        reason = "it is not finished and has not written one yet"
+        remedy = "Wait for its first checkpoint, or let it go on"
+        if not self.configuration.get("checkpoint_every"):
+            reason = "it was made with checkpoint_every=0"
+            remedy = "Run it again with another number"
+        return RunDirectoryError(
+            f"the run in {self.path} must have a checkpoint, which holds what its clients have "
+            f"learnt; {reason}. {remedy}."
+        )
+
+    @property
+    def is_of_program(self) -> bool:
+        """Whether the run had no arrays and no model of a user's own, which Python alone gives."""
+        return self._has_dataset and not self._has_own_model
+
+    @property
+    def _has_dataset(self):
+        is_own = self.configuration.get("partition") == OWN_CLIENTS
+        return self.configuration["dataset"] in NAMES and not is_own
+
+    @property
+    def _has_own_model(self):
+        return self.configuration.get("network") == training.OWN_NETWORK
+
+    def _configured(self):
+        """Returns the RunConfig and the algorithm's hyper-parameters."""
+        names = {field.name for field in dataclasses.fields(RunConfig)}
+        try:
+            missing = {"algorithm", "dataset", "engine", "seed"} - self.configuration.keys()
+            if missing:
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+            if not isinstance(self.configuration["dataset"], str):
+                raise ValueError(f"dataset is {self.configuration['dataset']!r}")
+            own = {
+                name: value
+                for name, value in self.configuration.items()
+                if name in names and name not in PLACES
+            }
+            own["data_dir"] = self._data_dir or ""
+            if not self._has_dataset:
+                del own["dataset"]
+            if self._has_own_model:
+                del own["network"]
+            if own.get("partition") == OWN_CLIENTS:
+                del own["partition"]
+                own = {n: v for n, v in own.items() if n not in OF_CLIENTS or v is not None}
+            is_own = methods.is_own(self.configuration)
+            if is_own:
+                del own["algorithm"]
+            others = {
+                name: value
+                for name, value in self.configuration.items()
+                if name not in names and name != methods.SOURCE
+            }
+            run_config = RunConfig(**own)
+            if not is_own:  # What hyper-parameters an own method has, its source says.
+                algorithms.check(own["algorithm"], others)
+            return run_config, others
+        except (ValueError, TypeError) as error:
+            raise self._damaged("config.json", error) from error
+
+    def _json(self, name):
+        try:
+            return reader.json_object(self.path / name)
+        except (OSError, ValueError) as error:
+            raise self._damaged(name, error) from error
+
+    def _damaged(self, name, error):
+        return RunDirectoryError(
+            f"{name} in {self.path} must be what a run wrote; it is damaged or missing ({error}). "
+            "Get it from a copy, or make the run again."
+        )
+
+
+def load_run(
+    directory: str | os.PathLike,
+    data_dir: str | os.PathLike | None = None,
+    clients: data.ClientData | None = None,
+    model: models.SplitModel | None = None,
+    algorithm: algorithms.Named | None = None,
+) -> StoredRun:
+    """Returns the run whose output directory this is, finished or not.
+
+    Args:
+      directory: The directory; nothing in it is changed.
+      data_dir: The TFDS directory with the run's dataset; None for TFDS' own default, also if the
+        run had another: its directory does not decide what is read here.
+      clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
+        what `run` was given.
+      model: The model of a run that was given one. What it learnt is in the directory; its layers
+        and the weights that are not trainable are as they were when the run began.
+      algorithm: The method of a run of the user's own: its builder, or FILE.py:FUNCTION. A run's
+        directory never says which code is loaded.
+
+    Raises:
+      RunDirectoryError: It is not a run's directory, or its configuration is damaged.
+    """
+    return StoredRun(directory, data_dir, clients, model, algorithm)

@@ -1,0 +1,62 @@
+"""The metrics of a run as TensorBoard reads them, written without TensorBoard."""
+
+import contextlib
+import errno
+import math
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_pflego.system import durable
+
+
+class EventFiles:
+    """Writes the metrics of rounds to an event file; each name of metrics.jsonl is a tag.
+
+    The step is the number of the round. What is not a finite number is left out.
+
+    Args:
+      directory: Its event files are replaced.
+      records: The rounds that are done.
+    """
+
+    def __init__(self, directory: pathlib.Path, records: Iterable[dict[str, Any]]):
+        # What an interrupted run has written may go further than the checkpoint from which the run
+        # goes on, or end in the middle of an event. One new file has every round once.
+        durable.remove(directory)
+        self._directory = directory
+        self._scalar = tf.compat.v1.SummaryMetadata(
+            plugin_data={"plugin_name": "scalars"}, data_class=1
+        )
+        with self._naming():
+            self._writer = tf.summary.create_file_writer(str(directory))
+            for record in records:
+                self._write(record)
+            self._writer.flush()
+
+    def add_round(self, record: dict[str, Any]) -> None:
+        """Writes the metrics of a round, so that others can read them."""
+        with self._naming():
+            self._write(record)
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(tf.errors.OpError):  # What could not be written was reported.
+            self._writer.close()
+
+    def _write(self, record):
+        with self._writer.as_default(step=record["round"]), tf.summary.record_if(True):
+            for name, value in record.items():
+                if name != "round" and isinstance(value, int | float) and math.isfinite(value):
+                    # `tf.summary.scalar` does the same, and is a part of TensorBoard.
+                    tf.summary.write(name, tf.constant(value, tf.float32), metadata=self._scalar)
+
+    @contextlib.contextmanager
+    def _naming(self):
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise OSError(errno.EIO, error.message, str(self._directory)) from error

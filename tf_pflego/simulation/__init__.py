@@ -1,0 +1,1 @@
+"""Rounds over clients: training, evaluation, checkpoints, and the clients' Keras models."""

@@ -1,0 +1,295 @@
+"""Checkpoints of a simulation: plain arrays and JSON in a directory, of which the newest ones stay.
+
+  checkpoint-ROUND.json   what belongs to the checkpoint: written last, by a rename
+  server-ROUND.npz        the server's state, each leaf by its name, such as `theta/0`
+  clients-ROUND.npz       a segment: `ids` [n], and `state/NAME` [n, ...] for each leaf of a state
+
+A checkpoint writes the states of those clients alone whose states have changed since the last one.
+They make a new segment, and the checkpoint lists all segments, the newest first; the state of a
+client is in the first segment that has its id. As in a log-structured merge tree, a new segment
+takes in older ones, with the states as they are now:
+
+* when there are 63 of one level, so that the number of files grows as the logarithm of the number
+  of clients;
+* all of them, when they would have more than two rows per client that has a state, so that the
+  files take at most about twice the space of the states.
+
+The JSON file has the size and the CRC-32 of each file and of itself. So a checkpoint is either
+whole or known to be damaged, whatever was interrupted or cut off.
+
+Random draws are pure functions of the seed, the round and the client, so that nothing else has to
+be kept. A client that has been evaluated but never drawn has no state.
+"""
+
+import json
+import os
+import pathlib
+import re
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import num_bytes
+from tf_pflego.core.nests import Structure
+from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.simulation import checkpoint_checks
+from tf_pflego.simulation.checkpoint_checks import DamagedError, Rows
+from tf_pflego.system import durable, rows, terminal
+
+_FORMAT = 1
+_SEGMENTS_PER_LEVEL = 64
+_MANIFEST = re.compile(r"checkpoint-(\d+)\.json")
+_OWN = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+\.partial)")
+
+
+class CheckpointError(ValueError):
+    """There is no checkpoint that can be used."""
+
+
+class _Segment(NamedTuple):
+    file: dict[str, Any]  # name, bytes and CRC-32
+    level: int
+    ids: np.ndarray  # [n] int64
+
+
+class Checkpoints:
+    """The checkpoints of one simulation in one directory.
+
+    Args:
+      directory: The directory; it is made when it is needed.
+      kept: How many checkpoints stay.
+    """
+
+    def __init__(self, directory: str | os.PathLike, kept: int = 2):
+        self.directory = pathlib.Path(directory).expanduser()
+        self.kept = kept
+        self._contents: list[dict[str, Any]] = []  # of the whole checkpoints, the newest last
+        self.write_everything_next()
+
+    def write_everything_next(self) -> None:
+        """Lets the next checkpoint write all states, whatever the earlier ones have."""
+        self._segments: list[_Segment] = []
+        self._commit = 0
+
+    def exist(self) -> bool:
+        """Returns whether there are any, whole or damaged."""
+        return bool(self._manifests())
+
+    def save(
+        self,
+        content: dict[str, Any],
+        server_state: Structure,
+        states: ClientStates,
+        also: Iterable[pathlib.Path] = (),
+    ) -> None:
+        """Writes a checkpoint, and then removes what the checkpoints that stay do not need.
+
+        Args:
+          content: What is kept beside the states: `round`, and whatever JSON can hold.
+          server_state: The server's state.
+          states: The clients' states.
+          also: Files that must be on the disk when the checkpoint is.
+
+        Raises:
+          OSError: It cannot be written; the earlier checkpoints are as they were.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        number, server = content["round"], nests.named(server_state).items()
+        with durable.batch(also) as files:
+            entry = self._write(files, "server", number, ((k, np.asarray(v)) for k, v in server))
+            segments = self._with_new_segment(files, number, states)
+            content = {
+                "format": _FORMAT,
+                **content,
+                "server": entry,
+                "clients": [{**segment.file, "level": segment.level} for segment in segments],
+            }
+            path = self.directory / f"checkpoint-{number}.json"
+            files.json(path, {"crc32": _crc32(content), "content": content})
+        self._segments, self._commit = segments, states.num_commits
+        # The newest checkpoint is that of the last round, also when a simulation has gone back.
+        earlier = [held for held in self._contents if held["round"] < number]
+        self._contents = [*earlier, content][-self.kept :]
+        self._remove_the_rest()
+
+    def newest(self, check: Callable[[dict[str, Any]], None] | None = None) -> dict | None:
+        """Returns the content of the newest checkpoint that is whole, or None if there is none.
+
+        If a newer one is damaged, a line on standard error says so.
+
+        Args:
+          check: Called with a checkpoint's content; it raises `DamagedError` if what belongs to the
+            checkpoint elsewhere is not as it was.
+
+        Raises:
+          CheckpointError: There are checkpoints, and all are damaged.
+        """
+        damaged = []
+        for path in self._manifests():
+            try:
+                content = self._verified(path)
+                if check is not None:
+                    check(content)
+            except (DamagedError, OSError) as error:
+                damaged.append(f"{path.name}: {error}")
+                continue
+            if damaged:
+                terminal.say(
+                    f"tf_pflego: a checkpoint in {self.directory} is damaged "
+                    f"({'; '.join(damaged)}); the one of round {content['round']} is used"
+                )
+            return content
+        if damaged:
+            raise CheckpointError(
+                f"at least one checkpoint in {self.directory} must be whole; all are damaged "
+                f"({'; '.join(damaged)}). Put back a whole copy, or start anew in another "
+                "directory."
+            )
+        return None
+
+    def load(
+        self, content: dict[str, Any], server_state: Structure, states: ClientStates
+    ) -> Structure:
+        """Puts the clients' states of a checkpoint into `states`, and returns the server's.
+
+        Args:
+          content: What `newest` has returned.
+          server_state: The spec of a state of the server.
+          states: The clients' states, which are replaced.
+
+        Raises:
+          CheckpointError: The files hold something else than states like these; nothing has
+            changed.
+        """
+        specs, path = nests.named(states.spec), self.directory / content["server"]["file"]
+        client_spec = {_of_leaf(name): specs[name] for name in states.leaf_names}
+        try:
+            server = checkpoint_checks.check_server(path, server_state, states.num_clients)
+            for entry in content["clients"]:
+                path = self.directory / entry["file"]
+                checkpoint_checks.check_clients(path, client_spec, states.num_clients)
+        except DamagedError as error:
+            raise CheckpointError(
+                f"the checkpoint in {self.directory} must hold what a simulation like this has "
+                f"written; {error}. Put back a whole copy, or start anew in another directory."
+            ) from error
+        flat = [tf.constant(server[name]) for name in nests.positions(server_state)]
+        states.forget()
+        segments = []
+        for entry in content["clients"]:
+            path = self.directory / entry["file"]
+            with checkpoint_checks.opened(path, ["ids", *client_spec]) as archive:
+                ids = Rows(archive, "ids").read_all()
+                new = np.isin(ids, states.written_since(0), invert=True)
+                leaves = {name: Rows(archive, _of_leaf(name)) for name in states.leaf_names}
+                for block in rows.blocks(len(ids), num_bytes(states.spec)):
+                    count, wanted = block.stop - block.start, new[block]
+                    arrays = {name: leaf.read(count)[wanted] for name, leaf in leaves.items()}
+                    states.set_named(ids[block][wanted], arrays)
+            level = entry["level"]
+            file = {key: value for key, value in entry.items() if key != "level"}
+            segments.append(_Segment(file, level, ids))
+        states.commit()
+        self._segments, self._commit, self._contents = segments, states.num_commits, [content]
+        return tf.nest.pack_sequence_as(server_state, flat)
+
+    def _with_new_segment(self, files, round_number, states):
+        """Writes the states that have changed, and returns the segments, the newest first."""
+        changed = states.written_since(self._commit)
+        if not len(changed) or not states.leaf_names:
+            return self._segments
+        taken_in, level = self._taken_in(len(changed), len(states.written_since(0)))
+        older, rest = self._segments[:taken_in], self._segments[taken_in:]
+        ids = np.unique(np.concatenate([changed, *(segment.ids for segment in older)]))
+
+        def blocks_of(name, spec):
+            for block in rows.blocks(len(ids), num_bytes(spec)):
+                yield states.named_leaf(name, ids[block])
+
+        def arrays():
+            yield "ids", ids
+            specs = nests.named(states.spec)
+            for name in states.leaf_names:
+                spec = specs[name]
+                shape, dtype = (len(ids), *spec.shape), np.dtype(spec.dtype.as_numpy_dtype)
+                yield _of_leaf(name), durable.Blocks(shape, dtype, blocks_of(name, spec))
+
+        file = self._write(files, "clients", round_number, arrays())
+        return [_Segment(file, level, ids), *rest]
+
+    def _taken_in(self, new_rows, num_states):
+        """Returns how many segments, the newest ones, a new one takes in, and the new one's level.
+
+        The levels of the segments do not fall from the newest to the oldest.
+        """
+        rows = new_rows + sum(len(segment.ids) for segment in self._segments)
+        levels = [segment.level for segment in self._segments]
+        if rows > 2 * num_states:
+            return len(levels), max(levels)
+        count = level = 0
+        while levels.count(level) >= _SEGMENTS_PER_LEVEL - 1:
+            count, level = count + levels.count(level), level + 1
+        return count, level
+
+    def _write(self, files, kind, round_number, arrays):
+        """Writes an .npz file under a name that no file has, and returns what a checkpoint says."""
+        name, again = f"{kind}-{round_number}.npz", 0
+        while (self.directory / name).exists():
+            again += 1
+            name = f"{kind}-{round_number}.{again}.npz"
+        stream = files.npz(self.directory / name, arrays)
+        return {"file": name, "bytes": stream.size, "crc32": stream.crc32}
+
+    def _manifests(self):
+        """Returns the paths of the JSON files, the newest first."""
+        if not self.directory.is_dir():
+            return []
+        found = [(_MANIFEST.fullmatch(path.name), path) for path in self.directory.iterdir()]
+        found = [(int(match[1]), path) for match, path in found if match]
+        return [path for _, path in sorted(found, reverse=True)]
+
+    def _verified(self, path):
+        """Returns the content of a checkpoint, after a check of all its files."""
+        if path.is_symlink() or not path.is_file():
+            raise DamagedError("it is no regular file")
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            content = manifest["content"]
+            whole = manifest["crc32"] == _crc32(content)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            whole = False
+        if not whole:
+            raise DamagedError("it is not what was written")
+        if isinstance(content, dict) and json.dumps(content.get("format")) != str(_FORMAT):
+            raise CheckpointError(
+                f"{path} must have the format {_FORMAT}; it has {content.get('format')!r:.40}. Use "
+                "the version of tf_pflego that wrote it."
+            )
+        checkpoint_checks.check_content(content, int(_MANIFEST.fullmatch(path.name)[1]))
+        for entry in [content["server"], *content["clients"]]:
+            file = self.directory / entry["file"]
+            checkpoint_checks.check_file(file, entry["bytes"])
+            if durable.crc32_of(file, entry["bytes"]) != entry["crc32"]:
+                raise DamagedError(f"{file.name} is not what was written")
+        return content
+
+    def _remove_the_rest(self):
+        needed = set()
+        for content in self._contents:
+            needed.add(f"checkpoint-{content['round']}.json")
+            needed |= {entry["file"] for entry in [content["server"], *content["clients"]]}
+        for path in self.directory.iterdir():
+            if path.name not in needed and _OWN.fullmatch(path.name):
+                path.unlink()
+
+
+def _of_leaf(name):
+    return f"state/{name}" if name else "state"
+
+
+def _crc32(content):
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

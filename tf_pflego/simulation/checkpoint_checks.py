@@ -1,0 +1,232 @@
+"""Checks of a checkpoint before anything of it is taken: it may come from anywhere.
+
+Its checksums say that it is what somebody wrote, and not that a simulation did.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import stat
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.core import nests
+from tf_pflego.core.last_cohort import LastCohort
+from tf_pflego.core.nests import Structure
+from tf_pflego.system import rows
+from tf_pflego.system.values import INTEGER_LIMIT
+
+_FILE = re.compile(r"(server|clients)-\d+(\.\d+)?\.npz", re.ASCII)
+_SIZE_LIMIT = 2**63
+_LEVEL_LIMIT = 64
+
+
+class DamagedError(Exception):
+    """A file of a checkpoint is not what was written."""
+
+
+class Rows:
+    """The rows of an array in an .npz file, read one after the other.
+
+    Args:
+      archive: The file.
+      name: The array's name.
+
+    Attributes:
+      shape: Its shape, (n, ...).
+      dtype: Its dtype.
+
+    Raises:
+      DamagedError: There is no such array, or not as the runs write it.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, name: str):
+        try:
+            self._member = archive.open(f"{name}.npy")
+            version = np.lib.format.read_magic(self._member)
+            if version != (1, 0):
+                raise ValueError(f"version {version}")
+            header = np.lib.format.read_array_header_1_0(self._member)
+        except Exception as error:
+            # Of what is no such array NumPy and zipfile raise errors of many kinds.
+            raise DamagedError(f"{_named(archive)} has no array {name} ({error})") from error
+        self.shape, is_fortran, self.dtype = header
+        if is_fortran or self.dtype.hasobject:
+            raise DamagedError(f"{_named(archive)} has no plain array {name}")
+        self._name = f"{name} in {_named(archive)}"
+
+    def read(self, count: int) -> np.ndarray:
+        """Returns the next rows, [count, ...]."""
+        return self._read((count, *self.shape[1:]))
+
+    def read_all(self) -> np.ndarray:
+        """Returns the whole array, of which nothing has been read."""
+        return self._read(self.shape)
+
+    def _read(self, shape):
+        size = int(np.prod(shape, dtype=object)) * self.dtype.itemsize
+        try:
+            content = self._member.read(size)
+        except Exception as error:  # zipfile and zlib raise errors of many kinds.
+            raise DamagedError(f"{self._name} cannot be read ({error})") from error
+        if len(content) != size:
+            raise DamagedError(f"{self._name} has {len(content)} of {size} bytes")
+        return np.frombuffer(content, self.dtype).reshape(shape)
+
+    def check(self, shape: tuple[int | None, ...], dtype: np.dtype) -> None:
+        """Raises DamagedError unless the array has a dtype and a shape; None is any size."""
+        same = len(shape) == len(self.shape) and all(
+            size in (None, got) for size, got in zip(shape, self.shape, strict=True)
+        )
+        if not same or self.dtype != dtype:
+            raise DamagedError(
+                f"{self._name} must be {dtype} of shape {shape}; it is {self.dtype} of shape "
+                f"{self.shape}"
+            )
+
+    def check_finite(self, part: np.ndarray) -> None:
+        """Raises DamagedError if a part of the array has infinite numbers or NaN."""
+        if part.dtype.kind == "f" and not np.isfinite(part).all():
+            raise DamagedError(f"{self._name} has infinite numbers or NaN")
+
+
+def check_content(content: Any, round_number: int) -> None:
+    """Raises DamagedError unless the content of a JSON file is built as that of a checkpoint.
+
+    Args:
+      content: What it says.
+      round_number: The round that its name says.
+    """
+    if not isinstance(content, dict):
+        raise DamagedError(f"its content is {type(content).__name__}")
+    if content.get("round") != round_number or not _whole(content["round"], INTEGER_LIMIT):
+        raise DamagedError("its round is not that of its name")
+    clients = content.get("clients")
+    if not isinstance(clients, list):
+        raise DamagedError("it lists no files of clients")
+    _check_entry(content.get("server"), "server")
+    for entry in clients:
+        _check_entry(entry, "clients")
+        if not _whole(entry.get("level"), _LEVEL_LIMIT):
+            raise DamagedError(f"{entry['file']} has no level")
+    if "metrics" in content:
+        _check_sum(content["metrics"], "the metrics")
+
+
+def check_file(path: pathlib.Path, size: int) -> None:
+    """Raises DamagedError unless a regular file, and no link to one, has so many bytes."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        raise DamagedError(f"{path.name} is missing") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedError(f"{path.name} is no regular file")
+    if found.st_size != size:
+        raise DamagedError(f"{path.name} has {found.st_size} of {size} bytes")
+
+
+def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[str, np.ndarray]:
+    """Returns the server's state that a file holds, by names, after a check.
+
+    A `LastCohort` may have any clients, and a size that is 0 at first may have grown.
+
+    Args:
+      path: The file.
+      spec: The nest of `tf.TensorSpec`.
+      num_clients: I.
+    """
+    leaves, specs, cohorts = {}, nests.named(spec), dict(_cohorts(spec))
+    with opened(path, specs) as archive:
+        for name, leaf in specs.items():
+            shape = [size or None for size in leaf.shape]
+            for of_cohort, ids in cohorts.items():
+                if name == ids:
+                    leaves[name] = _ids(archive, name, num_clients)
+                elif name.startswith(of_cohort):
+                    shape[0] = len(leaves[ids])
+            array = Rows(archive, name)
+            array.check(tuple(shape), np.dtype(leaf.dtype.as_numpy_dtype))
+            leaves[name] = array.read_all()
+            array.check_finite(leaves[name])
+    return leaves
+
+
+def _cohorts(nest, path=""):
+    """Yields for each `LastCohort` how the names of its leaves begin, and that of its ids."""
+    if isinstance(nest, LastCohort):
+        yield path, f"{path}ids"
+    elif isinstance(nest, dict | list | tuple):
+        parts = nest._asdict() if hasattr(nest, "_asdict") else nest
+        for name, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
+            yield from _cohorts(part, f"{path}{name}/")
+
+
+def _ids(archive, name, num_clients):
+    """Returns ids of clients, after a check: int64, ascending, each in [0, I)."""
+    ids = Rows(archive, name)
+    if len(ids.shape) != 1 or ids.shape[0] > num_clients:
+        raise DamagedError(f"{_named(archive)} must have at most {num_clients} ids")
+    ids.check(ids.shape, np.dtype(np.int64))
+    numbers = ids.read_all()
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_clients:
+        raise DamagedError(f"{_named(archive)} has ids of none of the {num_clients} clients")
+    if (np.diff(numbers) <= 0).any():
+        raise DamagedError(f"{_named(archive)} has ids that do not ascend")
+    return numbers
+
+
+def check_clients(path: pathlib.Path, spec: Mapping[str, Any], num_clients: int) -> None:
+    """Raises DamagedError unless a file holds states of clients.
+
+    Args:
+      path: The file.
+      spec: For each name of an array but `ids` the `tf.TensorSpec` of one client's.
+      num_clients: I.
+    """
+    with opened(path, ["ids", *spec]) as archive:
+        numbers = _ids(archive, "ids", num_clients)
+        for name, leaf in spec.items():
+            array, dtype = Rows(archive, name), np.dtype(leaf.dtype.as_numpy_dtype)
+            array.check((len(numbers), *leaf.shape), dtype)
+            row_bytes = int(np.prod(leaf.shape, dtype=np.int64)) * dtype.itemsize
+            for block in rows.blocks(len(numbers), row_bytes):
+                array.check_finite(array.read(block.stop - block.start))
+
+
+def opened(path: pathlib.Path, names: Any) -> zipfile.ZipFile:
+    """Returns an .npz file that has arrays of these names and no others."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise DamagedError(f"{path.name} is no .npz file ({error})") from error
+    if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in names):
+        archive.close()
+        raise DamagedError(f"{path.name} must have the arrays {', '.join(names)}, and no others")
+    return archive
+
+
+def _check_entry(entry, kind):
+    name = entry.get("file") if isinstance(entry, dict) else None
+    match = _FILE.fullmatch(name) if isinstance(name, str) else None
+    if match is None or match[1] != kind:
+        raise DamagedError(f"it names no file of its own for {kind}")
+    _check_sum(entry, name)
+
+
+def _check_sum(entry, name):
+    """Raises DamagedError unless something has a size and a checksum."""
+    limits = {"bytes": _SIZE_LIMIT, "crc32": 2**32}
+    if not isinstance(entry, dict) or not all(_whole(entry.get(k), v) for k, v in limits.items()):
+        raise DamagedError(f"it has no size and checksum of {name}")
+
+
+def _whole(value, limit):
+    return type(value) is int and 0 <= value < limit
+
+
+def _named(archive):
+    return pathlib.Path(str(archive.filename)).name

@@ -1,0 +1,172 @@
+"""The training of a round: its exchanges, one after the other, and who has a part in them."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego import engines
+from tf_pflego.core import nests, seeds
+from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, Uploads, num_bytes
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.clients import ClientData
+from tf_pflego.engines.tracing import Traced
+from tf_pflego.simulation import not_finite
+from tf_pflego.simulation.evaluation import accuracies
+from tf_pflego.simulation.records import BOOKKEEPING
+from tf_pflego.system import terminal
+
+
+class Rounds:
+    """Trains the rounds of one federation.
+
+    Args:
+      algorithm: The algorithm.
+      data: The clients' data.
+      federation: What is known about it before its first round.
+      engine: Where the clients run.
+      seed: The seed of the run.
+
+    Attributes:
+      server: The server's functions of each exchange.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        data: ClientData,
+        federation: Federation,
+        engine: engines.Engine,
+        seed: int,
+    ):
+        self._algorithm = algorithm
+        self._data = data
+        self._engine = engine
+        self._seed = seed
+        self._of_every_round = (
+            tf.constant(federation.participation_scale, tf.float32),
+            tf.constant(federation.num_clients, tf.int32),
+            tf.constant(federation.mean_clients_per_round, tf.float32),
+        )
+        self.server = [ServerFunctions(exchange) for exchange in algorithm.exchanges]
+
+    def train(
+        self, number: int, server_state: Structure, participation: Participation, evaluate: bool
+    ) -> tuple[Structure, dict[str, Any], dict[str, float]]:
+        """Runs the exchanges of a round until all that its participants have computed is finite.
+
+        The engine holds the new states of the clients until it is told to keep or discard them.
+
+        Args:
+          number: The round's number.
+          server_state: The server's state before it.
+          participation: How its participants are drawn.
+          evaluate: Whether to test the participants after their local training.
+
+        Returns:
+          The server's new state, the record of the round without its seconds, and the metrics of
+          the participants, if they were tested.
+
+        Raises:
+          NotFiniteError: What all participants have computed is not finite, or the server's state
+            would not be.
+        """
+        names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
+        cohorts = {name: participation.draw(self._seed, number, name) for name in names}
+        record: dict[str, Any] = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
+        record["dropped"] = sum(
+            len(participation.dropped(self._seed, number, name)) for name in names
+        )
+        drawn, left_out = set(np.concatenate(list(cohorts.values())).tolist()), set()
+        while True:
+            new_state, of_exchanges, metrics, failed = self._run_exchanges(
+                number, server_state, evaluate, cohorts
+            )
+            if not failed:
+                break
+            # Whoever is left out has no part in the whole round, as if it had not reported: what
+            # earlier exchanges got from it, and the first state that it was given, go too.
+            self._engine.roll_back()
+            left_out |= failed
+            if left_out == drawn:
+                raise not_finite.nobody_is_left(number, left_out)
+            cohorts = {name: ids[~np.isin(ids, list(left_out))] for name, ids in cohorts.items()}
+        record |= of_exchanges
+        if left_out:
+            record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
+            terminal.say(not_finite.line_of_left_out(number, left_out))
+        return new_state, record, metrics
+
+    def _run_exchanges(self, number, server_state, evaluate, cohorts):
+        """Runs the exchanges of a round, up to the first that some participant fails.
+
+        Returns:
+          The server's state, what the record says of the exchanges, the metrics of the
+          participants, and the set of the ids of those that failed.
+        """
+        metrics: dict[str, float] = {}
+        record = {"participants": max(map(len, cohorts.values())), "bytes_down": 0, "bytes_up": 0}
+        for position, exchange in enumerate(self._algorithm.exchanges):
+            ids = cohorts[exchange.cohort]
+            if not len(ids):  # Nobody reports: nothing moves.
+                continue
+            round_, server = self._round(number, position), self.server[position]
+            message = exchange.broadcast(server_state, round_)
+            cohort = engines.Cohort(
+                ids,
+                seeds.client_seeds(
+                    self._seed, "client", self._data.identities[ids], number, position
+                ),
+                server.client_messages(server_state, ids, round_),
+            )
+            outcome = self._engine.run_exchange(
+                exchange, message, cohort, server_state, round_, evaluate
+            )
+            if not outcome.finite.all():
+                return server_state, record, metrics, set(ids[~outcome.finite].tolist())
+            uploads = Uploads(outcome.summed, outcome.individual, ids)
+            server_state = server.update(server_state, uploads, round_)
+            leaves = not_finite.leaves_not_finite(server_state)
+            if leaves:
+                raise not_finite.server_is_not_finite(number, leaves, ids)
+            record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
+            up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
+            record["bytes_up"] += up
+            if evaluate:
+                sizes = self._data.test.sizes[ids]
+                groups = self._data.groups_of(ids)
+                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes, groups)
+                if self._data.validation is not None:
+                    sizes, hits = self._data.validation.sizes[ids], outcome.validation_hits
+                    metrics |= accuracies("participant_validation_accuracy", hits, sizes, groups)
+        return server_state, record, metrics, set()
+
+    def _round(self, number, position):
+        seed = seeds.server_seed(self._seed, "round", number, position)
+        return Round(tf.constant(number), tf.constant(seed), *self._of_every_round)
+
+
+class ServerFunctions:
+    """The server's functions of an exchange, traced."""
+
+    def __init__(self, exchange: Exchange):
+
+        def update(server_state, uploads, round_):
+            new_state = exchange.server_update(server_state, uploads, round_)
+            new_state = tf.nest.map_structure(tf.convert_to_tensor, new_state)
+            # Sizes may change from round to round, as that of a cohort which is remembered.
+            first = tf.nest.map_structure(
+                lambda leaf: tf.TensorSpec([None] * leaf.shape.rank, leaf.dtype), server_state
+            )
+            nests.refuse_unlike(first, new_state, "server_update", "init_server")
+            return new_state
+
+        self.update = Traced(update)
+        self._messages = None
+        if exchange.client_messages is not None:
+            self._messages = Traced(exchange.client_messages, any_number=(1,))
+
+    def client_messages(self, server_state, ids, round_):
+        """Returns the message to each client, each leaf [c, ...]."""
+        return () if self._messages is None else self._messages(server_state, ids, round_)

@@ -1,0 +1,555 @@
+"""A federation that trains: the state of a run, and one round after the other.
+
+A round depends only on the seed, its number, the server's state and the clients' states.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego import engines
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.participation import Participation
+from tf_pflego.core.regrouping import regrouped
+from tf_pflego.data import checks
+from tf_pflego.data.clients import ClientData
+from tf_pflego.engines.tracing import refuse_eager
+from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
+from tf_pflego.simulation.client_models import ClientModels
+from tf_pflego.simulation.evaluation import Evaluation, metrics_of, sample_of_clients
+from tf_pflego.simulation.fitting import refuse_unfit
+from tf_pflego.simulation.identity import differences, identity
+from tf_pflego.simulation.measuring import Measuring, Metrics
+from tf_pflego.simulation.records import LAST_ROUNDS
+from tf_pflego.simulation.rounds import Rounds
+from tf_pflego.simulation.summary import summarize
+from tf_pflego.simulation.turns import Turns, in_turn
+from tf_pflego.system import rows, texts, values
+
+
+class Simulation:
+    """One run of an algorithm over a federation.
+
+    One thread at a time uses it, in the process that made it, until it is closed; anything else is
+    a RuntimeError, which changes nothing.
+
+    Args:
+      algorithm: The algorithm to train with.
+      data: The clients' data.
+      participation: How the participants of a round are drawn.
+      engine: Where clients run: tff, in_process, or ray on two shards of this machine; or
+        `RayOptions` for a cluster. The default is tff where TensorFlow Federated is installed, and
+        otherwise in_process.
+      seed: The seed of the run.
+      max_restarts: How often one exchange is run again because the worker process of the engine tff
+        was killed, stopped or silent; the weights are the same as without that.
+      eval_clients: How many clients an evaluated round tests: a sample, which stays the same over
+        the run and is drawn anew when clients join or leave; 0 for all. The weights do not depend
+        on it. See `simulation.evaluation`.
+
+    Attributes:
+      server_state: The server's state, a nest of tensors.
+      round_number: Rounds done so far.
+      in_round: Whether a round is under way. It also is True after a round that was interrupted at
+        one of the few instants when its results were being stored.
+
+    Raises:
+      TypeError: An argument is of another class.
+      ValueError: The arguments do not fit together, or the engine or the seed is none.
+      RuntimeError: TensorFlow is told to run functions eagerly.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        data: ClientData,
+        participation: Participation,
+        engine: "str | engines.RayOptions" = engines.DEFAULT,
+        seed: int = 0,
+        max_restarts: int = 3,
+        eval_clients: int = 0,
+    ):
+        refuse_eager()
+        values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
+        values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
+        seed = values.seed(seed)
+        max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
+        eval_clients = settings.check_value("eval_clients", eval_clients, settings.eval_clients())
+        refuse_unfit(algorithm, data, participation)
+        sample_of_clients(seed, data.num_clients, eval_clients)
+        self.algorithm = algorithm
+        self.seed = seed
+        self.max_restarts = max_restarts
+        self.eval_clients = eval_clients
+        self.round_number = 0
+        self.in_round = False
+        self._engine_name = engine
+        self._turns = Turns()
+        self._checkpoints: dict[str, Checkpoints] = {}  # by directory
+        self._take(data, participation, algorithm.init_server(participation.federation))
+
+    def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
+        """Goes on with these clients and this server's state; `prepare` sets the clients' states.
+
+        If it cannot, nothing has changed. `beside` is the engine that is open, if one is.
+        """
+        federation = participation.federation
+        engine = engines.build(
+            self._engine_name,
+            self.algorithm,
+            data,
+            server_state,
+            federation,
+            self.seed,
+            self.max_restarts,
+            beside,
+        )
+        try:
+            prepare(engine)
+        except BaseException:
+            engine.close()
+            raise
+        self._engine = engine
+        self.data = data
+        self.participation = participation
+        self.federation = federation
+        self.server_state = server_state
+        self._spec = specs_of(server_state)
+        self._sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
+        self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
+        self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
+
+    def __repr__(self) -> str:
+        drawn = self.federation.mean_clients_per_round
+        state = ", closed" if self._turns.ended else ""
+        return (
+            f"Simulation({self.algorithm.name} on {texts.counted(self.data.num_clients, 'client')} "
+            f"of {self.data.dataset}, {drawn:g} per round, engine {self._engine_name}, "
+            f"{texts.counted(self.round_number, 'round')} done{state})"
+        )
+
+    def __enter__(self) -> "Simulation":
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Closes the engine, which ends its worker process and closes the data files.
+
+        It may be called more than once. In a process that was forked from the one that made the
+        simulation it does nothing: the worker and the files are the other's.
+        """
+        if self._turns.is_of_this_process() and not self._turns.ended:
+            self._close()
+
+    @in_turn(moves=True)
+    def _close(self):
+        self._engine.close()
+        self._turns.end()
+
+    @in_turn()
+    def place_beside(self, num_clients: int) -> "str | engines.RayOptions":
+        """Returns the `engine` of another simulation of so many clients, while this one is open.
+
+        It is this one's. On Ray the other one uses the same processes.
+        """
+        return engines.place_beside(self._engine, self._engine_name, num_clients)
+
+    @in_turn()
+    def client_states(self, client_ids: Sequence[int]) -> Structure:
+        """Returns copies of the states of clients, with a leading axis of clients in each leaf.
+
+        For a client that has not taken part yet, this is the state that it would start from.
+
+        Raises:
+          TypeError: The ids are no integers.
+          ValueError: There is no client of such an id.
+        """
+        ids = checks.client_ids(client_ids, self.data.num_clients)
+        return self._engine.read_states(ids, self.server_state)
+
+    @in_turn()
+    def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
+        """Replaces the states of clients; each leaf has a leading axis of clients.
+
+        Raises:
+          TypeError: The ids are no integers.
+          ValueError: There is no client of such an id, an id occurs twice, or the states are not
+            structured, shaped and typed as those of `client_states`.
+        """
+        ids = checks.client_ids(client_ids, self.data.num_clients, different=True)
+        states = nests.stacked_like(self._engine.states.spec, states, len(ids))
+        self._engine.write_states(ids, states)
+
+    @in_turn(moves=True)
+    def change_clients(
+        self,
+        leave: Sequence[int] = (),
+        join: ClientData | None = None,
+        participation: Participation | None = None,
+    ) -> None:
+        """Lets clients leave and join between two rounds.
+
+        I and alpha_i become those of the new federation, and the clients that stay keep their
+        states and their order. Clients that join come after them, without a state: each starts as
+        any client does that is drawn for the first time. `data` afterwards is that of the new
+        federation. What the server knows of single clients follows; see `core.regrouping`.
+
+        Args:
+          leave: The clients that leave.
+          join: The data of those that join.
+          participation: How participants are drawn from now on. The default is as before, from as
+            many clients as there are now.
+
+        Raises:
+          ValueError: No client would be left, or `leave` has a number that is no client's or is
+            there twice, or the new clients' data do not fit, or the participants or `eval_clients`
+            are more than the clients. The simulation is as it was.
+        """
+        leaving = np.sort(checks.client_ids(leave, self.data.num_clients, "leave", different=True))
+        if len(leaving) == self.data.num_clients and join is None:
+            raise ValueError(
+                f"`leave` must leave at least one client; got all {len(leaving)}. Let others join."
+            )
+        # All identities in use count, so that a client that joins has none of one that leaves.
+        data = self.data if join is None else self.data.joined_by(join)
+        former = np.setdiff1d(np.arange(self.data.num_clients), leaving)
+        joining = data.num_clients - self.data.num_clients
+        data = data.without(leaving)
+        if participation is None:
+            participation = dataclasses.replace(self.participation, num_clients=data.num_clients)
+        refuse_unfit(self.algorithm, data, participation)
+        sample_of_clients(self.seed, data.num_clients, self.eval_clients)
+        server_state = regrouped(
+            self.server_state,
+            np.concatenate([former, np.full(joining, -1)]),
+            participation.federation,
+            self.algorithm.init_server,
+        )
+        old, former_server_state = self._engine, self.server_state
+        has_state = np.flatnonzero(np.isin(former, old.states.written_since(0)))
+
+        def take_states_to(engine):
+            for block in rows.blocks(len(has_state), num_bytes(old.states.spec)):
+                ids = has_state[block]
+                engine.write_states(ids, old.read_states(former[ids], former_server_state))
+
+        self._take(data, participation, server_state, old, take_states_to)
+        self.__dict__.pop("_identity", None)
+        for checkpoints in self._checkpoints.values():
+            checkpoints.write_everything_next()
+        old.close()
+
+    @in_turn(moves=True)
+    def run_round(
+        self, evaluate: bool = False, train_loss: bool = True, metrics: Metrics | None = None
+    ) -> dict[str, Any]:
+        """Runs the next round.
+
+        A client whose new state or uploads are not finite is left out of the round: the round is
+        run again as if this client had not reported, and a line on standard error names it.
+
+        Args:
+          evaluate: Whether to test the participants after their local training, and all clients,
+            or the sample of `eval_clients`, after the round.
+          train_loss: Whether the evaluation includes the loss over all training examples, which is
+            its most expensive part.
+          metrics: As in `evaluate`; the means are `NAME/client_mean` in an evaluated round.
+
+        Returns:
+          The metrics of the round: `round`, `participants` (how many reported), `dropped` (how many
+          were drawn and dropped out), `not_finite` (how many were left out), `seconds` (of
+          training), `bytes_down` and `bytes_up`. If any were left out, `not_finite_clients` are
+          their ids. An evaluated round also has `test_accuracy/*`, `train_loss` if `train_loss` is
+          set and, if anyone reported, `participant_test_accuracy/*`. If the data have validation
+          examples, `validation_accuracy/*` and `participant_validation_accuracy/*` are beside them.
+
+        Raises:
+          NotFiniteError: What all participants have computed is not finite, or the server's state
+            would not be. The simulation is as it was before the round.
+        """
+        evaluate, train_loss = (
+            values.truth("evaluate", evaluate),
+            values.truth("train_loss", train_loss),
+        )
+        refuse_eager()
+        started = time.perf_counter()
+        number = self.round_number + 1
+        self.in_round = True
+        try:
+            server_state, record, participant_metrics = self._rounds.train(
+                number, self.server_state, self.participation, evaluate
+            )
+            record["seconds"] = time.perf_counter() - started
+            if evaluate:
+                evaluations = self._evaluate(server_state, number, train_loss, True, metrics)
+                record |= metrics_of(evaluations) | participant_metrics
+        except BaseException:  # A round that is interrupted, even by Ctrl-C, changes nothing.
+            self._engine.roll_back()
+            self.in_round = False
+            raise
+        started = time.perf_counter()
+        self._engine.commit()
+        self.server_state, self.round_number = server_state, number
+        self.in_round = False
+        record["seconds"] += time.perf_counter() - started
+        return record
+
+    def evaluate(
+        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
+    ) -> Evaluation:
+        """Returns the statistics of all clients as they would be served now.
+
+        Args:
+          train_loss: Whether to compute the losses. This takes a pass over all training examples,
+            which are often many more than the test examples.
+          sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
+          metrics: Measures of your own by name: functions of a client's test labels [n] and the
+            probabilities [n, K_i] that it predicts, as in `predict`, each to a number.
+
+        Raises:
+          ValueError: A name of `metrics` is no plain word or is taken, or a function does not give
+            a finite number.
+
+        Returns:
+          The statistics of the first model that the algorithm serves.
+        """
+        return next(iter(self.evaluate_all(train_loss, sampled, metrics).values()))
+
+    @in_turn()
+    def evaluate_all(
+        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
+    ) -> dict[str, Evaluation]:
+        """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
+        number = self.round_number
+        return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
+
+    def _evaluate(self, server_state, round_number, train_loss, sampled, metrics):
+        sample = self._sample if sampled else None
+        return self._measuring.evaluate(server_state, round_number, train_loss, sample, metrics)
+
+    @in_turn()
+    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
+        """Returns what all clients predict for their own examples, as they would be served now.
+
+        Args:
+          split: test, train or, if there are such examples, validation.
+          name: As in `client_model`.
+
+        Returns:
+          For each client the probabilities [n_i, K_i] float32 of its n_i examples, in their order.
+          The K_i classes are those of `client_model`, whose predictions these are up to float32.
+
+        Raises:
+          ValueError: There is no such split or model.
+        """
+        name = self._client_models.served_name(name)
+        ids = np.arange(self.data.num_clients)
+        return self._measuring.predict(self.server_state, self.round_number, ids, split, name)
+
+    @in_turn()
+    def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
+        """Returns a client's model, as it would be served now, as a Keras model of its own.
+
+        It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
+        gives the probabilities [n, K_i] of the client's classes, which its labels 0 .. K_i - 1
+        stand for. Classes that it does not have are cut off, unless the run predicts them too:
+        where clients share one classifier and K_i < K, there are K probabilities, and the last
+        classes are called `absent_NUMBER`. So its predictions are the run's. If clients of the
+        method adapt the weights before they use them, the model has the adapted ones.
+
+        The file of `model.save("client.keras")` needs Keras alone, without this package, and
+        whatever classes of layers the user's body has of its own. The attribute `class_names` has
+        the names of the classes. In the file they are in the layer of that name:
+        `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
+        The layer `logits` gives the logits.
+
+        Args:
+          client: The client's id or name.
+          name: Which of the models that the algorithm serves; None for the first, which plain
+            metrics are of.
+
+        Raises:
+          ValueError: There is no such client or model, or the body cannot be copied, or the
+            algorithm serves something else than body and head.
+        """
+        return self._client_models.model(client, name)
+
+    @in_turn()
+    def served_weights(self, client: int | str, name: str | None = None) -> Structure:
+        """Returns what a client predicts with, as it would be served now.
+
+        Args:
+          client: The client's id or name.
+          name: As in `client_model`.
+
+        Returns:
+          The weights for `predict` of that `Served`; those of body and head are `Weights`.
+
+        Raises:
+          ValueError: There is no such client or model.
+        """
+        return self._client_models.weights(client, name)
+
+    @functools.cached_property
+    def _client_models(self):
+        return ClientModels(self)
+
+    @in_turn(moves=True)
+    def run(
+        self,
+        num_rounds: int,
+        eval_every: int = 1,
+        train_loss_every: int = 10,
+        on_round: Callable[[dict], None] | None = None,
+        metrics: Metrics | None = None,
+    ) -> dict[str, float]:
+        """Runs rounds and summarises them.
+
+        Args:
+          num_rounds: T, the number of rounds.
+          eval_every: Each round whose number this divides is evaluated, and so are round 1, for an
+            early first number, and the last ten.
+          train_loss_every: The training loss is computed in each evaluated round whose number this
+            divides, and in the last round.
+          on_round: Called with the metrics of each round. It may read, evaluate and save the
+            simulation, and may not run, restore or close it.
+          metrics: Measures of your own for evaluated rounds, as in `evaluate`.
+
+        Returns:
+          See `summarize`.
+
+        Raises:
+          ValueError: A number is not whole or out of its range.
+          TypeError: `on_round` is no function.
+        """
+        num_rounds = settings.check_value("num_rounds", num_rounds, settings.num_rounds())
+        eval_every = settings.check_value("eval_every", eval_every, settings.eval_every())
+        train_loss_every = settings.check_value(
+            "train_loss_every", train_loss_every, settings.train_loss_every()
+        )
+        if on_round is not None:
+            values.function("on_round", on_round)
+        last = self.round_number + num_rounds
+        records = []
+        while self.round_number < last:
+            upcoming = self.round_number + 1
+            evaluate = upcoming % eval_every == 0 or upcoming == 1 or upcoming > last - LAST_ROUNDS
+            train_loss = upcoming % train_loss_every == 0 or upcoming == last
+            records.append(self.run_round(evaluate, train_loss, metrics))
+            if on_round is not None:
+                self._turns.call_back(on_round, records[-1])
+        return summarize(records)
+
+    @in_turn()
+    def save(self, directory: str | os.PathLike, kept: int = 2) -> None:
+        """Writes a checkpoint, from which `restore` goes on to the same weights.
+
+        Only the states of the clients that have changed since the last checkpoint in this directory
+        are written; see `simulation.checkpoint`.
+
+        Args:
+          directory: The directory of the checkpoints; it is made if it does not exist.
+          kept: How many checkpoints stay there.
+
+        Raises:
+          ValueError: The directory has checkpoints that this simulation has neither written nor
+            restored, or is no path of this machine; or `kept` is not a whole number from 1 on.
+          OSError: The checkpoint cannot be written; the earlier ones are as they were.
+        """
+        kept = values.whole("kept", kept, 1)
+        directory = values.path("directory", directory, may_be_empty=False)
+        key = os.path.realpath(os.path.expanduser(directory))
+        checkpoints = self._checkpoints.get(key) or Checkpoints(directory)
+        if key not in self._checkpoints and checkpoints.exist():
+            raise ValueError(
+                f"`directory` must not hold checkpoints of another simulation; {directory} does. "
+                "Restore them first, or choose another directory."
+            )
+        checkpoints.kept = kept
+        self.save_to(checkpoints)
+        self._checkpoints[key] = checkpoints
+
+    @in_turn(moves=True)
+    def restore(self, directory: str | os.PathLike) -> None:
+        """Goes back, or on, to the newest checkpoint that is whole.
+
+        The simulation must have been made as the saved one was, from the same data; another engine
+        goes on to the same weights up to float32. If the newest checkpoint is damaged, a line on
+        standard error says so.
+
+        Raises:
+          CheckpointError: There is no whole checkpoint, or it is one of another simulation, for
+            example of another algorithm, model, seed or number of clients.
+          ValueError: The directory is no path of this machine.
+        """
+        directory = values.path("directory", directory, may_be_empty=False)
+        checkpoints = Checkpoints(directory)
+        content = checkpoints.newest()
+        if content is None:
+            raise CheckpointError(
+                f"`directory` must hold a checkpoint; {directory} has none. "
+                "Correct the path, or `save` one there."
+            )
+        self.restore_from(checkpoints, content)
+        for others in self._checkpoints.values():
+            others.write_everything_next()
+        self._checkpoints[os.path.realpath(os.path.expanduser(directory))] = checkpoints
+
+    @in_turn()
+    def save_to(
+        self,
+        checkpoints: Checkpoints,
+        about: dict[str, Any] | None = None,
+        also: Iterable[pathlib.Path] = (),
+    ) -> None:
+        """Writes a checkpoint, as `save` does.
+
+        Args:
+          checkpoints: Those of this simulation in one directory.
+          about: What else the checkpoint holds, as JSON.
+          also: Files that must be on the disk when the checkpoint is.
+        """
+        if self.in_round:
+            raise RuntimeError("the round must be over; it was interrupted. Restore a checkpoint.")
+        content = {"round": self.round_number} | self._identity | (about or {})
+        checkpoints.save(content, self.server_state, self._engine.states, also)
+
+    @in_turn(moves=True)
+    def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
+        """Restores a checkpoint, as `restore` does.
+
+        Args:
+          checkpoints: Those in one directory.
+          content: What their `newest` has returned.
+        """
+        differing = differences(self._identity, content)
+        if differing:
+            raise CheckpointError(
+                f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
+                f"differs in {differing}. Make the simulation as the saved one was made."
+            )
+        self.server_state = checkpoints.load(content, self._spec, self._engine.states)
+        self.round_number = content["round"]
+        self.in_round = False
+
+    @functools.cached_property
+    def _identity(self):
+        return identity(
+            self.algorithm.name,
+            self.seed,
+            self.data,
+            self.participation,
+            self._spec,
+            self._engine.states.spec,
+        )

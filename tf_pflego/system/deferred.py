@@ -1,0 +1,66 @@
+"""TensorFlow is imported when it is first used, for a program that says something before.
+
+The import takes seconds. What can be done without TensorFlow, such as help and the errors of the
+command line, need not wait for it. A module of this package may import TensorFlow and TFDS at its
+head as usual, and must not use them there: annotations that name them are not evaluated
+(`from __future__ import annotations`), and what has a base class of theirs is imported where it is
+needed.
+
+`importlib.util.LazyLoader` would not do: up to Python 3.12, a second `import` of a module that it
+has deferred loads the module.
+"""
+
+import importlib.util
+import sys
+import types
+
+from tf_pflego.system import terminal
+
+_NAMES = ("tensorflow", "tensorflow_datasets")
+
+
+class _Deferred(types.ModuleType):
+    """Stands for a module, and imports it when an attribute of it is asked for."""
+
+    def __getattr__(self, name):
+        module = _imported(self.__name__)
+        self.__dict__.update(module.__dict__)  # From now on this is as fast as the module.
+        return getattr(module, name)
+
+    def __reduce__(self):  # Another process imports the module itself.
+        return importlib.import_module, (self.__name__,)
+
+
+def defer() -> None:
+    """Lets `import tensorflow` and `import tensorflow_datasets` wait for the first use.
+
+    Only a program should call this. What is imported already, or not installed, stays as it is.
+    """
+    for name in _NAMES:
+        spec = None if name in sys.modules else importlib.util.find_spec(name)
+        if spec is not None:
+            sys.modules[name] = module = _Deferred(name)
+            module.__spec__ = spec
+
+
+def is_started() -> bool:
+    """Returns whether TensorFlow has been imported."""
+    return "tensorflow" in sys.modules and not isinstance(sys.modules["tensorflow"], _Deferred)
+
+
+def start() -> None:
+    """Imports TensorFlow now.
+
+    Raises:
+      ImportError: It is not installed.
+      ImportError, TypeError, AttributeError: It does not fit what is installed beside it.
+    """
+    _imported("tensorflow")
+
+
+def _imported(name):
+    if not isinstance(sys.modules.get(name), _Deferred):
+        return importlib.import_module(name)
+    del sys.modules[name]
+    with terminal.without_native_messages():
+        return importlib.import_module(name)

@@ -1,0 +1,194 @@
+"""Files that are either whole or absent, whatever interrupts the program that writes them.
+
+A file is written beside its place, brought to the disk (fsync) and then renamed. What an
+interruption leaves behind has a name of the form `.NAME.partial`. Nothing is written through a link
+that somebody has put in either place: the link is replaced.
+"""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from tf_pflego.system import leftovers
+
+_BLOCK_BYTES = 2**20
+
+
+class Stream:
+    """Counts the bytes that pass on their way to a file, and keeps their CRC-32.
+
+    Args:
+      file: The file.
+
+    Attributes:
+      size: How many bytes there were.
+      crc32: Their checksum.
+    """
+
+    # There is no `seek`, so that nothing is changed after it has been counted.
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.size = self.crc32 = 0
+
+    def write(self, content: bytes) -> int:
+        """Writes bytes and returns their number."""
+        written = self._file.write(content)
+        self.crc32 = zlib.crc32(content, self.crc32)
+        self.size += written
+        return written
+
+    def flush(self) -> None:
+        """Passes on what the file holds back."""
+        self._file.flush()
+
+
+class Blocks(NamedTuple):
+    """An array that is never whole in memory."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Iterable[np.ndarray]  # its parts along the first axis, in order
+
+
+class Batch:
+    """Files that go to the disk at the same time, which takes as long as one of them alone."""
+
+    def __init__(self):
+        self._partial: dict[pathlib.Path, pathlib.Path] = {}
+
+    @contextlib.contextmanager
+    def open(self, path: pathlib.Path) -> Iterator[Stream]:
+        """Yields a stream to a new file, which will take the place of `path`."""
+        partial = self._partial[path] = path.with_name(f".{path.name}.partial")
+        with naming(path):
+            partial.unlink(missing_ok=True)
+            with open(partial, "xb") as file:
+                yield Stream(file)
+
+    def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray | Blocks]]) -> Stream:
+        """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
+
+        Args:
+          path: The file.
+          arrays: Pairs of a name and an array. Only one of them is needed at a time, so a generator
+            saves memory.
+
+        Returns:
+          The stream, with the size and the checksum of the file.
+        """
+        with self.open(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+            for name, array in arrays:
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                    if isinstance(array, Blocks):
+                        _write_blocks(member, array)
+                    else:
+                        np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        return stream
+
+    def npy(self, path: pathlib.Path, array: Blocks) -> None:
+        """Writes an array as `numpy.load` reads it."""
+        with self.open(path) as stream:
+            _write_blocks(stream, array)
+
+    def json(self, path: pathlib.Path, content: Any) -> None:
+        """Writes JSON that is easy to read."""
+        with self.open(path) as stream:
+            stream.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+    def finish(self, also: Iterable[pathlib.Path]) -> None:
+        """Brings all files to the disk, and then renames them in the order of their writing.
+
+        Args:
+          also: Files that are already in their places and go to the disk with the others.
+        """
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(to_disk, [*self._partial.values(), *also]))
+        for path, partial in self._partial.items():
+            os.replace(partial, path)
+        for directory in {path.parent for path in self._partial}:
+            to_disk(directory)
+
+    def discard(self) -> None:
+        """Removes the files that have not been renamed."""
+        for partial in list(self._partial.values()):
+            partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
+    """Yields a batch, whose files take their places when the block ends well.
+
+    Args:
+      also: See `Batch.finish`.
+
+    Raises:
+      OSError: A file cannot be written; what was in its place is still there.
+    """
+    files = Batch()
+    leftovers.add(files.discard)
+    try:
+        yield files
+        files.finish(also)
+    except BaseException:
+        files.discard()
+        raise
+    finally:
+        leftovers.forget(files.discard)
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Lets an `OSError` of a write, such as that of a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def remove(path: pathlib.Path) -> None:
+    """Removes a file, a directory with all that is in it, or a link; there may be nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def to_disk(path: pathlib.Path) -> None:
+    """Returns when a file's bytes, or the names of a directory's files, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with naming(path):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_blocks(member, array):
+    """Writes what `numpy.lib.format.write_array` would write of the whole array."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(array.dtype),
+        "fortran_order": False,
+        "shape": array.shape,
+    }
+    np.lib.format.write_array_header_1_0(member, header)
+    for block in array.blocks:
+        member.write(block.tobytes())
+
+
+def crc32_of(path: pathlib.Path, size: int) -> int:
+    """Returns the checksum of the first `size` bytes of a file, or of all if it has fewer."""
+    found = 0
+    with open(path, "rb") as file:
+        while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
+            found, size = zlib.crc32(block, found), size - len(block)
+    return found

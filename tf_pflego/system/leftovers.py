@@ -1,0 +1,33 @@
+"""What must be removed before a program is ended in the middle of something.
+
+Whoever makes something that lasts only for a while removes it in a `finally` clause, and says here
+how, since a program that a signal ends by force does not get there; see `tf_pflego.system.signals`.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+_removals: list[Callable[[], None]] = []
+
+
+def add(removal: Callable[[], None]) -> None:
+    """Notes a function that removes something, whatever else runs at the time."""
+    _removals.append(removal)
+
+
+def forget(removal: Callable[[], None]) -> None:
+    """Forgets it, since the thing has been removed; there may be nothing to forget."""
+    with contextlib.suppress(ValueError):
+        _removals.remove(removal)
+
+
+def forget_all() -> None:
+    """Forgets everything, in a child process to which nothing of it belongs."""
+    _removals.clear()
+
+
+def remove_all() -> None:
+    """Removes everything, the newest first."""
+    while _removals:
+        with contextlib.suppress(Exception):  # What cannot be removed must not keep the others.
+            _removals.pop()()

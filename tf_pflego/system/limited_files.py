@@ -1,0 +1,153 @@
+"""Files read with limits, so that no file can stop, fill or mislead who reads it.
+
+A directory may be damaged, or come from others. Only regular files are read, never links, pipes and
+devices; sizes are checked before memory is taken. TensorFlow is not needed.
+"""
+
+import errno
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import stat
+import zipfile
+from typing import Any
+
+import numpy as np
+
+_MOST_BYTES, _MOST_BYTES_OF_JSON = 2**28, 2**20
+_MOST_BYTES_OF_ARRAYS = 2**29  # of all in a file, as they are in memory
+_MOST_ARRAYS = 100
+_DEEPEST, _LONGEST_TEXT, MOST_DIGITS = 8, 10_000, 18
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
+class DamagedFileError(ValueError):
+    """A file is not what a run writes; the message says what it is, after its name."""
+
+
+def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
+    """Returns the bytes of a file.
+
+    Raises:
+      DamagedFileError: It is a link or no regular file, or has more than `most` bytes.
+      OSError: It is missing or cannot be read.
+    """
+    try:
+        # Without waiting for somebody to write into a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DamagedFileError("is a link, which is not followed") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise DamagedFileError("is no regular file") from None
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFileError("is no regular file")
+        if status.st_size > most:
+            raise DamagedFileError(f"has {status.st_size} bytes, more than {most}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def json_object(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the object that a JSON file holds.
+
+    Raises:
+      DamagedFileError: It holds something else, or is too large or nested too deeply.
+      OSError: It is missing or cannot be read.
+    """
+    text = content(path, _MOST_BYTES_OF_JSON)
+    try:
+        return object_of(text)
+    except ValueError as error:
+        raise DamagedFileError(f"cannot be read ({error})") from None
+
+
+def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file, which hold numbers or text.
+
+    Raises:
+      DamagedFileError: It is no such file, a damaged one, or one whose arrays are too large.
+      OSError: It is missing or cannot be read.
+    """
+    file = io.BytesIO(content(pathlib.Path(path)))
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            size = sum(member.file_size for member in members)
+            if size > _MOST_BYTES_OF_ARRAYS or len(members) > _MOST_ARRAYS:
+                raise ValueError(
+                    f"{len(members)} arrays of {size} bytes; at most {_MOST_ARRAYS} of "
+                    f"{_MOST_BYTES_OF_ARRAYS} are read"
+                )
+            return {
+                member.filename.removesuffix(".npy"): _array(archive.read(member))
+                for member in members
+            }
+    except Exception as error:  # Of what is no archive, zipfile raises errors of many kinds.
+        raise DamagedFileError(f"cannot be read ({error})") from None
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value of JSON is a number, which true and false are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _array(content):
+    """Returns the array of an .npy file; nothing is made that its bytes do not hold."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, in_columns, dtype = read_header(file)
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.kind not in "biufU" or min(shape, default=0) < 0 or size != len(content) - file.tell():
+        raise ValueError(f"its bytes are no array {list(shape)} of {dtype.name}")
+    values = np.frombuffer(content, dtype, offset=file.tell()).copy()
+    return values.reshape(shape, order="F" if in_columns else "C")
+
+
+def object_of(text: bytes) -> dict[str, Any]:
+    """Returns the object that a text in JSON holds.
+
+    Raises:
+      ValueError: It holds something else, or is nested too deeply, or a text or number is too long.
+    """
+    try:
+        value = json.loads(text.decode(), parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, not an object")
+    _check(value, _DEEPEST)
+    return value
+
+
+def _whole(digits):
+    if len(digits.lstrip("-")) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _check(value, deepest):
+    """Refuses what is nested too deeply, or a text that is too long or cannot be written."""
+    if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT or _HALF_A_CHARACTER.search(value):
+            raise ValueError("it has a text that is too long or has half a character")
+    elif isinstance(value, (dict, list)):
+        if not deepest:
+            raise ValueError("it is nested too deeply")
+        for part in value:
+            _check(part, deepest - 1)
+        if isinstance(value, dict):
+            for part in value.values():
+                _check(part, deepest - 1)

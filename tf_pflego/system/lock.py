@@ -1,0 +1,100 @@
+"""A directory that one process at a time uses."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import stat
+
+from tf_pflego.system import leftovers
+
+_NAME = ".lock"
+
+
+class InUseError(BlockingIOError):
+    """Another process holds the lock; the message says which."""
+
+
+class DirectoryLock:
+    """A lock on a directory, which ends with the process, however that ends.
+
+    Args:
+      path: The directory; it is made if it does not exist.
+
+    Raises:
+      InUseError: Another process holds the lock.
+      OSError: The directory cannot be made or written, or what has the name of the lock's file is a
+        link, or no file of its own.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._process = os.getpid()
+        self._made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path / _NAME
+        while True:
+            self._descriptor = self._opened()
+            try:
+                self._refuse_other_names()
+                # The kernel unlocks the file when its descriptor is closed.
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_current():
+                    with contextlib.suppress(OSError):  # The lock holds on a full disk too.
+                        os.pwrite(self._descriptor, f"{self._process}\n".encode().ljust(20), 0)
+                    leftovers.add(self.release)
+                    return
+            except BlockingIOError:
+                holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
+                os.close(self._descriptor)
+                # A process that has just taken it may not have written its number yet.
+                known = f"process {holder}" if holder.isdigit() else "another process"
+                raise InUseError(known) from None
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+            os.close(self._descriptor)
+
+    def _opened(self):
+        # Who may read the file could lock it. A FIFO must not let the program wait.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            return os.open(self._path, flags, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise self._refusal() from error
+            raise
+
+    def _refuse_other_names(self):
+        """Raises OSError if what is written to the file would be in another place too."""
+        about = os.fstat(self._descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+            raise self._refusal()
+
+    def _refusal(self):
+        return OSError(
+            errno.EPERM, f"{_NAME} there is a link or no plain file: remove it", str(self._path)
+        )
+
+    def _is_current(self):
+        """Returns whether the file was not removed, after it was opened, by a run that ended."""
+        try:
+            return os.path.samestat(self._path.lstat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Unlocks the directory, and removes it and its parents if they were made and are empty.
+
+        In a child that was forked, it does nothing: the lock is the parent's.
+        """
+        if os.getpid() != self._process:
+            return
+        leftovers.forget(self.release)
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        for directory in self._made:
+            try:
+                directory.rmdir()
+            except OSError:  # It is not empty.
+                break

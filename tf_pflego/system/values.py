@@ -1,0 +1,255 @@
+"""Single values that users give: each is checked, and converted into a plain Python value.
+
+A whole number may come as any integer type, such as NumPy's, or as a float that is whole; a number
+as any real type; a path as `str` or `os.PathLike`. A truth value is no number. A refusal has the
+name of the argument in backticks and says what it must be, what came, and what to do.
+"""
+
+import math
+import numbers
+import operator
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.system import texts
+
+# A sum of two such numbers still fits int32, in which TensorFlow counts.
+INTEGER_LIMIT = 10**9
+# The square of such a number still fits float32.
+FLOAT_LIMIT = 1e18
+SEED_LIMIT = 2**63 - 1
+_LEAST_FLOAT = float(np.finfo(np.float32).tiny)
+
+
+def whole_of(text: str) -> int:
+    """Returns the whole number that a text is, in digits 0 to 9; raises ValueError for another.
+
+    Python takes more: hexadecimal numbers, underscores, spaces and digits of other scripts.
+    """
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError(f"a whole number must be digits 0 to 9; got {text!r}. Correct it.")
+    return int(text)
+
+
+def number_of(text: str) -> float:
+    """Returns the number that a text is, such as 0.01 or 1e-3; raises ValueError for another."""
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text.lower()):
+        # These are numbers to Python; what they are for says that they must be finite.
+        if text.lower().lstrip("+-") not in ("inf", "infinity", "nan"):
+            raise ValueError(f"a number must be digits 0 to 9; got {text!r}. Correct it.")
+    return float(text)
+
+
+def whole(name: str, value: Any, at_least: int | None = None, at_most: int = INTEGER_LIMIT) -> int:
+    """Returns a whole number as an int.
+
+    Args:
+      name: The name of the argument, for the message.
+      value: What the user gave.
+      at_least: The least number that is taken; None for `-at_most`.
+      at_most: The largest number that is taken.
+
+    Raises:
+      ValueError: It is not a whole number, or out of its range.
+    """
+    found = _real(name, value)
+    try:
+        found = operator.index(found)
+    except TypeError:
+        if found != int(found):
+            raise ValueError(
+                f"`{name}` must be a whole number; got {shown(value)}. Correct `{name}`."
+            ) from None
+        found = int(found)
+    _refuse_outside(name, found, -at_most if at_least is None else at_least, None, at_most, None)
+    return found
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float = FLOAT_LIMIT,
+    below: float | None = None,
+    words: Sequence[str] = (),
+) -> float:
+    """Returns a real number as a float that float32 can hold.
+
+    Args:
+      name: The name of the argument, for the message.
+      value: What the user gave.
+      at_least: The least number that is taken; None for `-at_most`, unless `above` is given.
+      above: The number that it must be above.
+      at_most: The largest number that is taken.
+      below: The number that it must be below.
+      words: The words that could have been given instead, for the message.
+
+    Raises:
+      ValueError: It is not a finite number, out of its range, or so small that float32 makes it 0.
+    """
+    found = float(_real(name, value, words))
+    if at_least is None and above is None:
+        at_least = -at_most
+    _refuse_outside(name, found, at_least, above, at_most, below)
+    if 0 < abs(found) < _LEAST_FLOAT:
+        raise ValueError(
+            f"`{name}` must be at least {_LEAST_FLOAT:.2g} in size, which float32 can hold; got "
+            f"{value}. Raise `{name}`."
+        )
+    return found
+
+
+def seed(value: Any) -> int:
+    """Returns a seed as an int; raises ValueError unless it is whole and in [0, 2^63)."""
+    return whole("seed", value, 0, SEED_LIMIT)
+
+
+def shape(name: str, value: Any) -> tuple[int, ...]:
+    """Returns the shape of an array, sizes from 1 on, as a tuple of ints.
+
+    Raises:
+      ValueError: It is no sequence of such sizes.
+    """
+    try:
+        return tuple(whole(name, size, 1) for size in value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`{name}` must be sizes from 1 on, such as (28, 28, 1); got {shown(value)}. Correct "
+            f"`{name}`."
+        ) from None
+
+
+def truth(name: str, value: Any) -> bool:
+    """Returns a truth value as a bool; raises ValueError for anything else, such as 0."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` must be True or False; got {shown(value)}. Correct `{name}`.")
+    return bool(value)
+
+
+def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Returns one of the choices; raises ValueError for anything else."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(choices)}; got {shown(value)}. "
+            f"{texts.suggestion(str(value), choices)}Correct `{name}`."
+        )
+    return str(value)
+
+
+def text(name: str, value: Any) -> str:
+    """Returns text; raises ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` must be text; got {shown(value)}. Correct `{name}`.")
+    return str(value)
+
+
+def path(name: str, value: Any, may_be_empty: bool = True) -> str:
+    """Returns the path of a file or directory of this machine as text.
+
+    Args:
+      name: The name of the argument.
+      value: What the user gave.
+      may_be_empty: Whether "" is taken, which stands for none.
+
+    Raises:
+      ValueError: It is no path, a place elsewhere such as `gs://bucket`, begins with the home of a
+        user that there is not, or has a character that no path or no UTF-8 text has.
+    """
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        found = None
+    if not isinstance(found, str):
+        raise ValueError(
+            f"`{name}` must be a path, text or os.PathLike; got {shown(value)}. Correct `{name}`."
+        )
+    wrong = None
+    if not found and not may_be_empty:
+        wrong = "a path", "Write the current directory as `.`, if that is meant."
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", found):
+        wrong = "a path of this machine", "Copy the files to a directory of this machine."
+    elif "\0" in found or not _is_of_file_system(found):
+        wrong = "a path of characters that the file system has", f"Correct `{name}`."
+    else:
+        try:
+            pathlib.Path(found).expanduser()
+        except RuntimeError:
+            wrong = "a path whose user is known here", "Write the directory out instead of the `~`."
+    if wrong is not None:
+        raise ValueError(f"`{name}` must be {wrong[0]}; got {found!r}. {wrong[1]}")
+    return found
+
+
+def instance(name: str, value: Any, kind: type, remedy: str) -> None:
+    """Raises TypeError unless an object is of a class.
+
+    Args:
+      name: The name of the argument.
+      value: What the user gave.
+      kind: The class.
+      remedy: How to get such an object.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"`{name}` must be of the class {kind.__name__}; got {type(value).__name__}. {remedy}"
+        )
+
+
+def function(name: str, value: Any) -> None:
+    """Raises TypeError unless an object can be called."""
+    if not callable(value):
+        raise TypeError(
+            f"`{name}` must be a function; got {shown(value)}. Leave it out or give a function."
+        )
+
+
+def shown(value: Any) -> str:
+    """Returns a value as text of some forty characters at most, without a line break."""
+    try:
+        text = str(value) if isinstance(value, numbers.Real) else " ".join(repr(value).split())
+    except ValueError:  # Python does not write integers of more than some thousand digits.
+        return f"an integer of {value.bit_length()} bits"
+    return text if len(text) <= 60 else f"{text[:40]}..."
+
+
+def _real(name, value, words=()):
+    """Returns a finite real number as it came."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        # Integers of any size are finite; `math.isfinite` would make floats of them.
+        if isinstance(value, numbers.Integral) or math.isfinite(value):
+            return value
+    instead = "".join(f" or {word}" for word in words)
+    raise ValueError(
+        f"`{name}` must be a finite number{instead}; got {shown(value)}. Correct `{name}`."
+    )
+
+
+def _refuse_outside(name, value, at_least, above, at_most, below):
+    if at_least is not None and value < at_least:
+        expected, remedy = f"at least {at_least}", "Raise"
+    elif above is not None and value <= above:
+        expected, remedy = f"above {above}", "Raise"
+    elif below is not None and value >= below:
+        expected, remedy = f"below {below}", "Lower"
+    elif value > at_most:
+        expected, remedy = f"at most {at_most}", "Lower"
+    else:
+        return
+    raise ValueError(f"`{name}` must be {expected}; got {shown(value)}. {remedy} `{name}`.")
+
+
+def _is_of_file_system(value):
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
