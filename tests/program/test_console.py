@@ -80,9 +80,9 @@ def test_a_tool_whose_reader_leaves_says_nothing(reader):
 
 CLOSED = """
 import os, sys
-from tf_pflego import console
+from tf_pflego.system import terminal
 os.close(1); os.close(2)
-console.prepare()
+terminal.prepare()
 with open(sys.argv[1], "wb") as file:
     assert file.fileno() > 2
     os.write(1, b"of a library"); os.write(2, b"of a library")

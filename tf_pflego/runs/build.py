@@ -173,16 +173,19 @@ def with_schedule_rounds(run_config, method, hyper_parameters):
     return hyper_parameters | {"schedule_rounds": checked.schedule_rounds or run_config.num_rounds}
 
 
-def check_config(run_config):
+def check_config(run_config: Any) -> None:
+    """Raises TypeError if it is no configuration of a run."""
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
 
 
-def check_clients(clients):
+def check_clients(clients: Any) -> None:
+    """Raises TypeError if these are neither clients nor None."""
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
 
 
-def check_model(run_config, model):
+def check_model(run_config: config.RunConfig, model: Any) -> None:
+    """Raises TypeError if it is neither a model nor None, ValueError if the run names another."""
     if model is None:
         return
     values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")

@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tf_pflego.runs.config import RunConfig
 from tf_pflego.data import ClientData
+from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.places import DEALING, OF_CLIENTS, OWN_CLIENTS
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.system import durable
 from tf_pflego.data.clients import ClientData
+from tf_pflego.system import durable
 
 NAME = "partition.npz"
 

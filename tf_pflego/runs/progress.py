@@ -5,9 +5,9 @@ from typing import Any
 
 import tqdm
 
-from tf_pflego.system import terminal
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import STANDARD_ERROR
+from tf_pflego.system import terminal
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"

@@ -24,20 +24,19 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.system import terminal
-from tf_pflego.system import durable
 from tf_pflego.core import nests
-from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file
 from tf_pflego.runs.client_table import client_columns, new_client_columns
-from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
+from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import durable, terminal
+from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS = "checkpoints"

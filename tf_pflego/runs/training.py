@@ -8,20 +8,18 @@ from typing import Any
 import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
-from tf_pflego.runs import build, config, given_clients, methods
-from tf_pflego.system import terminal
-from tf_pflego.serving import fine_tuning
-from tf_pflego.system import values
 from tf_pflego.engines.ray import ray_options
+from tf_pflego.runs import build, config, given_clients, methods
+from tf_pflego.runs.client_table import client_columns, read_client_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import RunDirectory
-from tf_pflego.runs.client_table import client_columns, read_client_columns
 from tf_pflego.runs.source import source_commit
+from tf_pflego.serving import fine_tuning
+from tf_pflego.simulation.evaluation import sample_of_clients
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.not_finite import NotFiniteError
-from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.simulation.summary import summarize
-from tf_pflego.simulation.evaluation import sample_of_clients
+from tf_pflego.system import terminal, values
 
 # What a run's directory has for its network, where the user gave a model.
 OWN_NETWORK = "own"
@@ -188,7 +186,9 @@ def _run_in_steps(
     worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
     terminal.doing(f"building the model{worker}")
     every = run_config.checkpoint_every if directory is not None else 0
-    with build.build_simulation(run_config, clients, model, method, **hyper_parameters) as simulation:
+    with build.build_simulation(
+        run_config, clients, model, method, **hyper_parameters
+    ) as simulation:
         between_steps()
         records: list[dict[str, Any]] = []
 
