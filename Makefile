@@ -1,4 +1,4 @@
-# make quickstart | test | test-current | types | lint | docs | check | benchmark | clean
+# make quickstart | test | test-all | test-current | types | lint | docs | check | benchmark | clean
 # Two environments are made by the first target that needs them. .venv has TensorFlow Federated and
 # the TensorFlow that it pins, on Python 3.10 or 3.11; .venv-current has the current TensorFlow.
 # To choose other Pythons: make PYTHON=python3.10 PYTHON_CURRENT=python3.12 ...
@@ -20,7 +20,7 @@ INSTALLED_CURRENT := $(VENV_CURRENT)/.installed
 QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
 PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart cluster-quickstart test test-current types lint docs check benchmark clean
+.PHONY: quickstart cluster-quickstart test test-all test-current types lint docs check benchmark clean
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
@@ -28,7 +28,11 @@ quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart runs/quickstart_local --reference=runs/quickstart_local --output=runs/quickstart.html
 	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 
+# About four minutes on two cores; tests/thorough.py says what it leaves to test-all.
 test: $(INSTALLED)
+	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff --quick
+
+test-all: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff
 
 test-current: $(INSTALLED_CURRENT)
@@ -44,7 +48,7 @@ docs: $(INSTALLED_CURRENT)
 	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict
 	@echo "The documentation is at file://$(abspath site/index.html)"
 
-check: lint types test test-current docs quickstart
+check: lint types test-all test-current docs quickstart
 
 cluster-quickstart: $(INSTALLED_CURRENT)
 	@$(BIN_CURRENT)/python tools/local_cluster.py --nodes=2 -- $(BIN_CURRENT)/python -m tf_pflego.main --engine=ray --ray_address=auto --flagfile=run_configs/quickstart.flags

@@ -17,6 +17,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import numpy as np
 import pytest
 
+from tests import thorough
 from tf_pflego import algorithms, data, models
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
@@ -32,6 +33,7 @@ LINES = {
 def pytest_addoption(parser):
     help_text = "; ".join(f"{line}: {what}" for line, what in LINES.items())
     parser.addoption("--line", choices=LINES, help=f"{help_text}; default: all that can run")
+    parser.addoption("--quick", action="store_true", help="without those of tests/thorough.py")
 
 
 def pytest_configure(config):
@@ -51,11 +53,18 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     marker = LEFT_OUT.get(config.getoption("line"))
-    if marker is None:
-        return
-    left_out = [item for item in items if item.get_closest_marker(marker)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    methods = set(algorithms.REGISTRY)
+
+    def is_left_out(item):
+        if marker is not None and item.get_closest_marker(marker):
+            return True
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        quick = config.getoption("quick")
+        return quick and thorough.is_thorough(item.nodeid, parameters, methods)
+
+    left_out = {item for item in items if is_left_out(item)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 INPUTS, FEATURES = 4, 5

@@ -2,8 +2,11 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
+
+from tests import thorough
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "tf_pflego"
 # A module imports modules of lower floors, or of its own folder.
@@ -104,3 +107,28 @@ def test_the_front_of_a_folder_only_hands_on():
             tree = ast.parse(path.read_text(encoding="utf-8"))
             kinds = {type(node).__name__ for node in tree.body}
             assert kinds <= {"Expr", "ImportFrom", "Assign"}, path
+
+
+def test_the_page_of_the_layout_has_the_rooms_with_their_floors():
+    page = (PACKAGE.parent / "docs" / "layout.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| .+ \|$", page, re.MULTILINE)
+    assert {room: int(floor) for floor, room in rows} == FLOORS
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert modules | folders == FLOORS.keys()
+    for name in re.findall(r"`((?:\w+/)+\w+(?:\.py)?|\w+/)`", page):
+        assert any((place / name).exists() for place in (PACKAGE, PACKAGE.parent)), name
+
+
+def test_what_the_quick_tests_leave_out_exists():
+    for name in thorough.TESTS:
+        path, _, test = name.partition("::")
+        assert f"def {test.partition('[')[0]}" in (PACKAGE.parent / path).read_text(), name
+
+
+def test_the_commands_of_contributing_name_files_that_exist():
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names = re.findall(r"\b(?:tests|tools|tf_pflego|docs)/[\w/]+(?:\.\w+)?", page)
+    assert len(names) > 5
+    for name in names:
+        assert (PACKAGE.parent / name).exists(), name

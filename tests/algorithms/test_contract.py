@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import pathlib
 import subprocess
 import sys
@@ -24,6 +25,7 @@ LENGTHS = {"local_steps": 3, "local_epochs": 2, "batch_size": 2}
 SEED = 2
 
 
+@functools.cache  # What a method has traced is shared by all simulations of it.
 def build(name, model):
     if name in TOYS:
         return TOYS[name](model)

@@ -1,0 +1,79 @@
+"""What `make test` leaves to `make test-all`, so that one waits four minutes for it.
+
+`make test` compares every method with its oracle, and tries a method of each shape of the contract
+on TensorFlow Federated, and one fault, signal and kill of each kind. `make test-all` tries every
+method everywhere, all faults at all times, and the pages, the site and the notebook.
+"""
+
+# One method for each shape that the contract has: head and body apart, averages, two exchanges,
+# messages to single clients, uploads of single clients, two models, and a toy with all of it.
+SHAPES = {"pflego", "fedavg", "feddane", "pgfed", "fedfomo", "ditto", "everything"}
+# Where every method counts: oracles, and what needs no round.
+EVERY_METHOD = ("tests/algorithms/test_oracles", "tests/algorithms/test_mini_batches")
+# Files, tests and cases, by how their node ids begin.
+TESTS = (
+    "tests/algorithms/test_contract.py::test_keras_alone_loads_every_methods_client_models",
+    "tests/system/test_file_arrays.py::test_a_dataset_is_dealt_out_in_less_memory_than_it_needs",
+    "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
+    "tests/docs/test_notebook.py",
+    "tests/docs/test_readme.py::test_a_short_script_exports_a_model_of_own_arrays",
+    "tests/docs/test_readme.py::test_snippets_print_what_they_say",
+    "tests/engines/test_client_states.py::test_a_run_with_states_in_files_has_the_same_bits[ditto",
+    "tests/engines/tff/test_private_socket.py::test_no_privilege_is_needed",
+    "tests/engines/tff/test_private_socket.py::test_where_the_system_forbids_it_a_line_says_so",
+    "tests/engines/tff/test_worker.py::test_closed_simulations_leave_nothing",
+    "tests/engines/tff/test_worker.py::test_no_worker_and_no_file_is_left_behind[Ctrl-C",
+    "tests/engines/tff/test_worker.py::test_no_worker_and_no_file_is_left_behind[SIGTERM",
+    "tests/engines/tff/test_worker.py::test_no_worker_and_no_file_is_left_behind[exception",
+    "tests/engines/tff/test_worker.py::test_worker_memory_stays_flat_when_the_cohort_varies",
+    "tests/engines/tff/test_worker_faults.py::test_a_worker_that_fails_in_an_exchange_changes_no_bit",
+    "tests/models/body/test_body.py::test_a_body_of_tokens_serves_in_a_tff_computation",
+    "tests/models/body/test_body.py::test_bodies_train_alike_on_both_engines",
+    "tests/models/body/test_body.py::test_features_and_gradient_are_those_of_the_model[both ways",
+    "tests/program/test_console.py::test_any_terminal_will_do[0]",
+    "tests/program/test_console.py::test_output_never_fails_a_run[",
+    "tests/program/test_interruption.py::test_a_download_ends_at_once_and_leaves_nothing",
+    "tests/program/test_interruption.py::test_a_run_ends_in_order_whenever_a_signal_comes[evaluation",
+    "tests/program/test_interruption.py::test_a_run_ends_in_order_whenever_a_signal_comes[long",
+    "tests/program/test_interruption.py::test_a_run_ends_in_order_whenever_a_signal_comes[rounds-tff",
+    "tests/program/test_interruption.py::test_a_run_ends_in_order_whenever_a_signal_comes[tracing",
+    "tests/program/test_interruption.py::test_a_run_ends_in_order_whenever_a_signal_comes[writing",
+    "tests/program/test_main.py::test_a_worker_that_fails_too_often_ends_the_run_on_tff",
+    "tests/program/test_main.py::test_what_a_run_shows_in_a_terminal_fits[80]",
+    "tests/program/test_main.py::test_without_tensorflow_federated",
+    "tests/program/test_verbs.py::test_tflite_without_learning_is_smaller",
+    "tests/reports/test_browser.py",
+    "tests/reports/test_own_clients.py::test_clients_of_several_seeds_are_said_to_count_once_per_seed",
+    "tests/reports/test_own_clients.py::test_clients_that_only_some_runs_have_are_compared",
+    "tests/runs/test_resume.py::test_ctrl_c_checkpoints_first_and_a_full_disk_is_said",
+    "tests/runs/test_resume.py::test_killed_again_and_again_it_ends_as_if_undisturbed",
+    "tests/runs/test_resume.py::test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits",
+    "tests/runs/test_resume.py::test_wherever_a_file_is_cut_off_or_changed_no_wrong_state_is_taken",
+    "tests/runs/test_tensorboard.py::test_a_run_that_was_killed_has_each_round_once",
+    "tests/serving/test_bodies_leave.py",
+    "tests/serving/test_client_models.py::test_a_body_is_copied",
+    "tests/serving/test_client_models.py::test_tokens_stay_integers",
+    "tests/serving/test_export.py::test_files_serve_and_learn_on_with_tensorflow_alone[tflite]",
+    "tests/serving/test_export.py::test_quantised_files_are_smaller_and_as_accurate",
+    "tests/simulation/test_not_finite.py::test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report[tff",
+    "tests/simulation/test_sampled_evaluation.py::test_the_page_says_that_a_sample_was_tested",
+    "tests/tools/test_attack.py",
+    "tests/tools/test_pin_hashes.py",
+    "tests/tools/test_reproduce.py::test_a_damaged_run_is_set_aside_and_made_again",
+    "tests/tools/test_reproduce.py::test_a_run_goes_on_if_its_flags_are_the_same",
+    "tests/tools/test_reproduce.py::test_a_table_is_run_written_skipped_and_continued",
+    "tests/tools/test_reproduce.py::test_again_runs_what_is_finished",
+)
+
+
+def is_thorough(node_id: str, parameters: dict, methods: set[str]) -> bool:
+    """Returns whether a test is left to `make test-all`.
+
+    Args:
+      node_id: The test's.
+      parameters: Those of its case, by name.
+      methods: The names of all methods.
+    """
+    names = {str(value).split(", ")[0] for value in parameters.values()}
+    is_of_other_method = bool(names & methods - SHAPES) and not node_id.startswith(EVERY_METHOD)
+    return is_of_other_method or node_id.startswith(TESTS)
