@@ -24,13 +24,15 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.data import client_names
+from tf_pflego.engines.tracing import Traced
 from tf_pflego.serving.limits import refuse_unknown_form, refuse_what_cannot_leave
-from tf_pflego.serving.served_client import (
+from tf_pflego.simulation.client_models import (
     ServedClient,
-    refuse_other_than_simulation,
-    served_clients,
+    forget_eager_initializers,
+    served_client,
+    served_name,
 )
-from tf_pflego.simulation.client_models import forget_eager_initializers
+from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, texts, values
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def export(
 
 
 def export_clients(
-    simulation: Any,
+    simulation: Simulation,
     clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
     format: str = "savedmodel",
@@ -117,7 +119,7 @@ def export_clients(
       The entries of clients.json: for each client the file, its size, the classes, and the test
       accuracy in the run and of the file.
     """
-    refuse_other_than_simulation(simulation)
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     return export(
         served_clients(simulation, chosen_clients(clients, simulation), name),
@@ -128,12 +130,25 @@ def export_clients(
         on_client,
         overwrite,
         algorithm=simulation.algorithm.name,
-        model=name or next(iter(simulation.algorithm.served)),
+        model=served_name(simulation.algorithm, name),
         round=simulation.round_number,
     )
 
 
-def chosen_clients(which: Iterable[int | str] | str, simulation: Any) -> list[int]:
+def served_clients(
+    simulation: Simulation, clients: Iterable[int | str], name: str | None = None
+) -> Iterator[ServedClient]:
+    """Yields what clients of a simulation, named by ids or names, are served with now."""
+    algorithm, data = simulation.algorithm, simulation.data
+    name = served_name(algorithm, name)
+    predict = Traced(algorithm.served[name].predict, any_number=(1,))
+    for client in clients:
+        number = client_names.id_of(client, data.client_names, data.num_clients)
+        weights = simulation.served_weights(number, name)
+        yield served_client(algorithm, data, number, weights, name, predict)
+
+
+def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> list[int]:
     """Returns the ids of the clients that are chosen, by their ids and names or by a text.
 
     Args:
@@ -243,8 +258,14 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
         settle()
 
 
+def _personal_model(client, one_by_one=False):
+    from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
+
+    return PersonalModel(client, one_by_one)
+
+
 def _saved_model(client, path, quantize, learning):
-    model = client.personal_model()
+    model = _personal_model(client)
     with _quiet():
         save(model, path, with_default(model.signatures(learning)))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
@@ -266,7 +287,7 @@ def _keras(client, path, quantize, learning):
 
 
 def _tflite(client, path, quantize, learning):
-    path.write_bytes(tflite_of(client.personal_model(one_by_one=True), quantize, learning))
+    path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
     return lambda examples: runner(examples=examples)["probabilities"]
@@ -327,10 +348,10 @@ def _saved(model, functions):
 
 def _entry(client, path, probabilities):
     """Returns what clients.json says of a client, whose file is tested here."""
-    expected, found = client.probabilities(), probabilities(client.test_examples)
+    of_run, of_file = client.probabilities(), probabilities(client.test_examples)
     accuracy = {
-        key: float(np.mean(np.argmax(of, axis=1) == client.test_labels))
-        for key, of in (("test_accuracy_of_run", expected), ("test_accuracy", found))
+        key: float(np.mean(np.argmax(predicted, axis=1) == client.test_labels))
+        for key, predicted in (("test_accuracy_of_run", of_run), ("test_accuracy", of_file))
     }
     return {
         "client": client.number,
@@ -340,7 +361,7 @@ def _entry(client, path, probabilities):
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
         **accuracy,
-        "largest_difference": float(np.abs(found - expected).max()),
+        "largest_difference": float(np.abs(of_file - of_run).max()),
     }
 
 
