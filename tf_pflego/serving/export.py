@@ -52,28 +52,12 @@ def export(
     overwrite: bool = False,
     **about: Any,
 ) -> list[dict[str, Any]]:
-    """Writes the models of some clients, each to a file of its own.
+    """Writes the models of some clients, each to a file of its own; see `export_clients`.
 
     Args:
-      clients: The clients with what they are served; see `served_clients` and `personalize`.
-      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      format: One of `limits.FORMATS`.
-      quantize: How TFLite files hold the weights that do not learn on: none (as they are),
-        float16 or int8.
-      learning: Whether SavedModel and TFLite files have what lets them learn on.
-      on_client: Called with each client's entry when its file is written.
-      overwrite: Whether the files may take the place of an earlier export. The whole directory is
-        replaced when the new one is whole, and stays as it is if the new one fails.
+      clients: The clients with what they are served; see `served_clients` and `NewClients.learnt`.
+      output_dir: As in `export_clients`, like the others that it has.
       **about: What else clients.json says.
-
-    Returns:
-      The entries of clients.json.
-
-    Raises:
-      ValueError: There is no such format, or a client cannot be exported in this way; the message
-        says why.
-      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
-        export.
     """
     refuse_unknown_form(format, quantize)
     write, entries = _WRITERS[format], []
@@ -107,17 +91,25 @@ def export_clients(
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
       clients: The clients' ids or names, or a text as for `chosen_clients`.
-      output_dir: As in `export`, like the others below.
+      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
-      quantize: One of `limits.QUANTIZATIONS`.
-      learning: Whether the files learn on.
-      on_client: Called with each client's entry.
-      overwrite: Whether the files may take the place of an earlier export.
+      quantize: How TFLite files hold the weights that do not learn on: none (as they are),
+        float16 or int8.
+      learning: Whether SavedModel and TFLite files have what lets them learn on.
+      on_client: Called with each client's entry when its file is written.
+      overwrite: Whether the files may take the place of an earlier export. The whole directory is
+        replaced when the new one is whole, and stays as it is if the new one fails.
 
     Returns:
       The entries of clients.json: for each client the file, its size, the classes, and the test
       accuracy in the run and of the file.
+
+    Raises:
+      ValueError: There is no such format, or a client cannot be exported in this way; the message
+        says why.
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
+        export.
     """
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
@@ -195,16 +187,7 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
 
 
 def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathlib.Path:
-    """Returns a path, after a check that an export may take it.
-
-    Args:
-      output_dir: The path.
-      overwrite: Whether an earlier export may be there.
-
-    Raises:
-      FileExistsError: It is a file, or a directory that is not empty; with `overwrite` only if the
-        directory holds no export.
-    """
+    """Returns a path, after a check that an export may take it; see `export_clients`."""
     path = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
@@ -223,12 +206,7 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
 
 @contextlib.contextmanager
 def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """Gives a directory to write in, which takes the name `path` when all went well.
-
-    Args:
-      path: The name.
-      overwrite: Whether an earlier export may have it; see `refuse_used`.
-    """
+    """Gives a directory to write in, which takes the name `path` when all went well."""
     path = pathlib.Path(values.path("output_dir", path, may_be_empty=False))
     path = path.expanduser().resolve()  # A link stays, and "." has a name.
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
@@ -299,7 +277,8 @@ _WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
 def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = True) -> bytes:
     """Returns a TFLite model with the signatures of a client's model."""
     functions = model.signatures(learning)
-    with _quiet(), _saved(model, functions) as directory:
+    with _quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
+        save(model, directory, functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(
             directory, signature_keys=list(functions)
         )
@@ -336,14 +315,6 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
     # The gradient of a loop needs what the loop has kept, which no file can hold.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(path), functions, options)
-
-
-@contextlib.contextmanager
-def _saved(model, functions):
-    """Gives a temporary directory with the SavedModel, from which TFLite's converter reads."""
-    with tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
-        save(model, directory, functions)
-        yield directory
 
 
 def _entry(client, path, probabilities):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tf_pflego import algorithms, engines
 from tf_pflego.algorithms.local import ClientState
 from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Client, Served, Weights, num_bytes
+from tf_pflego.core.algorithm import Served, Weights, num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
@@ -25,6 +25,7 @@ from tf_pflego.models.split import SplitModel
 from tf_pflego.simulation.client_models import (
     ServedClient,
     classes_of,
+    lone_client,
     served_client,
     served_name,
 )
@@ -166,17 +167,11 @@ class NewClients:
         return tf.constant(classes_of(self._algorithm, self._clients, client))
 
     def _as_client(self, client, seed, examples, labels):
-        return Client(
-            examples=copied_as_model_inputs(tf.constant(examples)),
-            labels=tf.constant(labels),
-            num_examples=tf.constant(len(labels)),
-            classes=self._classes(client),
-            client_weight=tf.constant(1.0),
-            seed=tf.constant(seed),
-        )
+        inputs = copied_as_model_inputs(tf.constant(examples))
+        return lone_client(inputs, tf.constant(labels), self._classes(client), seed)
 
     def _learnt(self, client, examples, labels):
-        learner = self._as_client(client, np.zeros(2, np.int32), examples, labels)
+        learner = self._as_client(client, None, examples, labels)
         rate = tf.constant(self._rate, tf.float32)
         return self._learn(self._start[client], learner, tf.constant(self._steps), rate)
 

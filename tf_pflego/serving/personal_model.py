@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.algorithm import Weights
 from tf_pflego.data.clients import as_model_inputs
-from tf_pflego.models.personalization import network_rule
-from tf_pflego.simulation.client_models import ServedClient
+from tf_pflego.models.personalization import learning_on
+from tf_pflego.simulation.client_models import ServedClient, lone_client
 
 # How much a model learns, from examples whose labels come first.
 LEARNING_SPECS = [
@@ -101,7 +101,7 @@ class PersonalModel(tf.Module):
         client = lone_client(as_model_inputs(examples), labels, tf.constant(self._classes))
         start = self._weights()
         if self._rule is None:
-            end = network_rule(self._trained)(start, client, steps, learning_rate)
+            end = learning_on(self._trained, None)(start, client, steps, learning_rate)
             end = _if_finite(end, start)
             before, after = (self._trained.loss(weights, client) for weights in (start, end))
             learnt = [*end.theta, end.head[: self._rows]]
@@ -134,12 +134,6 @@ class PersonalModel(tf.Module):
             )
             variable.assign(tf.ensure_shape(value, variable.shape))
         return {"path": path}
-
-
-def lone_client(examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor) -> Client:
-    """Returns what a client that learns on by itself knows: it has no weight and draws nothing."""
-    count, seed = tf.shape(labels)[0], tf.zeros([2], tf.int32)
-    return Client(examples, labels, count, classes, tf.constant(1.0), seed)
 
 
 def examples_spec(client: ServedClient) -> tf.TensorSpec:

@@ -38,11 +38,10 @@ from tf_pflego.serving.export import (
 from tf_pflego.serving.personal_model import (
     LEARNING_SPECS,
     examples_spec,
-    lone_client,
     served_function,
     served_inputs,
 )
-from tf_pflego.simulation.client_models import ServedClient, served_name
+from tf_pflego.simulation.client_models import ServedClient, lone_client, served_name
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, values
 

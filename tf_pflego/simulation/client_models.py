@@ -225,6 +225,15 @@ def classes_of(algorithm: Algorithm, data: ClientData, client: int) -> np.ndarra
     return data.head_classes([client], algorithm.model.num_classes)[0]
 
 
+def lone_client(
+    examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor, seed: np.ndarray | None = None
+) -> Client:
+    """Returns what a client that learns on by itself knows; no other's weight is beside its own."""
+    seed = np.zeros(2, np.int32) if seed is None else seed
+    count, weight = tf.shape(labels)[0], tf.constant(1.0)
+    return Client(examples, labels, count, classes, weight, tf.constant(seed))
+
+
 def _compare(model, served):
     """Raises ValueError if the Keras model does not compute what the run does.
 
