@@ -35,12 +35,15 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
 
         return tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights))[1]
 
+    if rule is None:
+        return network_steps
+
     def head_steps(weights, client, steps, learning_rate):
         features = model.features(weights.theta, client.examples)
         client = client._replace(examples=features)
         return weights._replace(head=rule(weights.head, client, steps, learning_rate))
 
-    return network_steps if rule is None else head_steps
+    return head_steps
 
 
 def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:

@@ -319,10 +319,10 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
 
 def _entry(client, path, probabilities):
     """Returns what clients.json says of a client, whose file is tested here."""
-    of_run, of_file = client.probabilities(), probabilities(client.test_examples)
+    in_run, in_file = client.probabilities(), probabilities(client.test_examples)
     accuracy = {
         key: float(np.mean(np.argmax(predicted, axis=1) == client.test_labels))
-        for key, predicted in (("test_accuracy_of_run", of_run), ("test_accuracy", of_file))
+        for key, predicted in (("test_accuracy_of_run", in_run), ("test_accuracy", in_file))
     }
     return {
         "client": client.number,
@@ -332,7 +332,7 @@ def _entry(client, path, probabilities):
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
         **accuracy,
-        "largest_difference": float(np.abs(of_file - of_run).max()),
+        "largest_difference": float(np.abs(in_file - in_run).max()),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_pflego.simulation.client_models import served_name
+from tf_pflego.simulation.client_models import served_name, split_model
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
 
@@ -22,7 +22,7 @@ def refuse_what_cannot_leave(
     """Raises ValueError if models cannot be exported in a way; see `export_clients`."""
     refuse_unknown_form(format, quantize)
     algorithm = simulation.algorithm
-    model, served = algorithm.model, algorithm.served[served_name(algorithm, name)]
+    model, served = split_model(algorithm), algorithm.served[served_name(algorithm, name)]
     if format == "keras":
         model.refuse_lambda_layers("`format='keras'`")
     if format != "tflite" or not learning or not model.has_loops:

@@ -7,7 +7,7 @@ that they are given; `fine_tune` lets them train the whole network on mini-batch
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,13 +21,13 @@ from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.models.split import SplitModel
 from tf_pflego.simulation.client_models import (
     ServedClient,
     classes_of,
     lone_client,
     served_client,
     served_name,
+    split_model,
 )
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.fitting import refuse_unknown_classes
@@ -101,7 +101,7 @@ class NewClients:
         else:
             self._rate = 0.0
         self._clients = clients
-        self._learn = Traced(learning_on(algorithm.model, rule))
+        self._learn = Traced(learning_on(split_model(algorithm), rule))
         self._predict = Traced(self._served.predict, any_number=(1,))
         self._start = [
             fine_tuned(
@@ -158,17 +158,15 @@ class NewClients:
         if count != ALL:
             rng = seeds.generator(seed, f"shots/{count}/{draw}", client)
             order = rng.permutation(len(labels))
-            chosen = [order[labels[order] == label][:count] for label in np.unique(labels)]
-            rows = np.sort(np.concatenate(chosen))
-            examples, labels = examples[rows], labels[rows]
+            by_class = [order[labels[order] == label][:count] for label in np.unique(labels)]
+            chosen = np.sort(np.concatenate(by_class))
+            examples, labels = examples[chosen], labels[chosen]
         return self._accuracy(client, self._learnt(client, examples, labels))
-
-    def _classes(self, client):
-        return tf.constant(classes_of(self._algorithm, self._clients, client))
 
     def _as_client(self, client, seed, examples, labels):
         inputs = copied_as_model_inputs(tf.constant(examples))
-        return lone_client(inputs, tf.constant(labels), self._classes(client), seed)
+        classes = tf.constant(classes_of(self._algorithm, self._clients, client))
+        return lone_client(inputs, tf.constant(labels), classes, seed)
 
     def _learnt(self, client, examples, labels):
         learner = self._as_client(client, None, examples, labels)
@@ -176,10 +174,9 @@ class NewClients:
         return self._learn(self._start[client], learner, tf.constant(self._steps), rate)
 
     def _accuracy(self, client, weights):
-        examples, labels = self._clients.test.of(client)
-        examples = copied_as_model_inputs(tf.constant(examples))
-        logits = self._predict(weights, examples, self._classes(client))
-        return int(count_hits(logits, tf.constant(labels))) / len(labels)
+        tested = self._as_client(client, None, *self._clients.test.of(client))
+        logits = self._predict(weights, tested.examples, tested.classes)
+        return int(count_hits(logits, tested.labels)) / int(tested.num_examples)
 
 
 def fine_tune(
@@ -220,11 +217,11 @@ def fine_tune(
     algorithm = simulation.algorithm
     refuse_unknown_classes(algorithm, clients)
     starts = _starts(simulation, clients, algorithm.served[served_name(algorithm, None)])
-    _, first = next(starts)
-    starts = itertools.chain([(None, first)], starts)
+    _, first = first_start = next(starts)
+    starts = itertools.chain([first_start], starts)
     local = algorithms.build(
         "local",
-        cast(SplitModel, algorithm.model),
+        split_model(algorithm),
         local_epochs=1,
         batch_size=batch_size,
         client_learning_rate=learning_rate,

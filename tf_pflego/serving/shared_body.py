@@ -119,8 +119,8 @@ def export_shared_body(
 
     def heads():
         for row, client in enumerate(served_clients(simulation, chosen, name)):
-            for leaf, of_first in zip(client.weights.theta, first.weights.theta, strict=True):
-                if leaf is not of_first and not np.array_equal(leaf, of_first):
+            for leaf, first_leaf in zip(client.weights.theta, first.weights.theta, strict=True):
+                if leaf is not first_leaf and not np.array_equal(leaf, first_leaf):
                     raise ValueError(
                         "`shared_body` needs a method whose clients share the body; client "
                         f"{client.number}'s differs from client {first.number}'s, as "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import tensorflow as tf
@@ -132,7 +132,7 @@ def served_client(
     Raises:
       ValueError: The algorithm serves something else than body and head.
     """
-    model, served = algorithm.model, algorithm.served[name]
+    model, served = split_model(algorithm), algorithm.served[name]
     own_predict = served.predict != model.predict
     if own_predict or not isinstance(weights, Weights):
         got = "predicts in a way of its own" if own_predict else type(weights).__name__
@@ -176,15 +176,15 @@ class ClientModels:
     def weights(self, client: int | str, name: str | None = None) -> Structure:
         """Returns what a client predicts with; see `Simulation.served_weights`."""
         simulation = self._simulation
-        client, name = self._client(client), served_name(simulation.algorithm, name)
+        number, name = self._client(client), served_name(simulation.algorithm, name)
         served = simulation.algorithm.served[name]
-        state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([client]))
+        state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([number]))
         weights = served.weights(simulation.server_state, state)
         if served.fine_tune is None:
             return weights
         if name not in self._fine_tune:
             self._fine_tune[name] = Traced(served.fine_tune)
-        return self._fine_tune[name](weights, self._as_evaluated(client))
+        return self._fine_tune[name](weights, self._as_evaluated(number))
 
     def _as_evaluated(self, client):
         """Returns what a client knows about itself in an evaluation of all clients."""
@@ -218,6 +218,11 @@ def served_name(algorithm: Algorithm, name: str | None) -> str:
             f"{algorithm.name} serves; got {values.shown(name)}. Choose one of them."
         )
     return name
+
+
+def split_model(algorithm: Algorithm) -> SplitModel:
+    """Returns an algorithm's model, of which `core` names only what an algorithm asks of it."""
+    return cast(SplitModel, algorithm.model)
 
 
 def classes_of(algorithm: Algorithm, data: ClientData, client: int) -> np.ndarray:

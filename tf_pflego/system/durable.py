@@ -14,7 +14,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class Batch:
         Only one of them is needed at a time, so a generator saves memory. The stream that is
         returned has the size and the checksum of the file.
         """
-        with self.open(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        with self.open(path) as stream, zipfile.ZipFile(cast(BinaryIO, stream), "w") as archive:
             for name, array in arrays:
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                     if isinstance(array, Blocks):

@@ -26,7 +26,7 @@ class Traced(NamedTuple):
 
     function: Any  # ConcreteFunction
     features: Any  # what the model returned
-    features_gradient: str | None  # name of the node that takes their gradient, if they are vectors
+    features_gradient: str  # name of the node that takes their gradient; "" if they are no vectors
     gradient: list[tf.Tensor | None]  # of each weight; None if the features do not depend on it
     bytes_per_example: int
 
@@ -99,7 +99,7 @@ def check_weights(model: tf.keras.Model) -> None:
 def traced(model: tf.keras.Model, example: tf.TensorSpec) -> Traced:
     """Returns a model's trace, which is a function of theta and examples, or raises ValueError."""
     weights = [_tf_variable(weight) for weight in model.trainable_variables]
-    noted: dict[str, Any] = {"features_gradient": None}
+    noted: dict[str, Any] = {"features_gradient": ""}
 
     @tf.function
     def features_and_gradient(examples):
