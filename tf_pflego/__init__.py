@@ -32,7 +32,7 @@ _HOME = {
     "export_clients": "tf_pflego.serving.export",
     "export_shared_body": "tf_pflego.serving.shared_body",
     "federate": "tf_pflego.data",
-    "fine_tune_new_clients": "tf_pflego.serving.fine_tuning:fine_tune",
+    "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
     "load_dataset": "tf_pflego.data:load",
     "load_run": "tf_pflego.runs.stored_run",
@@ -98,8 +98,8 @@ if TYPE_CHECKING:
     from tf_pflego.runs.stored_run import StoredRun, load_run
     from tf_pflego.runs.training import run
     from tf_pflego.serving.export import export_clients
-    from tf_pflego.serving.fine_tuning import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.new_clients import NewClients
+    from tf_pflego.serving.new_clients import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.shared_body import export_shared_body
     from tf_pflego.simulation.simulation import Simulation
 else:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.models.personalization import head_rule, learning_on, network_rule
+from tf_pflego.models.personalization import head_rule, learning_on
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -87,5 +87,5 @@ def test_adam_without_a_rate_takes_that_of_the_run(start, tiny_model, tiny_clien
 
 
 def test_with_no_rate_a_network_stays(start, tiny_model, tiny_clients):
-    found = called(network_rule(tiny_model), start, client_of(tiny_clients, 1), 10, 0.0)
+    found = called(learning_on(tiny_model, None), start, client_of(tiny_clients, 1), 10, 0.0)
     np.testing.assert_array_equal(found.head, start.head)

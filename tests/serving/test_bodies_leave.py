@@ -19,7 +19,7 @@ from tests.serving.test_export import (
     learnt,
     probabilities,
 )
-from tf_pflego.serving.served_client import served_clients
+from tf_pflego.serving.export import served_clients
 
 layers = tf.keras.layers
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "models.md"

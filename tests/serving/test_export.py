@@ -15,8 +15,8 @@ from tf_pflego.core.algorithm import Client
 from tf_pflego.data.clients import copied_as_model_inputs
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import shared_body
-from tf_pflego.serving.export import chosen_clients, new_directory, tflite_of
-from tf_pflego.serving.served_client import served_clients
+from tf_pflego.serving.export import chosen_clients, new_directory, served_clients, tflite_of
+from tf_pflego.serving.personal_model import PersonalModel
 from tf_pflego.simulation.evaluation import Evaluation
 
 STEPS, RATE = 15, 0.1
@@ -148,7 +148,7 @@ def test_of_every_method_each_model_serves_and_learns_on(name):
         simulation.run_round()
         for served in simulation.algorithm.served:
             (client,) = served_clients(simulation, [1], served)
-            model = client.personal_model()
+            model = PersonalModel(client)
             functions = model.signatures()
             test = tf.constant(client.test_examples)
             found = functions["serve"](examples=test)["probabilities"]
@@ -172,7 +172,7 @@ def test_of_every_method_each_model_serves_and_learns_on(name):
 
 def functions_of(simulation):
     (client,) = served_clients(simulation, [1])
-    return client, client.personal_model().signatures()
+    return client, PersonalModel(client).signatures()
 
 
 def personalize(functions, examples, labels, steps=5, rate=RATE):
@@ -217,7 +217,7 @@ def test_quantised_files_are_smaller_and_as_accurate(quantize, digits_dir, tmp_p
             simulation, [0], tmp_path / "small", "tflite", quantize=quantize
         )
         (client,) = served_clients(simulation, [0])
-    assert entry["bytes"] < 0.8 * len(tflite_of(client.personal_model()))
+    assert entry["bytes"] < 0.8 * len(tflite_of(PersonalModel(client)))
     assert entry["test_accuracy_of_run"] > 0.8
     assert abs(entry["test_accuracy"] - entry["test_accuracy_of_run"]) <= 0.02
     assert entry["largest_difference"] > 0

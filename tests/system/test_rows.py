@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import resources
-from tf_pflego.system import memory, rows
+from tf_pflego.system import rows
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_grow_is_an_error_that_says_where():
 
 def test_nothing_is_left_of_a_killed_process(tmp_path):
     program = (
-        "import time; from tf_pflego.core import rows; file = rows.RowFile(9, (9,), 'f4')\n"
+        "import time; from tf_pflego.system import rows; file = rows.RowFile(9, (9,), 'f4')\n"
         "file[[8]] = 1; print('written', flush=True); time.sleep(600)"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -77,7 +77,7 @@ def test_blocks_are_all_rows_in_order():
 
 def test_the_memory_that_is_available_is_the_machines_or_the_containers(tmp_path, monkeypatch):
     """A limit of a control group above the process counts; cached pages of files do not."""
-    of_machine = memory.available()
+    of_machine = rows.available_memory()
     assert 2**20 < of_machine < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     inner = tmp_path / "run" / "job"
     inner.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_the_memory_that_is_available_is_the_machines_or_the_containers(tmp_path
         (group / "memory.stat").write_text("anon 400\ninactive_file 300\n")
     own = tmp_path / "own"
     own.write_text("0::/run/job\n")
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(memory, "_OWN_GROUPS", own)
-    assert memory.available() == 1000 - 700 + 300
+    monkeypatch.setattr(rows, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(rows, "_OWN_GROUPS", own)
+    assert rows.available_memory() == 1000 - 700 + 300
     assert rows.fit_memory(150) and not rows.fit_memory(151)

@@ -5,6 +5,8 @@ Sources: PFLEGO, Tables 4 (kernels) and 5 (feature sizes), for `mlp`, `cifar_cnn
 Decentralized Data", section 3, for `cnn_fedavg`.
 """
 
+import functools
+
 import tensorflow as tf
 
 from tf_pflego.core import seeds
@@ -23,54 +25,46 @@ def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.kera
       ValueError: A size is not a whole number from 1 on, or the seed no seed.
     """
     units = values.whole("units", units, 1)
-    return _sequential("mlp", example_shape, [tf.keras.layers.Flatten(), _dense(units, seed, 0)])
+    return _network("mlp", example_shape, seed, [tf.keras.layers.Flatten(), _dense(units)])
 
 
 def cifar_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     """For CIFAR: 2 x (convolution 64 5x5 ReLU, max pooling 3/2), dense 384, 192 ReLU; M = 192."""
     pool = {"pool_size": 3, "strides": 2, "padding": "same"}
-    return _sequential(
-        "cifar_cnn",
-        example_shape,
-        [
-            _convolution(64, 5, seed, 0),
-            tf.keras.layers.MaxPooling2D(**pool),
-            _convolution(64, 5, seed, 1),
-            tf.keras.layers.MaxPooling2D(**pool),
-            tf.keras.layers.Flatten(),
-            _dense(384, seed, 2),
-            _dense(192, seed, 3),
-        ],
-    )
+    layers = [
+        _convolution(64, 5),
+        tf.keras.layers.MaxPooling2D(**pool),
+        _convolution(64, 5),
+        tf.keras.layers.MaxPooling2D(**pool),
+        tf.keras.layers.Flatten(),
+        _dense(384),
+        _dense(192),
+    ]
+    return _network("cifar_cnn", example_shape, seed, layers)
 
 
 def omniglot_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     """For Omniglot: 4 x (convolution 64 3x3 ReLU, max pooling 2/2); M = 64 for 28x28 images."""
     layers = []
-    for k in range(4):
-        layers += [
-            _convolution(64, 3, seed, k),
-            tf.keras.layers.MaxPooling2D(pool_size=2, strides=2, padding="valid"),
-        ]
-    return _sequential("omniglot_cnn", example_shape, [*layers, tf.keras.layers.Flatten()])
+    for _ in range(4):
+        layers += [_convolution(64, 3), tf.keras.layers.MaxPooling2D()]
+    layers.append(tf.keras.layers.Flatten())
+    return _network("omniglot_cnn", example_shape, seed, layers)
 
 
 def cnn_fedavg(
     example_shape: tuple[int, ...], seed: int, padding: str = "same"
 ) -> "tf.keras.Model":
     """FedAvg's: convolutions 32 and 64 5x5 ReLU, each with max pooling 2/2, dense 512 ReLU."""
-    return _sequential(
-        f"cnn_fedavg_{padding}",
-        example_shape,
-        [
-            _convolution(32, 5, seed, 0, padding),
-            tf.keras.layers.MaxPooling2D(),
-            _convolution(64, 5, seed, 1, padding),
-            tf.keras.layers.MaxPooling2D(),
-            tf.keras.layers.Flatten(),
-            _dense(512, seed, 2),
-        ],
-    )
+    layers = [
+        _convolution(32, 5, padding),
+        tf.keras.layers.MaxPooling2D(),
+        _convolution(64, 5, padding),
+        tf.keras.layers.MaxPooling2D(),
+        tf.keras.layers.Flatten(),
+        _dense(512),
+    ]
+    return _network(f"cnn_fedavg_{padding}", example_shape, seed, layers)
 
 
 def cnn_pgfed(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
@@ -104,27 +98,24 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
         ) from error
 
 
-def _sequential(name, example_shape, layers):
-    shape = values.shape("example_shape", example_shape)
-    return tf.keras.Sequential([tf.keras.Input(shape), *layers], name=name)
+def _network(name, example_shape, seed, layers):
+    """Returns a network of layers, of which those with weights wait for their initialisers."""
+    shape, seed = values.shape("example_shape", example_shape), values.seed(seed)
+    network, number = [tf.keras.Input(shape)], 0
+    for layer in layers:
+        if isinstance(layer, functools.partial):
+            weights_seed = seeds.integer(seed, "model", number)
+            layer = layer(kernel_initializer=tf.keras.initializers.GlorotUniform(weights_seed))
+            number += 1
+        network.append(layer)
+    return tf.keras.Sequential(network, name=name)
 
 
-def _initializer(seed, layer):
-    seed = values.seed(seed)
-    return tf.keras.initializers.GlorotUniform(seed=seeds.integer(seed, "model", layer))
+def _dense(units):
+    return functools.partial(tf.keras.layers.Dense, units, activation="relu")
 
 
-def _dense(units, seed, layer):
-    return tf.keras.layers.Dense(
-        units, activation="relu", kernel_initializer=_initializer(seed, layer)
-    )
-
-
-def _convolution(filters, size, seed, layer, padding="same"):
-    return tf.keras.layers.Conv2D(
-        filters,
-        size,
-        padding=padding,
-        activation="relu",
-        kernel_initializer=_initializer(seed, layer),
+def _convolution(filters, size, padding="same"):
+    return functools.partial(
+        tf.keras.layers.Conv2D, filters, size, padding=padding, activation="relu"
     )

@@ -24,26 +24,33 @@ LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]
 def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
     """Returns how body and head learn on, from all examples of a client.
 
-    Args:
-      model: The model.
-      rule: That of the head, over features that are computed once; None for steps on the network.
+    The rule is that of the head, over features that are computed once. Without one, gradient steps
+    move the whole network; they have no automatic learning rate: with a rate of 0 nothing moves.
     """
-    if rule is None:
-        return network_rule(model)
 
-    def learn_on(weights, client, steps, learning_rate):
+    def network_steps(weights, client, steps, learning_rate):
+        def step(k, weights):
+            slope = gradient(lambda weights: model.loss(weights, client), weights)
+            return k + 1, nests.subtract(weights, nests.scale(learning_rate, slope))
+
+        return tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights))[1]
+
+    if rule is None:
+        return network_steps
+
+    def head_steps(weights, client, steps, learning_rate):
         features = model.features(weights.theta, client.examples)
         client = client._replace(examples=features)
         return weights._replace(head=rule(weights.head, client, steps, learning_rate))
 
-    return learn_on
+    return head_steps
 
 
 def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
-    The loss does not rise; see `models.heads.solvers`. The
-    automatic learning rate is one over the curvature of the loss at the head.
+    The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
+    curvature of the loss at the head.
 
     Args:
       model: The model.
@@ -60,24 +67,5 @@ def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.
             automatic = automatic_rate(objective, head, solver, largest=float("inf"))
         rate = tf.where(learning_rate > 0, learning_rate, automatic)
         return solve(objective, head, steps, solver, rate)
-
-    return personalize
-
-
-def network_rule(model: SplitModel) -> LearnOn:
-    """Returns the rule of all other methods: gradient steps on body and head.
-
-    It has no automatic learning rate: with a rate of 0 nothing moves.
-
-    Args:
-      model: The model.
-    """
-
-    def personalize(weights, client, steps, learning_rate):
-        def step(k, weights):
-            slope = gradient(lambda at: model.loss(at, client), weights)
-            return k + 1, nests.subtract(weights, nests.scale(learning_rate, slope))
-
-        return tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights))[1]
 
     return personalize

@@ -132,26 +132,20 @@ class SplitModel:
           keep: Whether `features_and_pull_back` keeps what the backward pass needs of each block:
             of a convolutional body, less than half of all activations.
         """
-        model = copy.copy(self)
-        model._block = max(1, block_bytes // self.activation_bytes_per_example)
-        model._keeps = keep
-        return model
+        block = max(1, block_bytes // self.activation_bytes_per_example)
+        return self._with(_block=block, _keeps=keep)
 
     def in_one_pass(self) -> SplitModel:
         """Returns the same model for examples that are few enough: not in blocks."""
-        model = copy.copy(self)
-        model._block = None
-        return model
+        return self._with(_block=None)
 
     def to_be_served(self, one_by_one: bool = False) -> SplitModel:
         """Returns the same model, in one pass and without the gradient of its body, for files.
 
-        Args:
-          one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
+        With `one_by_one`, a body with loops takes one example after the other, as TFLite asks.
         """
-        model = self.in_one_pass()
-        model._features = functools.partial(self._body.served, one_by_one=one_by_one)
-        return model
+        served = functools.partial(self._body.served, one_by_one=one_by_one)
+        return self._with(_block=None, _features=served)
 
     @property
     def has_loops(self) -> bool:
@@ -164,17 +158,19 @@ class SplitModel:
         Each client then predicts among all K classes, and its loss counts them all, whether it has
         them or not, unless the model has a class mask.
         """
-        model = copy.copy(self)
-        model._shares_classifier = True
-        return model
+        return self._with(_shares_classifier=True)
 
     def with_class_mask(self) -> SplitModel:
         """Returns the same model for clients that predict only among the classes that they hold.
 
         This holds for their losses and their predictions, also with a shared classifier.
         """
+        return self._with(class_mask=True)
+
+    def _with(self, **changes):
+        """Returns a copy of the model, which shares the body, with other values of some fields."""
         model = copy.copy(self)
-        model.class_mask = True
+        vars(model).update(changes)
         return model
 
     def initial_weights(self) -> Weights:
@@ -212,11 +208,8 @@ class SplitModel:
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list]]:
         """Returns the features [n, M] and a function that takes a gradient back through the body.
 
-        Together they pass the body once forward and once backward.
-
-        Returns:
-          phi(x; theta), and the function from the gradient of a scalar in phi, [n, M], to its
-          gradient in theta, a list.
+        That function goes from the gradient of a scalar in phi, [n, M], to its gradient in theta, a
+        list. Together they pass the body once forward and once backward.
         """
         if self._block is not None:
             return self._features_and_pull_back_in_blocks(theta, examples, self._keeps)
@@ -298,7 +291,7 @@ class SplitModel:
         num_blocks = (count + self._block - 1) // self._block
         size = (count + num_blocks - 1) // num_blocks
 
-        def of_block(k, weights):
+        def block_loss(k, weights):
             first, last = k * size, tf.minimum((k + 1) * size, count)
             share = tf.cast(last - first, tf.float32) / tf.cast(count, tf.float32)
             examples, labels = client.examples[first:last], client.labels[first:last]
@@ -311,7 +304,7 @@ class SplitModel:
             fixed = tf.nest.pack_sequence_as(weights, [tf.stop_gradient(leaf) for leaf in leaves])
 
             def add(k, total, total_gradient):
-                value, gradient = value_and_gradient(lambda at: of_block(k, at), fixed)
+                value, gradient = value_and_gradient(lambda weights: block_loss(k, weights), fixed)
                 return k + 1, total + value, nests.add(total_gradient, gradient)
 
             _, total, gradient = tf.while_loop(

@@ -14,7 +14,7 @@ from tf_pflego.runs.client_table import client_columns, read_client_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import RunDirectory
 from tf_pflego.runs.source import source_commit
-from tf_pflego.serving import fine_tuning
+from tf_pflego.serving import new_clients
 from tf_pflego.simulation.evaluation import sample_of_clients
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.not_finite import NotFiniteError
@@ -30,7 +30,7 @@ def _train_new_clients(run_config, simulation, clients):
     if not run_config.new_clients:
         return [], {}
     new = clients.part(simulation.data.num_clients, clients.num_clients)
-    found = fine_tuning.fine_tune(
+    found = new_clients.fine_tune(
         simulation,
         new,
         run_config.new_client_epochs,

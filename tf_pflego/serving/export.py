@@ -24,13 +24,15 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.data import client_names
+from tf_pflego.engines.tracing import Traced
 from tf_pflego.serving.limits import refuse_unknown_form, refuse_what_cannot_leave
-from tf_pflego.serving.served_client import (
+from tf_pflego.simulation.client_models import (
     ServedClient,
-    refuse_other_than_simulation,
-    served_clients,
+    forget_eager_initializers,
+    served_client,
+    served_name,
 )
-from tf_pflego.simulation.client_models import forget_eager_initializers
+from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, leftovers, texts, values
 
 if TYPE_CHECKING:
@@ -50,28 +52,12 @@ def export(
     overwrite: bool = False,
     **about: Any,
 ) -> list[dict[str, Any]]:
-    """Writes the models of some clients, each to a file of its own.
+    """Writes the models of some clients, each to a file of its own; see `export_clients`.
 
     Args:
-      clients: The clients with what they are served; see `served_clients` and `personalize`.
-      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
-      format: One of `limits.FORMATS`.
-      quantize: How TFLite files hold the weights that do not learn on: none (as they are),
-        float16 or int8.
-      learning: Whether SavedModel and TFLite files have what lets them learn on.
-      on_client: Called with each client's entry when its file is written.
-      overwrite: Whether the files may take the place of an earlier export. The whole directory is
-        replaced when the new one is whole, and stays as it is if the new one fails.
+      clients: The clients with what they are served; see `served_clients` and `NewClients.learnt`.
+      output_dir: As in `export_clients`, like the others that it has.
       **about: What else clients.json says.
-
-    Returns:
-      The entries of clients.json.
-
-    Raises:
-      ValueError: There is no such format, or a client cannot be exported in this way; the message
-        says why.
-      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
-        export.
     """
     refuse_unknown_form(format, quantize)
     write, entries = _WRITERS[format], []
@@ -90,7 +76,7 @@ def export(
 
 
 def export_clients(
-    simulation: Any,
+    simulation: Simulation,
     clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
     format: str = "savedmodel",
@@ -105,19 +91,27 @@ def export_clients(
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
       clients: The clients' ids or names, or a text as for `chosen_clients`.
-      output_dir: As in `export`, like the others below.
+      output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
-      quantize: One of `limits.QUANTIZATIONS`.
-      learning: Whether the files learn on.
-      on_client: Called with each client's entry.
-      overwrite: Whether the files may take the place of an earlier export.
+      quantize: How TFLite files hold the weights that do not learn on: none (as they are),
+        float16 or int8.
+      learning: Whether SavedModel and TFLite files have what lets them learn on.
+      on_client: Called with each client's entry when its file is written.
+      overwrite: Whether the files may take the place of an earlier export. The whole directory is
+        replaced when the new one is whole, and stays as it is if the new one fails.
 
     Returns:
       The entries of clients.json: for each client the file, its size, the classes, and the test
       accuracy in the run and of the file.
+
+    Raises:
+      ValueError: There is no such format, or a client cannot be exported in this way; the message
+        says why.
+      FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
+        export.
     """
-    refuse_other_than_simulation(simulation)
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     return export(
         served_clients(simulation, chosen_clients(clients, simulation), name),
@@ -128,12 +122,25 @@ def export_clients(
         on_client,
         overwrite,
         algorithm=simulation.algorithm.name,
-        model=name or next(iter(simulation.algorithm.served)),
+        model=served_name(simulation.algorithm, name),
         round=simulation.round_number,
     )
 
 
-def chosen_clients(which: Iterable[int | str] | str, simulation: Any) -> list[int]:
+def served_clients(
+    simulation: Simulation, clients: Iterable[int | str], name: str | None = None
+) -> Iterator[ServedClient]:
+    """Yields what clients of a simulation, named by ids or names, are served with now."""
+    algorithm, data = simulation.algorithm, simulation.data
+    name = served_name(algorithm, name)
+    predict = Traced(algorithm.served[name].predict, any_number=(1,))
+    for client in clients:
+        number = client_names.id_of(client, data.client_names, data.num_clients)
+        weights = simulation.served_weights(number, name)
+        yield served_client(algorithm, data, number, weights, name, predict)
+
+
+def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> list[int]:
     """Returns the ids of the clients that are chosen, by their ids and names or by a text.
 
     Args:
@@ -180,16 +187,7 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Any) -> list[in
 
 
 def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathlib.Path:
-    """Returns a path, after a check that an export may take it.
-
-    Args:
-      output_dir: The path.
-      overwrite: Whether an earlier export may be there.
-
-    Raises:
-      FileExistsError: It is a file, or a directory that is not empty; with `overwrite` only if the
-        directory holds no export.
-    """
+    """Returns a path, after a check that an export may take it; see `export_clients`."""
     path = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
@@ -208,12 +206,7 @@ def refuse_used(output_dir: str | os.PathLike, overwrite: bool = False) -> pathl
 
 @contextlib.contextmanager
 def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """Gives a directory to write in, which takes the name `path` when all went well.
-
-    Args:
-      path: The name.
-      overwrite: Whether an earlier export may have it; see `refuse_used`.
-    """
+    """Gives a directory to write in, which takes the name `path` when all went well."""
     path = pathlib.Path(values.path("output_dir", path, may_be_empty=False))
     path = path.expanduser().resolve()  # A link stays, and "." has a name.
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
@@ -243,8 +236,14 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
         settle()
 
 
+def _personal_model(client, one_by_one=False):
+    from tf_pflego.serving.personal_model import PersonalModel  # It starts TensorFlow.
+
+    return PersonalModel(client, one_by_one)
+
+
 def _saved_model(client, path, quantize, learning):
-    model = client.personal_model()
+    model = _personal_model(client)
     with _quiet():
         save(model, path, with_default(model.signatures(learning)))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
@@ -266,7 +265,7 @@ def _keras(client, path, quantize, learning):
 
 
 def _tflite(client, path, quantize, learning):
-    path.write_bytes(tflite_of(client.personal_model(one_by_one=True), quantize, learning))
+    path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
     return lambda examples: runner(examples=examples)["probabilities"]
@@ -278,7 +277,8 @@ _WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
 def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = True) -> bytes:
     """Returns a TFLite model with the signatures of a client's model."""
     functions = model.signatures(learning)
-    with _quiet(), _saved(model, functions) as directory:
+    with _quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
+        save(model, directory, functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(
             directory, signature_keys=list(functions)
         )
@@ -317,20 +317,12 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
     tf.saved_model.save(module, str(path), functions, options)
 
 
-@contextlib.contextmanager
-def _saved(model, functions):
-    """Gives a temporary directory with the SavedModel, from which TFLite's converter reads."""
-    with tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
-        save(model, directory, functions)
-        yield directory
-
-
 def _entry(client, path, probabilities):
     """Returns what clients.json says of a client, whose file is tested here."""
-    expected, found = client.probabilities(), probabilities(client.test_examples)
+    in_run, in_file = client.probabilities(), probabilities(client.test_examples)
     accuracy = {
-        key: float(np.mean(np.argmax(of, axis=1) == client.test_labels))
-        for key, of in (("test_accuracy_of_run", expected), ("test_accuracy", found))
+        key: float(np.mean(np.argmax(predicted, axis=1) == client.test_labels))
+        for key, predicted in (("test_accuracy_of_run", in_run), ("test_accuracy", in_file))
     }
     return {
         "client": client.number,
@@ -340,7 +332,7 @@ def _entry(client, path, probabilities):
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
         **accuracy,
-        "largest_difference": float(np.abs(found - expected).max()),
+        "largest_difference": float(np.abs(in_file - in_run).max()),
     }
 
 

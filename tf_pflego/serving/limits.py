@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
+from tf_pflego.simulation.client_models import served_name, split_model
+from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
 
 FORMATS = ("savedmodel", "keras", "tflite")
@@ -13,31 +13,24 @@ QUANTIZATIONS = ("none", "float16", "int8")
 
 
 def refuse_what_cannot_leave(
-    simulation: Any,
+    simulation: Simulation,
     format: str = "savedmodel",
     name: str | None = None,
     quantize: str = "none",
     learning: bool = True,
 ) -> None:
-    """Raises ValueError if the models of a simulation's clients cannot be exported in a way.
-
-    Args:
-      simulation: The `Simulation`.
-      format: One of `FORMATS`.
-      name: Which of the models that the algorithm serves; None for the first.
-      quantize: One of `QUANTIZATIONS`.
-      learning: Whether the files are to learn on.
-    """
+    """Raises ValueError if models cannot be exported in a way; see `export_clients`."""
     refuse_unknown_form(format, quantize)
-    model, served = simulation.algorithm.model, simulation.algorithm.served
+    algorithm = simulation.algorithm
+    model, served = split_model(algorithm), algorithm.served[served_name(algorithm, name)]
     if format == "keras":
         model.refuse_lambda_layers("`format='keras'`")
     if format != "tflite" or not learning or not model.has_loops:
         return
-    if served[values.one_of("name", name or next(iter(served)), tuple(served))].personalize is None:
+    if served.personalize is None:
         raise ValueError(
             "`learning` must be left out for TFLite if clients train a body with loops, as "
-            f"recurrent layers have: TFLite has no gradient of them; {simulation.algorithm.name} "
+            f"recurrent layers have: TFLite has no gradient of them; {algorithm.name} "
             "trains the whole network. Export with `learning=False`, or `format='savedmodel'`."
         )
     if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 20):

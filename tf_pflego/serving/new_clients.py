@@ -1,29 +1,39 @@
-"""Clients that never took part, by each method's own rule, and how few examples they need.
+"""Clients that never took part: they start from what a run serves them, and learn on.
 
 A new client starts from what the run would serve it with: as any client does that has not been
-drawn yet. It then learns on by `Served.personalize`, over all the examples that it is given.
+drawn yet. `NewClients` learn by each method's own rule, `Served.personalize`, over all the examples
+that they are given; `fine_tune` lets them train the whole network on mini-batches.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego import algorithms, engines
+from tf_pflego.algorithms.local import ClientState
 from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.algorithm import Served, Weights, num_bytes
+from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.serving.served_client import (
+from tf_pflego.simulation.client_models import (
     ServedClient,
-    refuse_other_than_simulation,
-    traced_predict,
+    classes_of,
+    lone_client,
+    served_client,
+    served_name,
+    split_model,
 )
-from tf_pflego.simulation.client_models import names_of_outputs, own_classes
+from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.fitting import refuse_unknown_classes
-from tf_pflego.system import texts, values
+from tf_pflego.simulation.not_finite import NotFiniteError
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import rows, texts, values
 
 ALL = "all"
 AUTO = "auto"
@@ -60,39 +70,45 @@ class NewClients:
 
     def __init__(
         self,
-        simulation: Any,
+        simulation: Simulation,
         clients: ClientData,
         steps: int = 50,
         learning_rate: float | str = AUTO,
         name: str | None = None,
     ):
-        values.instance("clients", clients, ClientData, "Make them with `from_arrays`.")
+        _refuse_other_classes(simulation, clients)
+        refuse_other_examples(simulation.data, clients)
         self._steps = values.whole("steps", steps, 0)
-        refuse_other_than_simulation(simulation)
         self._algorithm = algorithm = simulation.algorithm
-        name = next(iter(algorithm.served)) if name is None else name
-        self._served = algorithm.served[values.one_of("name", name, tuple(algorithm.served))]
-        _refuse_unfit(simulation, clients)
-        own_rule = self._served.personalize
-        self.learns = "network" if own_rule is None else "head"
-        if learning_rate == AUTO:
-            if own_rule is None:
-                raise ValueError(
-                    f"`learning_rate` must be a number for {algorithm.name}, whose clients train "
-                    "the whole network; got 'auto'. Try `learning_rate=0.01`."
-                )
-            self._rate = 0.0
-        else:
-            self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
-        self._simulation, self._clients = simulation, clients
-        self._learn = Traced(learning_on(algorithm.model, own_rule))
-        self._predict = traced_predict(self._served.predict)
-        self._start = [self._first_weights(client) for client in range(clients.num_clients)]
-        if not isinstance(self._start[0], Weights):
+        self._name = served_name(algorithm, name)
+        self._served = algorithm.served[self._name]
+        if clients.num_classes.max() > algorithm.model.num_classes:
             raise ValueError(
-                "`simulation` must serve a body and a head, for new clients to learn on; "
-                f"{algorithm.name} serves {type(self._start[0]).__name__}. Choose another method."
+                f"a new client must have at most {algorithm.model.num_classes} classes, the rows "
+                f"of the run's heads; got {clients.num_classes.max()}. Leave classes out, or train "
+                "a run whose clients have as many."
             )
+        refuse_unknown_classes(algorithm, clients)
+        rule = self._served.personalize
+        self.learns = "network" if rule is None else "head"
+        if learning_rate != AUTO:
+            self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
+        elif rule is None:
+            raise ValueError(
+                f"`learning_rate` must be a number for {algorithm.name}, whose clients train the "
+                "whole network; got 'auto'. Try `learning_rate=0.01`."
+            )
+        else:
+            self._rate = 0.0
+        self._clients = clients
+        self._learn = Traced(learning_on(split_model(algorithm), rule))
+        self._predict = Traced(self._served.predict, any_number=(1,))
+        self._start = [
+            fine_tuned(
+                self._served, start, self._as_client(number, seed, *clients.train.of(number))
+            )
+            for number, (seed, start) in enumerate(_starts(simulation, clients, self._served))
+        ]
 
     def __repr__(self) -> str:
         rate = self._rate or AUTO
@@ -103,14 +119,10 @@ class NewClients:
 
     def learnt(self) -> Iterator[ServedClient]:
         """Yields what each client is served with after it has learnt from all its examples."""
-        data, model = self._clients, self._algorithm.model
+        data, algorithm = self._clients, self._algorithm
         for client in range(data.num_clients):
             weights = self._learnt(client, *data.train.of(client))
-            names, classes = names_of_outputs(model, data, client), self._classes(client).numpy()
-            test = data.test.of(client)
-            own = names, classes, *test, self._served.personalize, self._predict
-            called = None if data.client_names is None else data.client_names[client]
-            yield ServedClient(client, model, weights, *own, called)
+            yield served_client(algorithm, data, client, weights, self._name, self._predict)
 
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
@@ -125,7 +137,7 @@ class NewClients:
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
         before = float(np.mean([self._accuracy(c, w) for c, w in enumerate(self._start)]))
-        found = []
+        results = []
         for count in shots:
             if count != ALL:
                 count = values.whole("shots", count, 1)
@@ -134,8 +146,8 @@ class NewClients:
                 for draw in range(1 if count == ALL else draws)
             ]
             mean, deviation = float(np.mean(means)), float(np.std(means, ddof=len(means) > 1))
-            found.append(ShotResult(count, len(means), before, mean, deviation))
-        return found
+            results.append(ShotResult(count, len(means), before, mean, deviation))
+        return results
 
     @property
     def _all(self):
@@ -146,55 +158,120 @@ class NewClients:
         if count != ALL:
             rng = seeds.generator(seed, f"shots/{count}/{draw}", client)
             order = rng.permutation(len(labels))
-            chosen = [order[labels[order] == label][:count] for label in np.unique(labels)]
-            rows = np.sort(np.concatenate(chosen))
-            examples, labels = examples[rows], labels[rows]
+            by_class = [order[labels[order] == label][:count] for label in np.unique(labels)]
+            chosen = np.sort(np.concatenate(by_class))
+            examples, labels = examples[chosen], labels[chosen]
         return self._accuracy(client, self._learnt(client, examples, labels))
 
-    def _classes(self, client):
-        return tf.constant(own_classes(self._algorithm.model, self._clients, client))
-
-    def _first_weights(self, client):
-        server_state, classes = self._simulation.server_state, self._classes(client)
-        (seed,) = seeds.client_seeds(self._simulation.seed, "new_client", [client])
-        state = self._algorithm.init_client(server_state, tf.constant(seed), classes)
-        weights = self._served.weights(server_state, state)
-        return fine_tuned(self._served, weights, self._as_client(client, seed))
-
-    def _as_client(self, client, seed, examples=None, labels=None):
-        if labels is None:
-            examples, labels = self._clients.train.of(client)
-        return Client(
-            examples=copied_as_model_inputs(tf.constant(examples)),
-            labels=tf.constant(labels),
-            num_examples=tf.constant(len(labels)),
-            classes=self._classes(client),
-            client_weight=tf.constant(1.0),
-            seed=tf.constant(seed),
-        )
+    def _as_client(self, client, seed, examples, labels):
+        inputs = copied_as_model_inputs(tf.constant(examples))
+        classes = tf.constant(classes_of(self._algorithm, self._clients, client))
+        return lone_client(inputs, tf.constant(labels), classes, seed)
 
     def _learnt(self, client, examples, labels):
-        own = self._as_client(client, np.zeros(2, np.int32), examples, labels)
+        learner = self._as_client(client, None, examples, labels)
         rate = tf.constant(self._rate, tf.float32)
-        return self._learn(self._start[client], own, tf.constant(self._steps), rate)
+        return self._learn(self._start[client], learner, tf.constant(self._steps), rate)
 
     def _accuracy(self, client, weights):
-        examples, labels = self._clients.test.of(client)
-        examples = copied_as_model_inputs(tf.constant(examples))
-        logits = self._predict(weights, examples, self._classes(client))
-        return int(count_hits(logits, tf.constant(labels))) / len(labels)
+        tested = self._as_client(client, None, *self._clients.test.of(client))
+        logits = self._predict(weights, tested.examples, tested.classes)
+        return int(count_hits(logits, tested.labels)) / int(tested.num_examples)
 
 
-def _refuse_unfit(simulation, clients):
-    model = simulation.algorithm.model
-    refuse_other_examples(simulation.data, clients)
-    if clients.num_classes.max() > model.num_classes:
-        raise ValueError(
-            f"a new client must have at most {model.num_classes} classes, the rows of the run's "
-            f"heads; got {clients.num_classes.max()}. Leave classes out, or train a run whose "
-            "clients have as many."
-        )
-    refuse_unknown_classes(simulation.algorithm, clients)
+def fine_tune(
+    simulation: Simulation,
+    clients: ClientData,
+    epochs: int,
+    learning_rate: float,
+    batch_size: int = 128,
+    engine: str | engines.RayOptions = "in_process",
+) -> list[Evaluation]:
+    """Lets new clients train a model of their own, from what they would be served now.
+
+    They train by plain SGD on mini-batches of the whole network, which is `local` from these
+    weights. The simulation does not change. Source: PGFed, section 5.4 and Figure 4.
+
+    Args:
+      simulation: The run, of which none of the clients is part.
+      clients: The new clients, with examples and classes as the simulation's.
+      epochs: How many passes over its examples each of them makes.
+      learning_rate: The rate of their steps.
+      batch_size: Examples per mini-batch; 0 for all examples of a client.
+      engine: Where they run, as in `Simulation`.
+
+    Returns:
+      Their evaluations before the first epoch and after each.
+
+    Raises:
+      ValueError: The algorithm serves something else than a network of body and head, or a number
+        is not whole or out of its range.
+      TypeError: `simulation` or `clients` is of another class.
+      NotFiniteError: After an epoch no client has finite weights. One that has not while others
+        have keeps those that it had.
+    """
+    _refuse_other_classes(simulation, clients)
+    epochs = values.whole("epochs", epochs, 0)
+    learning_rate = values.number("learning_rate", learning_rate, above=0)
+    batch_size = values.whole("batch_size", batch_size, 0)
+    algorithm = simulation.algorithm
+    refuse_unknown_classes(algorithm, clients)
+    starts = _starts(simulation, clients, algorithm.served[served_name(algorithm, None)])
+    _, first = first_start = next(starts)
+    starts = itertools.chain([first_start], starts)
+    local = algorithms.build(
+        "local",
+        split_model(algorithm),
+        local_epochs=1,
+        batch_size=batch_size,
+        client_learning_rate=learning_rate,
+        momentum=0.0,
+    )
+    everybody = Participation(clients.num_clients, clients.num_clients)
+    restarts = simulation.max_restarts
+    with Simulation(local, clients, everybody, engine, simulation.seed, restarts) as training:
+        ids = range(clients.num_clients)
+        for block in rows.blocks(len(ids), num_bytes(first)):
+            start = (weights for _, weights in itertools.islice(starts, len(ids[block])))
+            stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
+            training.set_client_states(ids[block], ClientState(stacked))
+        evaluations = [training.evaluate()]
+        for epoch in range(1, epochs + 1):
+            try:
+                training.run_round()
+            except NotFiniteError as error:
+                raise NotFiniteError(
+                    f"epoch {epoch} of the new clients must end in finite weights for one of them "
+                    "at least; got infinite numbers or NaN from all. Lower their learning rate, "
+                    "`new_client_learning_rate` of a run."
+                ) from error
+            evaluations.append(training.evaluate())
+    return evaluations
+
+
+def _starts(
+    simulation: Simulation, clients: ClientData, served: Served
+) -> Iterator[tuple[np.ndarray, Weights]]:
+    """Yields each new client's seed, and the weights that it would be served with."""
+    algorithm, server_state = simulation.algorithm, simulation.server_state
+    ids = range(clients.num_clients)
+    for client, seed in zip(
+        ids, seeds.client_seeds(simulation.seed, "new_client", ids), strict=True
+    ):
+        classes = tf.constant(classes_of(algorithm, clients, client))
+        state = algorithm.init_client(server_state, tf.constant(seed), classes)
+        weights = served.weights(server_state, state)
+        if not isinstance(weights, Weights):
+            raise ValueError(
+                "`simulation` must serve a body and a head, for new clients to learn on; "
+                f"{algorithm.name} serves {type(weights).__name__}. Choose another method."
+            )
+        yield seed, weights
+
+
+def _refuse_other_classes(simulation, clients):
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
+    values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
 
 
 def refuse_other_examples(of_run: ClientData, clients: ClientData) -> None:

@@ -18,52 +18,44 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.algorithm import Weights
 from tf_pflego.data.clients import as_model_inputs
-from tf_pflego.models.personalization import Rule, network_rule
-from tf_pflego.models.split import SplitModel
+from tf_pflego.models.personalization import learning_on
+from tf_pflego.simulation.client_models import ServedClient, lone_client
+
+# How much a model learns, from examples whose labels come first.
+LEARNING_SPECS = [
+    tf.TensorSpec([None], tf.int32, "labels"),
+    tf.TensorSpec([], tf.int32, "steps"),
+    tf.TensorSpec([], tf.float32, "learning_rate"),
+]
 
 
 class PersonalModel(tf.Module):
     """A body and a head that are served, and that learn on by a method's rule.
 
     Args:
-      model: The split model of the run.
-      weights: What the client is served with.
-      class_names: The names of its outputs, in the order of its labels.
-      classes: [K] int32, the class of each row of its head; see `Client`.
-      example_dtype: How examples are given: uint8 for images from 0 to 255, float32 or int32.
-      rule: How it learns on; see `Served.personalize`. None for steps on the whole network.
+      client: The client whose model it is.
       one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
 
     Attributes:
       learns: What `personalize` changes: "head" or "network".
     """
 
-    def __init__(
-        self,
-        model: SplitModel,
-        weights: Weights,
-        class_names: tuple[str, ...],
-        classes: np.ndarray,
-        example_dtype: np.dtype,
-        rule: Rule | None,
-        one_by_one: bool = False,
-    ):
+    def __init__(self, client: ServedClient, one_by_one: bool = False):
         super().__init__("personal_model")
-        self._model = model.to_be_served(one_by_one)
-        self._names = tf.constant(class_names)
-        self._rows, self._classes = len(class_names), classes
-        self.learns = "network" if rule is None else "head"
-        self._rule, self._trained = rule, model.in_one_pass()
+        self._model = client.model.to_be_served(one_by_one)
+        self._names = tf.constant(client.class_names)
+        self._rows, self._classes = len(client.class_names), client.classes
+        self._rule, self._trained = client.rule, client.model.in_one_pass()
+        moves_body = client.rule is None
+        self.learns = "network" if moves_body else "head"
         # What does not change is a constant, so that converters may quantise it.
-        keep = tf.Variable if rule is None else tf.constant
-        self._theta = [keep(np.asarray(leaf)) for leaf in weights.theta]
-        self._head = tf.Variable(np.asarray(weights.head)[: self._rows], name="head")
-        self._learnt = [*(self._theta if rule is None else []), self._head]
-        self._examples = tf.TensorSpec(
-            [None, *model.example_shape], tf.as_dtype(example_dtype), "examples"
-        )
+        keep = tf.Variable if moves_body else tf.constant
+        self._theta = [keep(np.asarray(leaf)) for leaf in client.weights.theta]
+        self._head = tf.Variable(np.asarray(client.weights.head)[: self._rows], name="head")
+        self._learnt = [*(self._theta if moves_body else []), self._head]
+        self._examples = examples_spec(client)
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
         """Returns the concrete functions by the names of their signatures.
@@ -72,18 +64,12 @@ class PersonalModel(tf.Module):
           learning: Whether the model learns on; if not, it only serves.
         """
         of_path = [tf.TensorSpec([], tf.string, "path")]
-        of_examples = [
-            self._examples,
-            tf.TensorSpec([None], tf.int32, "labels"),
-            tf.TensorSpec([], tf.int32, "steps"),
-            tf.TensorSpec([], tf.float32, "learning_rate"),
-        ]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
         }
         if learning:
             functions |= {
-                "personalize": (self._personalize, of_examples),
+                "personalize": (self._personalize, [self._examples, *LEARNING_SPECS]),
                 "save": (self._save, of_path),
                 "restore": (self._restore, of_path),
             }
@@ -104,37 +90,26 @@ class PersonalModel(tf.Module):
 
     def _personalize(self, examples, labels, steps, learning_rate):
         # A label that the client does not have would count as an error of all its classes.
-        checks = [
-            tf.debugging.assert_less(
-                labels, self._rows, f"labels must be below {self._rows}, the number of classes"
-            )
-        ]
+        message = f"labels must be below {self._rows}, the number of classes"
+        checks = [tf.debugging.assert_less(labels, self._rows, message)]
         if self._model.class_mask:
-            own = tf.gather(tf.constant(self._classes), labels)
-            what = "labels must be of classes that the client has"
-            checks.append(tf.debugging.assert_non_negative(own, what))
+            classes_of_labels = tf.gather(tf.constant(self._classes), labels)
+            message = "labels must be of classes that the client has"
+            checks.append(tf.debugging.assert_non_negative(classes_of_labels, message))
         with tf.control_dependencies([check for check in checks if check is not None]):
             labels = tf.identity(labels)
-        count = tf.shape(labels)[0]
-        client = Client(
-            examples=as_model_inputs(examples),
-            labels=labels,
-            num_examples=count,
-            classes=tf.constant(self._classes),
-            client_weight=tf.constant(1.0),
-            seed=tf.zeros([2], tf.int32),
-        )
+        client = lone_client(as_model_inputs(examples), labels, tf.constant(self._classes))
         start = self._weights()
         if self._rule is None:
-            found = network_rule(self._trained)(start, client, steps, learning_rate)
-            found = _if_finite(found, start)
-            before, after = (self._trained.loss(weights, client) for weights in (start, found))
-            learnt = [*found.theta, found.head[: self._rows]]
+            end = learning_on(self._trained, None)(start, client, steps, learning_rate)
+            end = _if_finite(end, start)
+            before, after = (self._trained.loss(weights, client) for weights in (start, end))
+            learnt = [*end.theta, end.head[: self._rows]]
         else:
             features = self._model.features(start.theta, client.examples)
             client = client._replace(examples=features)
             head = _if_finite(self._rule(start.head, client, steps, learning_rate), start.head)
-            before, after = (self._model.head_loss(of, client) for of in (start.head, head))
+            before, after = (self._model.head_loss(h, client) for h in (start.head, head))
             learnt = [head[: self._rows]]
         with tf.control_dependencies([before]):
             assigned = [v.assign(new) for v, new in zip(self._learnt, learnt, strict=True)]
@@ -161,6 +136,12 @@ class PersonalModel(tf.Module):
         return {"path": path}
 
 
+def examples_spec(client: ServedClient) -> tf.TensorSpec:
+    """Returns the spec of examples as the client's data have them."""
+    shape = [None, *client.model.example_shape]
+    return tf.TensorSpec(shape, tf.as_dtype(client.test_examples.dtype), "examples")
+
+
 def served_inputs(examples: tf.Tensor) -> tf.Tensor:
     """Returns examples as a model takes them; see `served_function`."""
     return as_model_inputs(tf.cast(examples, tf.int32) if examples.dtype == tf.int64 else examples)
@@ -169,11 +150,7 @@ def served_inputs(examples: tf.Tensor) -> tf.Tensor:
 def served_function(function: Callable, examples: tf.TensorSpec, *others: tf.TensorSpec) -> tuple:
     """Returns a function, which a loaded model has as `predict`, and its concrete function.
 
-    Args:
-      function: From examples and others.
-      examples: Their spec. If they are int32, `predict` takes int64 as well, which NumPy makes of
-        whole numbers.
-      *others: The specs of the others.
+    If the examples are int32, `predict` takes int64 as well, which NumPy makes of whole numbers.
     """
     served = tf.function(function, autograph=False)
     concrete = served.get_concrete_function(examples, *others)

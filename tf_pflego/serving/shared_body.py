@@ -17,85 +17,72 @@ their probabilities are 0. TensorFlow alone reads all of it:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.algorithm import Weights
 from tf_pflego.data.clients import as_model_inputs
 from tf_pflego.models.heads.head import ABSENT_LOGIT
-from tf_pflego.models.personalization import Rule, learning_on
+from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving.export import (
     chosen_clients,
     new_directory,
     refuse_used,
     save,
+    served_clients,
     with_default,
 )
-from tf_pflego.serving.personal_model import served_function, served_inputs
-from tf_pflego.serving.served_client import refuse_other_than_simulation
-from tf_pflego.simulation.client_models import head_of_outputs, names_of_outputs, own_classes
-from tf_pflego.system import durable
+from tf_pflego.serving.personal_model import (
+    LEARNING_SPECS,
+    examples_spec,
+    served_function,
+    served_inputs,
+)
+from tf_pflego.simulation.client_models import ServedClient, lone_client, served_name
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import durable, values
 
 
 class SharedBody(tf.Module):
     """A body whose head comes with the examples.
 
     Args:
-      simulation: The `Simulation`.
-      theta: The body's weights.
-      rule: See `Served.personalize`; None if the body does not stay as it is.
+      client: One of the clients that share the body.
     """
 
-    def __init__(self, simulation: Any, theta: Sequence[tf.Tensor], rule: Rule | None):
+    def __init__(self, client: ServedClient):
         super().__init__("shared_body")
-        model = simulation.algorithm.model.to_be_served()
-        variables = [tf.Variable(leaf, trainable=False) for leaf in theta]
-        self._theta = variables
-        rows = model.num_classes
-        examples = tf.TensorSpec(
-            [None, *model.example_shape],
-            tf.as_dtype(simulation.data.train.examples.dtype),
-            "examples",
-        )
+        model, rule = client.model.to_be_served(), client.rule
+        self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
+        rows, examples = model.num_classes, examples_spec(client)
         head = tf.TensorSpec([rows, model.num_features + 1], tf.float32, "head")
 
+        def weights(head):
+            return Weights([tf.convert_to_tensor(leaf) for leaf in self._theta], head)
+
         def serve(examples, head):
-            weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
-            logits = model.predict(weights, served_inputs(examples), tf.range(rows))
+            logits = model.predict(weights(head), served_inputs(examples), tf.range(rows))
             return {"probabilities": tf.nn.softmax(logits)}
 
         def learn(examples, head, num_classes, labels, steps, learning_rate):
-            weights = Weights([tf.convert_to_tensor(leaf) for leaf in variables], head)
-            client = Client(
-                as_model_inputs(examples),
-                labels,
-                tf.shape(labels)[0],
-                tf.where(tf.range(rows) < num_classes, tf.range(rows), -1),
-                tf.constant(1.0),
-                tf.zeros([2], tf.int32),
-            )
-            return {"head": learning_on(model, rule)(weights, client, steps, learning_rate).head}
+            classes = tf.where(tf.range(rows) < num_classes, tf.range(rows), -1)
+            client = lone_client(as_model_inputs(examples), labels, classes)
+            learnt = learning_on(model, rule)(weights(head), client, steps, learning_rate)
+            return {"head": learnt.head}
 
         self.predict, concrete = served_function(serve, examples, head)
         self.concrete = {"serve": concrete}
         if rule is not None:
-            specs = [
-                examples,
-                head,
-                tf.TensorSpec([], tf.int32, "num_classes"),
-                tf.TensorSpec([None], tf.int32, "labels"),
-                tf.TensorSpec([], tf.int32, "steps"),
-                tf.TensorSpec([], tf.float32, "learning_rate"),
-            ]
+            specs = [examples, head, tf.TensorSpec([], tf.int32, "num_classes"), *LEARNING_SPECS]
             self._learn = tf.function(learn, input_signature=specs, autograph=False)
             self.concrete["personalize"] = self._learn.get_concrete_function()
 
 
 def export_shared_body(
-    simulation: Any,
+    simulation: Simulation,
     clients: Iterable[int | str] | str,
     output_dir: str | os.PathLike,
     name: str | None = None,
@@ -120,48 +107,43 @@ def export_shared_body(
         export.
     """
     refuse_used(output_dir, overwrite)  # Before the work is done for which there would be no place.
-    refuse_other_than_simulation(simulation)
-    clients = chosen_clients(clients, simulation)
-    if not len(clients):
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
+    chosen = chosen_clients(clients, simulation)
+    if not chosen:
         raise ValueError("`clients` must be the ids of at least one client; got none. Name some.")
-    simulation.client_model(clients[0], name)  # It checks that body and head are served.
-    name = name or next(iter(simulation.algorithm.served))
-    model, data = simulation.algorithm.model, simulation.data
-    theta = simulation.served_weights(clients[0], name).theta
-    shape, about = (model.num_classes, model.num_features + 1), {}
+    algorithm = simulation.algorithm
+    name = served_name(algorithm, name)
+    (first,) = served_clients(simulation, chosen[:1], name)
+    shape = (first.model.num_classes, first.model.num_features + 1)
+    clients_entry: dict[str, Any] = {}
 
     def heads():
-        for row, client in enumerate(clients):
-            weights = simulation.served_weights(client, name)
-            for own, first in zip(weights.theta, theta, strict=True):
-                if own is not first and not np.array_equal(own, first):
+        for row, client in enumerate(served_clients(simulation, chosen, name)):
+            for leaf, first_leaf in zip(client.weights.theta, first.weights.theta, strict=True):
+                if leaf is not first_leaf and not np.array_equal(leaf, first_leaf):
                     raise ValueError(
                         "`shared_body` needs a method whose clients share the body; client "
-                        f"{client}'s differs from client {clients[0]}'s, as "
-                        f"{simulation.algorithm.name} serves them ({name}). Export them one by one."
+                        f"{client.number}'s differs from client {first.number}'s, as "
+                        f"{algorithm.name} serves them ({name}). Export them one by one."
                     )
-            names = names_of_outputs(model, data, client)
             head = np.zeros(shape, np.float32)
             head[:, -1] = ABSENT_LOGIT
-            classes = own_classes(model, data, client)
-            head[: len(names)] = head_of_outputs(model, weights.head, classes, len(names))
-            about[data.name_of(client)] = {"row": row, "classes": list(names)}
+            head[: len(client.class_names)] = client.head()
+            called = simulation.data.name_of(client.number)
+            clients_entry[called] = {"row": row, "classes": list(client.class_names)}
             yield head
 
-    served = simulation.algorithm.served[name]
     content = {
-        "algorithm": simulation.algorithm.name,
+        "algorithm": algorithm.name,
         "model": name,
         "round": simulation.round_number,
-        "clients": about,
+        "clients": clients_entry,
     }
     with new_directory(output_dir, overwrite) as directory:
-        module = SharedBody(simulation, theta, served.personalize)
+        module = SharedBody(first)
         save(module, directory / "body", with_default(module.concrete))
         with durable.batch() as files:
-            files.npy(
-                directory / "heads.npy",
-                durable.Blocks((len(clients), *shape), np.dtype(np.float32), heads()),
-            )
+            blocks = durable.Blocks((len(chosen), *shape), np.dtype(np.float32), heads())
+            files.npy(directory / "heads.npy", blocks)
             files.json(directory / "clients.json", content)
     return content

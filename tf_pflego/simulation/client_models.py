@@ -1,4 +1,4 @@
-"""A client's model as a Keras model: what the run would serve it with now.
+"""What a client is served with: a body and a head, and the Keras model that they make.
 
 Whatever a method learns, it serves body and head: theta and a head come out of `Served.weights` and
 `Served.fine_tune`, and `SplitModel.predict` makes logits of them. The Keras model is a copy of the
@@ -7,19 +7,26 @@ user's body with this theta, and a dense layer with this head.
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import seeds
-from tf_pflego.core.algorithm import Client, Served, Weights
+from tf_pflego.core.algorithm import Algorithm, Client, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.data import client_names
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.heads.head import ABSENT_LOGIT
+from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
+from tf_pflego.system import values
+
+if TYPE_CHECKING:
+    from tf_pflego.simulation.simulation import Simulation
 
 # Names of layers of a client's model.
 LOGITS, PROBABILITIES, CLASS_NAMES = "logits", "probabilities", "class_names"
@@ -30,45 +37,154 @@ _COMPARED = 8
 _TOLERANCE = 1e-3
 
 
-class ClientModels:
-    """Makes the models of a simulation's clients.
+@dataclasses.dataclass(frozen=True)
+class ServedClient:
+    """What one client is served with.
 
-    Args:
-      simulation: The `Simulation`.
+    Attributes:
+      number: The client's id.
+      name: What the client is called; None if it has no name.
+      model: The split model of the run.
+      weights: Body and head.
+      class_names: The names of its model's outputs. Classes that the client does not have, where
+        all clients share a classifier, are called `absent_K`.
+      classes: [K] int32, the class of each row of its head; see `Client`.
+      test_examples: [n, ...] as the data have them.
+      test_labels: [n] int32.
+      rule: How it learns on; see `Served.personalize`.
+      predict: `model.predict`, or the same traced.
     """
 
-    def __init__(self, simulation: Any):
+    number: int
+    name: str | None
+    model: SplitModel
+    weights: Weights
+    class_names: tuple[str, ...]
+    classes: np.ndarray
+    test_examples: np.ndarray
+    test_labels: np.ndarray
+    rule: Rule | None
+    predict: Callable[..., tf.Tensor]
+
+    def logits(self, examples: np.ndarray) -> tf.Tensor:
+        """Returns [n, outputs] for examples as the data have them, as the run computes them."""
+        inputs = copied_as_model_inputs(tf.constant(examples))
+        logits = self.predict(self.weights, inputs, tf.constant(self.classes))
+        return logits[:, : len(self.class_names)]
+
+    def probabilities(self) -> np.ndarray:
+        """Returns [n, outputs] what the run predicts for the test examples."""
+        return tf.nn.softmax(self.logits(self.test_examples)).numpy()
+
+    def head(self) -> np.ndarray:
+        """Returns [outputs, M + 1], a head that predicts without being told the client's classes.
+
+        If classes are masked, the rows of those that the client lacks are 0, and their biases
+        exclude them.
+        """
+        rows = len(self.class_names)
+        head = np.array(self.weights.head[:rows])
+        if self.model.class_mask:
+            head[self.classes[:rows] < 0] = [0] * self.model.num_features + [ABSENT_LOGIT]
+        return head
+
+    def keras_model(self) -> tf.keras.Model:
+        """Returns the model from raw examples to probabilities, of standard layers and the body."""
+        layers, head, stored_as = tf.keras.layers, self.head(), self.test_examples.dtype
+        inputs = tf.keras.Input(self.model.example_shape, dtype=stored_as.name, name="examples")
+        outputs = inputs
+        if stored_as == np.uint8:  # Images, which the body sees as floats in [0, 1].
+            outputs = layers.Rescaling(1 / 255, dtype="float32", name="scaled")(outputs)
+        features = self.model.keras_body(self.weights.theta)(outputs)
+        dense = layers.Dense(len(self.class_names), dtype="float32", name=LOGITS)
+        logits = dense(features)
+        dense.set_weights([head[:, :-1].T, head[:, -1]])
+        probabilities = layers.Softmax(dtype="float32", name=PROBABILITIES)(logits)
+        model = tf.keras.Model(inputs, probabilities, name="client_model")
+        # Keras 2 saves a layer that is an attribute of a model with it; Keras 3 does not. A
+        # vocabulary that is given later would be among the model's weights.
+        model.class_lookup = layers.StringLookup(
+            vocabulary=list(self.class_names), num_oov_indices=0, invert=True, name=CLASS_NAMES
+        )
+        forget_eager_initializers()
+        model.class_names = self.class_names
+        return model
+
+
+def served_client(
+    algorithm: Algorithm,
+    data: ClientData,
+    client: int,
+    weights: Structure,
+    name: str,
+    predict: Callable[..., tf.Tensor],
+) -> ServedClient:
+    """Returns what a client is served with, after a check that it is a body and a head.
+
+    Args:
+      algorithm: The algorithm that serves it.
+      data: The clients' data.
+      client: The client's id.
+      weights: What the client predicts with.
+      name: Which of the models that the algorithm serves.
+      predict: The `predict` of that model, or the same traced.
+
+    Raises:
+      ValueError: The algorithm serves something else than body and head.
+    """
+    model, served = split_model(algorithm), algorithm.served[name]
+    own_predict = served.predict != model.predict
+    if own_predict or not isinstance(weights, Weights):
+        got = "predicts in a way of its own" if own_predict else type(weights).__name__
+        raise ValueError(
+            "a model that is served must be `Weights` for `SplitModel.predict` of the algorithm's "
+            f"model, to leave the run; {name} of {algorithm.name}: {got}. Use `served_weights` and "
+            "the algorithm's `predict`."
+        )
+    class_names = data.class_names_of(client)
+    outputs = model.num_outputs(data.num_classes[client])
+    return ServedClient(
+        client,
+        None if data.client_names is None else data.client_names[client],
+        model,
+        weights,
+        class_names + tuple(f"absent_{k}" for k in range(len(class_names), outputs)),
+        classes_of(algorithm, data, client),
+        *data.test.of(client),
+        served.personalize,
+        predict,
+    )
+
+
+class ClientModels:
+    """Makes the models of a simulation's clients."""
+
+    def __init__(self, simulation: Simulation):
         self._simulation = simulation
         self._fine_tune: dict[str, Traced] = {}  # by the name of the model that is served
 
     def model(self, client: int | str, name: str | None = None) -> tf.keras.Model:
         """Returns a client's model; see `Simulation.client_model`."""
-        data, split = self._simulation.data, self._simulation.algorithm.model
-        number, name = self._client(client), self.served_name(name)
-        weights = self._weights_of_body_and_head(number, name)
-        names = names_of_outputs(split, data, number)
-        model = assemble(
-            split.keras_body(weights.theta),
-            head_of_outputs(split, weights.head, own_classes(split, data, number), len(names)),
-            data.example_shape,
-            data.train.examples.dtype,
-            names,
-        )
-        self._compare(model, number, name, weights)
+        algorithm, data = self._simulation.algorithm, self._simulation.data
+        number, name = self._client(client), served_name(algorithm, name)
+        weights, predict = self.weights(number, name), algorithm.served[name].predict
+        served = served_client(algorithm, data, number, weights, name, predict)
+        model = served.keras_model()
+        _compare(model, served)
         return model
 
     def weights(self, client: int | str, name: str | None = None) -> Structure:
         """Returns what a client predicts with; see `Simulation.served_weights`."""
         simulation = self._simulation
-        client, name = self._client(client), self.served_name(name)
+        number, name = self._client(client), served_name(simulation.algorithm, name)
         served = simulation.algorithm.served[name]
-        state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([client]))
+        state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([number]))
         weights = served.weights(simulation.server_state, state)
         if served.fine_tune is None:
             return weights
         if name not in self._fine_tune:
             self._fine_tune[name] = Traced(served.fine_tune)
-        return self._fine_tune[name](weights, self._as_evaluated(client))
+        return self._fine_tune[name](weights, self._as_evaluated(number))
 
     def _as_evaluated(self, client):
         """Returns what a client knows about itself in an evaluation of all clients."""
@@ -81,7 +197,7 @@ class ClientModels:
             examples=copied_as_model_inputs(tf.constant(examples)),
             labels=labels,
             num_examples=np.int32(len(labels)),
-            classes=own_classes(self._simulation.algorithm.model, data, client),
+            classes=classes_of(simulation.algorithm, data, client),
             client_weight=data.client_weights[client],
             seed=seed,
         )
@@ -91,129 +207,60 @@ class ClientModels:
         data = self._simulation.data
         return client_names.id_of(client, data.client_names, data.num_clients)
 
-    def served_name(self, name: str | None) -> str:
-        """Returns the name of a model that the algorithm serves."""
-        served = self._simulation.algorithm.served
-        if name is None:
-            return next(iter(served))
-        if name not in served:
-            raise ValueError(
-                f"`name` must be one of {', '.join(served)}, the models that "
-                f"{self._simulation.algorithm.name} serves; got {name!r}. Choose one of them."
-            )
-        return name
 
-    def _weights_of_body_and_head(self, client, name):
-        algorithm = self._simulation.algorithm
-        weights = self.weights(client, name)
-        own_predict = algorithm.served[name].predict != algorithm.model.predict
-        if own_predict or not isinstance(weights, Weights):
-            got = "predicts in a way of its own" if own_predict else type(weights).__name__
-            raise ValueError(
-                "a model that is served must be `Weights` for `SplitModel.predict` of the "
-                f"algorithm's model, to become a Keras model; {name} of {algorithm.name}: {got}. "
-                "Use `served_weights` and the algorithm's `predict`."
-            )
-        return weights
-
-    def _compare(self, model, client, name, weights):
-        """Raises ValueError if the Keras model does not compute what the run does.
-
-        It would not if the user has changed layers of the body since the run was made from it.
-        """
-        simulation = self._simulation
-        raw = simulation.data.test.of(client)[0][:_COMPARED]
-        examples = copied_as_model_inputs(tf.constant(raw))
-        served: Served = simulation.algorithm.served[name]
-        classes = own_classes(simulation.algorithm.model, simulation.data, client)
-        expected = served.predict(weights, examples, tf.constant(classes)).numpy()
-        got = logits_model(model)(raw, training=False).numpy()
-        expected = expected[:, : got.shape[1]]
-        absent = expected < ABSENT_LOGIT / 2
-        if np.array_equal(absent, got < ABSENT_LOGIT / 2):
-            # Beside logits as large as these, differences of the others would not count.
-            expected, got = expected[~absent], got[~absent]
-        largest = max(1.0, np.abs(expected).max())
-        if not np.allclose(got, expected, rtol=0, atol=_TOLERANCE * largest, equal_nan=True):
-            raise ValueError(
-                "the body must be as it was when the run was made from it; its copy gives client "
-                f"{client} logits that differ by {np.abs(got - expected).max():.2g}. Leave the "
-                "Keras model as it is, and let each layer's `get_config` say all that it computes "
-                "with."
-            )
+def served_name(algorithm: Algorithm, name: str | None) -> str:
+    """Returns the name of a model that an algorithm serves; of the first if `name` is None."""
+    if name is None:
+        return next(iter(algorithm.served))
+    if name not in tuple(algorithm.served):
+        raise ValueError(
+            f"`name` must be one of {', '.join(algorithm.served)}, the models that "
+            f"{algorithm.name} serves; got {values.shown(name)}. Choose one of them."
+        )
+    return name
 
 
-def names_of_outputs(split: SplitModel, data: ClientData, client: int) -> tuple[str, ...]:
-    """Returns the names of the classes that a client predicts among.
-
-    Those that it does not have, where all clients share a classifier, are called `absent_K`.
-    """
-    names = data.class_names_of(client)
-    count = split.num_outputs(data.num_classes[client])
-    return names + tuple(f"absent_{k}" for k in range(len(names), count))
+def split_model(algorithm: Algorithm) -> SplitModel:
+    """Returns an algorithm's model, of which `core` names only what an algorithm asks of it."""
+    return cast(SplitModel, algorithm.model)
 
 
-def own_classes(split: SplitModel, data: ClientData, client: int) -> np.ndarray:
+def classes_of(algorithm: Algorithm, data: ClientData, client: int) -> np.ndarray:
     """Returns [K] int32, the class of each row of a client's head; see `Client`."""
-    return data.head_classes([client], split.num_classes)[0]
+    return data.head_classes([client], algorithm.model.num_classes)[0]
 
 
-def head_of_outputs(
-    split: SplitModel, head: tf.Tensor, classes: np.ndarray, count: int
-) -> np.ndarray:
-    """Returns the first rows of a head as it predicts by itself, without the client's classes.
+def lone_client(
+    examples: tf.Tensor, labels: tf.Tensor, classes: tf.Tensor, seed: np.ndarray | None = None
+) -> Client:
+    """Returns what a client that learns on by itself knows; no other's weight is beside its own."""
+    seed = np.zeros(2, np.int32) if seed is None else seed
+    count, weight = tf.shape(labels)[0], tf.constant(1.0)
+    return Client(examples, labels, count, classes, weight, tf.constant(seed))
 
-    Args:
-      split: The split model.
-      head: [K, M + 1].
-      classes: [K] int32; rows whose class is negative are 0 and have a bias that excludes them.
-      count: How many rows.
+
+def _compare(model, served):
+    """Raises ValueError if the Keras model does not compute what the run does.
+
+    It would not if the user has changed layers of the body since the run was made from it.
     """
-    head = np.array(head[:count])
-    if split.class_mask:
-        head[classes[:count] < 0] = [0] * split.num_features + [ABSENT_LOGIT]
-    return head
+    raw = served.test_examples[:_COMPARED]
+    expected = served.logits(raw).numpy()
+    got = logits_model(model)(raw, training=False).numpy()
+    absent = expected < ABSENT_LOGIT / 2
+    if np.array_equal(absent, got < ABSENT_LOGIT / 2):
+        # Beside logits as large as these, differences of the others would not count.
+        expected, got = expected[~absent], got[~absent]
+    largest = max(1.0, np.abs(expected).max())
+    if not np.allclose(got, expected, rtol=0, atol=_TOLERANCE * largest, equal_nan=True):
+        raise ValueError(
+            "the body must be as it was when the run was made from it; its copy gives client "
+            f"{served.number} logits that differ by {np.abs(got - expected).max():.2g}. Leave the "
+            "Keras model as it is, and let each layer's `get_config` say all that it computes with."
+        )
 
 
-def assemble(
-    body: tf.keras.Model,
-    head: np.ndarray,
-    example_shape: tuple[int, ...],
-    example_dtype: np.dtype,
-    class_names: tuple[str, ...],
-) -> tf.keras.Model:
-    """Returns a Keras model from raw examples to probabilities, of standard layers and a body.
-
-    Args:
-      body: From examples as a model sees them to features [n, M].
-      head: [K, M + 1] float32, the last column is the bias.
-      example_shape: Shape of one example.
-      example_dtype: How examples are stored: uint8 for images that the body sees as floats in
-        [0, 1]; float32 and int32 for what it sees as it is.
-      class_names: K names.
-    """
-    layers = tf.keras.layers
-    inputs = tf.keras.Input(example_shape, dtype=np.dtype(example_dtype).name, name="examples")
-    outputs = inputs
-    if example_dtype == np.uint8:
-        outputs = layers.Rescaling(1 / 255, dtype="float32", name="scaled")(outputs)
-    features = body(outputs)
-    dense = layers.Dense(len(class_names), dtype="float32", name=LOGITS)
-    logits = dense(features)
-    dense.set_weights([head[:, :-1].T, head[:, -1]])
-    probabilities = layers.Softmax(dtype="float32", name=PROBABILITIES)(logits)
-    model = tf.keras.Model(inputs, probabilities, name="client_model")
-    # Keras 2 saves a layer that is an attribute of a model with it; Keras 3 does not. A vocabulary
-    # that is given later would be among the model's weights.
-    model.class_lookup = layers.StringLookup(
-        vocabulary=list(class_names), num_oov_indices=0, invert=True, name=CLASS_NAMES
-    )
-    forget_eager_initializers()
-    model.class_names = class_names
-    return model
-
-
-def forget_eager_initializers():
+def forget_eager_initializers() -> None:
     """Takes out of the default graph what TensorFlow notes there for a table that is made eagerly.
 
     It is None, and brings up a warning whenever a graph is exported later.

@@ -24,7 +24,7 @@ from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import refuse_eager
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
-from tf_pflego.simulation.client_models import ClientModels
+from tf_pflego.simulation.client_models import ClientModels, served_name
 from tf_pflego.simulation.evaluation import Evaluation, metrics_of, sample_of_clients
 from tf_pflego.simulation.fitting import refuse_unfit
 from tf_pflego.simulation.identity import differences, identity
@@ -353,7 +353,7 @@ class Simulation:
         Raises:
           ValueError: There is no such split or model.
         """
-        name = self._client_models.served_name(name)
+        name = served_name(self.algorithm, name)
         ids = np.arange(self.data.num_clients)
         return self._measuring.predict(self.server_state, self.round_number, ids, split, name)
 

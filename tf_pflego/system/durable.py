@@ -14,7 +14,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -24,15 +24,7 @@ _BLOCK_BYTES = 2**20
 
 
 class Stream:
-    """Counts the bytes that pass on their way to a file, and keeps their CRC-32.
-
-    Args:
-      file: The file.
-
-    Attributes:
-      size: How many bytes there were.
-      crc32: Their checksum.
-    """
+    """Counts the bytes that pass on their way to a file (`size`), and keeps their `crc32`."""
 
     # There is no `seek`, so that nothing is changed after it has been counted.
     def __init__(self, file: BinaryIO):
@@ -77,15 +69,10 @@ class Batch:
     def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray | Blocks]]) -> Stream:
         """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
 
-        Args:
-          path: The file.
-          arrays: Pairs of a name and an array. Only one of them is needed at a time, so a generator
-            saves memory.
-
-        Returns:
-          The stream, with the size and the checksum of the file.
+        Only one of them is needed at a time, so a generator saves memory. The stream that is
+        returned has the size and the checksum of the file.
         """
-        with self.open(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        with self.open(path) as stream, zipfile.ZipFile(cast(BinaryIO, stream), "w") as archive:
             for name, array in arrays:
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                     if isinstance(array, Blocks):
@@ -107,8 +94,7 @@ class Batch:
     def finish(self, also: Iterable[pathlib.Path]) -> None:
         """Brings all files to the disk, and then renames them in the order of their writing.
 
-        Args:
-          also: Files that are already in their places and go to the disk with the others.
+        `also` are files that are already in their places and go to the disk with the others.
         """
         with concurrent.futures.ThreadPoolExecutor() as pool:
             list(pool.map(to_disk, [*self._partial.values(), *also]))
@@ -125,13 +111,9 @@ class Batch:
 
 @contextlib.contextmanager
 def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
-    """Yields a batch, whose files take their places when the block ends well.
+    """Yields a batch, whose files take their places when the block ends well; see `Batch.finish`.
 
-    Args:
-      also: See `Batch.finish`.
-
-    Raises:
-      OSError: A file cannot be written; what was in its place is still there.
+    If a file cannot be written, what was in its place is still there.
     """
     files = Batch()
     leftovers.add(files.discard)
@@ -187,8 +169,8 @@ def _write_blocks(member, array):
 
 def crc32_of(path: pathlib.Path, size: int) -> int:
     """Returns the checksum of the first `size` bytes of a file, or of all if it has fewer."""
-    found = 0
+    checksum = 0
     with open(path, "rb") as file:
         while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
-            found, size = zlib.crc32(block, found), size - len(block)
-    return found
+            checksum, size = zlib.crc32(block, checksum), size - len(block)
+    return checksum

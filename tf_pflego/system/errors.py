@@ -11,11 +11,11 @@ _MARK = "raised_by_package"
 
 def is_ours(error: BaseException) -> bool:
     """Returns whether this package itself raised an exception, here or where `marked` runs."""
-    found = getattr(error, _MARK, None)
-    if found is None:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        found = frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE
-    return found
+    mark = getattr(error, _MARK, None)
+    if mark is not None:
+        return mark
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE
 
 
 def marked(function: Callable) -> Callable:

@@ -20,13 +20,9 @@ class NoRoomError(OSError):
 
 
 class FileArray(np.memmap):
-    """What a file holds, read-only: nothing of it is in memory before it is looked at.
+    """What a file holds, read-only: nothing of it is in memory before it is looked at."""
 
-    Attributes:
-      file: The file, which has these bytes and no others.
-    """
-
-    file: BinaryIO
+    file: BinaryIO  # It has these bytes and no others.
 
 
 def file_of(array: np.ndarray) -> BinaryIO | None:
@@ -48,11 +44,7 @@ class Writer:
         self._count, self._last = 0, np.zeros(0)
 
     def append(self, block: np.ndarray) -> None:
-        """Appends a block, of the dtype and, but for the first axis, the shape of the others.
-
-        Raises:
-          NoRoomError: There is no room for it.
-        """
+        """Appends a block, of the dtype and, but for the first axis, the shape of the others."""
         write(self._file, block)
         self._count += len(block)
         self._last = block[:0]
@@ -68,11 +60,7 @@ class Writer:
 
 
 def write(file: BinaryIO, array: np.ndarray) -> None:
-    """Appends an array's bytes to a file.
-
-    Raises:
-      NoRoomError: There is no room for them; the message says where.
-    """
+    """Appends an array's bytes to a file, or raises a NoRoomError that says where."""
     with _saying_where(array.nbytes):
         for block in _blocks(array):
             file.write(np.ascontiguousarray(block).data)
@@ -86,11 +74,8 @@ def take(
 ) -> np.ndarray:
     """Returns `array[rows]`, in a file if the array is in one.
 
-    Args:
-      array: [n, ...].
-      rows: [m] integers.
-      change: If it is given, gets a block of what is returned and the position of its first row,
-        and returns the block as it is to be. It may write into the block.
+    `change` gets a block of what is returned and the position of its first row, and returns the
+    block as it is to be. It may write into the block.
     """
     if not _is_in_file(array):
         return _changed(array[rows], 0, change)

@@ -10,11 +10,7 @@ _has_no_threads = False
 
 
 def refuse(what: str) -> None:
-    """Raises RuntimeError in such a process.
-
-    Args:
-      what: What must be done elsewhere, as the beginning of a sentence.
-    """
+    """Raises RuntimeError in such a process; `what` must be done elsewhere begins its message."""
     if _has_no_threads:
         raise RuntimeError(
             f"{what} in a process that has TensorFlow's threads; process {os.getpid()} has none, "

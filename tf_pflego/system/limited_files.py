@@ -29,11 +29,9 @@ class DamagedFileError(ValueError):
 
 
 def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
-    """Returns the bytes of a file.
+    """Returns the bytes of a regular file that has at most `most`, or raises DamagedFileError.
 
-    Raises:
-      DamagedFileError: It is a link or no regular file, or has more than `most` bytes.
-      OSError: It is missing or cannot be read.
+    If it is missing or cannot be read, that is an OSError, here and below.
     """
     try:
         # Without waiting for somebody to write into a pipe.
@@ -57,12 +55,7 @@ def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
 
 
 def json_object(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds.
-
-    Raises:
-      DamagedFileError: It holds something else, or is too large or nested too deeply.
-      OSError: It is missing or cannot be read.
-    """
+    """Returns the object that a JSON file holds, or raises DamagedFileError."""
     text = content(path, _MOST_BYTES_OF_JSON)
     try:
         return object_of(text)
@@ -71,12 +64,7 @@ def json_object(path: pathlib.Path) -> dict[str, Any]:
 
 
 def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of an .npz file, which hold numbers or text.
-
-    Raises:
-      DamagedFileError: It is no such file, a damaged one, or one whose arrays are too large.
-      OSError: It is missing or cannot be read.
-    """
+    """Returns the arrays, numbers or text, of an .npz file, or raises DamagedFileError."""
     file = io.BytesIO(content(pathlib.Path(path)))
     try:
         with zipfile.ZipFile(file) as archive:
@@ -119,8 +107,7 @@ def _array(content):
 def object_of(text: bytes) -> dict[str, Any]:
     """Returns the object that a text in JSON holds.
 
-    Raises:
-      ValueError: It holds something else, or is nested too deeply, or a text or number is too long.
+    It is a ValueError if there is something else, nested too deeply, or too long a text or number.
     """
     try:
         value = json.loads(text.decode(), parse_int=_whole)

@@ -19,13 +19,9 @@ class InUseError(BlockingIOError):
 class DirectoryLock:
     """A lock on a directory, which ends with the process, however that ends.
 
-    Args:
-      path: The directory; it is made if it does not exist.
-
-    Raises:
-      InUseError: Another process holds the lock.
-      OSError: The directory cannot be made or written, or what has the name of the lock's file is a
-        link, or no file of its own.
+    The directory is made if it does not exist. If another process holds the lock, it is an
+    `InUseError`; if what has the name of the lock's file is a link, or no file of its own, another
+    `OSError`.
     """
 
     def __init__(self, path: pathlib.Path):

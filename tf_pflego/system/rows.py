@@ -1,15 +1,15 @@
 """Arrays of rows that may be larger than the memory: then they are in a file, row by row."""
 
+import contextlib
 import errno
 import itertools
 import os
+import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-from tf_pflego.system import memory
 
 # The part of the memory that is available which an array may take; several processes of one machine
 # may have some.
@@ -17,11 +17,20 @@ _SHARE = 0.25
 # Many rows are passed on in blocks of at most so many bytes and rows.
 _BLOCK_BYTES = 2**26
 _MOST_IN_BLOCK = 4096
+_CGROUPS = pathlib.Path("/sys/fs/cgroup")
+_OWN_GROUPS = pathlib.Path("/proc/self/cgroup")
+_MEMINFO = pathlib.Path("/proc/meminfo")
+# The files of a group's limit, of what it uses, and the line of memory.stat with the part of that
+# which the kernel gives back at once: cached pages of files. First those of version 2.
+_VERSIONS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def fit_memory(num_bytes: int) -> bool:
     """Returns whether an array of so many bytes may be in memory."""
-    return num_bytes <= _SHARE * memory.available()
+    return num_bytes <= _SHARE * available_memory()
 
 
 def blocks(count: int, row_bytes: int) -> Iterator[slice]:
@@ -36,15 +45,7 @@ class RowFile:
 
     The file has no name, so that nothing is left of it when the process ends, however it ends. It
     is sparse: only rows that have been reserved or written take space. It is not mapped, since a
-    full disk would end a process that writes to a mapped file.
-
-    Args:
-      count: n.
-      shape: The shape of a row.
-      dtype: Of its numbers.
-
-    Raises:
-      OSError: The file cannot be made.
+    full disk would end a process that writes to a mapped file. `shape` is that of a row.
     """
 
     def __init__(self, count: int, shape: Sequence[int], dtype: npt.DTypeLike):
@@ -54,11 +55,7 @@ class RowFile:
         self._file = tempfile.TemporaryFile(prefix="tf_pflego_rows_", buffering=0)
 
     def reserve(self, rows: np.ndarray) -> None:
-        """Takes the space of rows [r], so that writing them cannot fail for want of space.
-
-        Raises:
-          OSError: There is not enough; the message says where.
-        """
+        """Takes the space of rows [r], so that writing them cannot fail for want of space."""
         for start, stop, _ in self._runs(rows):
             try:
                 os.posix_fallocate(self._file.fileno(), start, stop - start)
@@ -68,13 +65,13 @@ class RowFile:
     def __getitem__(self, rows: npt.ArrayLike) -> np.ndarray:
         """Returns a copy of rows [r], an array [r, ...]; what was never written is zero."""
         rows = np.asarray(rows, np.int64)
-        found = np.zeros((len(rows), *self.shape[1:]), self.dtype)
-        content = self._bytes_of(found)
+        copy = np.zeros((len(rows), *self.shape[1:]), self.dtype)
+        content = self._bytes_of(copy)
         for start, stop, place in self._runs(rows):
             view, at = content[place : place + stop - start], start
             while len(view) and (count := os.preadv(self._file.fileno(), [view], at)):
                 view, at = view[count:], at + count
-        return found
+        return copy
 
     def __setitem__(self, rows: npt.ArrayLike, values: npt.ArrayLike) -> None:
         """Writes rows [r], which are different, from an array [r, ...]."""
@@ -121,12 +118,34 @@ class RowFile:
 def zeros(
     count: int, shape: Sequence[int], dtype: npt.DTypeLike, in_memory: bool
 ) -> np.ndarray | RowFile:
-    """Returns an array [n, ...] of zeros; of it, only rows that are written take space.
-
-    Args:
-      count: n.
-      shape: The shape of a row.
-      dtype: Of its numbers.
-      in_memory: Whether it is an array of NumPy, or else a `RowFile`.
-    """
+    """Returns an array [n, ...] of zeros; of it, only rows that are written take space."""
     return np.zeros((count, *shape), dtype) if in_memory else RowFile(count, shape, dtype)
+
+
+def available_memory() -> int:
+    """Returns how many bytes this process can take before the machine's or container's limit."""
+    limits = [int(_table(_MEMINFO)["MemAvailable:"]) * 1024]
+    for group in _groups():
+        for limit, used, cached in _VERSIONS:
+            # A group without a limit has the word max there, or no such file.
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                rest = int((group / limit).read_text()) - int((group / used).read_text())
+                limits.append(rest + int(_table(group / "memory.stat")[cached]))
+    return max(0, min(limits))
+
+
+def _groups():
+    """Yields the directories of the control groups of this process, and of those above them."""
+    with contextlib.suppress(OSError):
+        for line in _OWN_GROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root = _CGROUPS / "memory" if controllers else _CGROUPS
+            group = root / path.lstrip("/")
+            yield from (group, *(above for above in group.parents if above.is_relative_to(root)))
+
+
+def _table(path):
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: words[1] for words in lines if len(words) > 1}

@@ -23,9 +23,6 @@ def make_directory(place: str | None = None) -> str:
     It is locked, and removed only by who can take the lock: a process that lives may have its files
     in another container's `/proc`, or on another machine. Some network's file systems keep locks
     from other machines, so that only those of this one, since it was started, are tried.
-
-    Args:
-      place: Where; None for where temporary files are.
     """
     prefix = f"{_PREFIX}{_machine()}_"
     for left in pathlib.Path(place or tempfile.gettempdir()).glob(f"{prefix}*/.lock"):

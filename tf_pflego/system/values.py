@@ -2,7 +2,8 @@
 
 A whole number may come as any integer type, such as NumPy's, or as a float that is whole; a number
 as any real type; a path as `str` or `os.PathLike`. A truth value is no number. A refusal has the
-name of the argument in backticks and says what it must be, what came, and what to do.
+name of the argument in backticks and says what it must be, what came, and what to do; it is a
+ValueError where nothing else is said.
 """
 
 import math
@@ -46,28 +47,18 @@ def number_of(text: str) -> float:
 
 
 def whole(name: str, value: Any, at_least: int | None = None, at_most: int = INTEGER_LIMIT) -> int:
-    """Returns a whole number as an int.
-
-    Args:
-      name: The name of the argument, for the message.
-      value: What the user gave.
-      at_least: The least number that is taken; None for `-at_most`.
-      at_most: The largest number that is taken.
-
-    Raises:
-      ValueError: It is not a whole number, or out of its range.
-    """
-    found = _real(name, value)
+    """Returns a whole number in [at_least, at_most], by default from -at_most on, as an int."""
+    real = _real(name, value)
     try:
-        found = operator.index(found)
+        checked = operator.index(real)
     except TypeError:
-        if found != int(found):
+        checked = int(real)
+        if checked != real:
             raise ValueError(
                 f"`{name}` must be a whole number; got {shown(value)}. Correct `{name}`."
             ) from None
-        found = int(found)
-    _refuse_outside(name, found, -at_most if at_least is None else at_least, None, at_most, None)
-    return found
+    _refuse_outside(name, checked, -at_most if at_least is None else at_least, None, at_most, None)
+    return checked
 
 
 def number(
@@ -80,30 +71,21 @@ def number(
     below: float | None = None,
     words: Sequence[str] = (),
 ) -> float:
-    """Returns a real number as a float that float32 can hold.
+    """Returns a real number as a float that float32 can hold, and does not make 0 of.
 
-    Args:
-      name: The name of the argument, for the message.
-      value: What the user gave.
-      at_least: The least number that is taken; None for `-at_most`, unless `above` is given.
-      above: The number that it must be above.
-      at_most: The largest number that is taken.
-      below: The number that it must be below.
-      words: The words that could have been given instead, for the message.
-
-    Raises:
-      ValueError: It is not a finite number, out of its range, or so small that float32 makes it 0.
+    Without `at_least` and `above` it is from -at_most on. The message names `words`, which could
+    have been given instead.
     """
-    found = float(_real(name, value, words))
+    checked = float(_real(name, value, words))
     if at_least is None and above is None:
         at_least = -at_most
-    _refuse_outside(name, found, at_least, above, at_most, below)
-    if 0 < abs(found) < _LEAST_FLOAT:
+    _refuse_outside(name, checked, at_least, above, at_most, below)
+    if 0 < abs(checked) < _LEAST_FLOAT:
         raise ValueError(
             f"`{name}` must be at least {_LEAST_FLOAT:.2g} in size, which float32 can hold; got "
             f"{value}. Raise `{name}`."
         )
-    return found
+    return checked
 
 
 def seed(value: Any) -> int:
@@ -112,11 +94,7 @@ def seed(value: Any) -> int:
 
 
 def shape(name: str, value: Any) -> tuple[int, ...]:
-    """Returns the shape of an array, sizes from 1 on, as a tuple of ints.
-
-    Raises:
-      ValueError: It is no sequence of such sizes.
-    """
+    """Returns the shape of an array, sizes from 1 on, as a tuple of ints."""
     try:
         return tuple(whole(name, size, 1) for size in value)
     except (TypeError, ValueError):
@@ -151,51 +129,34 @@ def text(name: str, value: Any) -> str:
 
 
 def path(name: str, value: Any, may_be_empty: bool = True) -> str:
-    """Returns the path of a file or directory of this machine as text.
-
-    Args:
-      name: The name of the argument.
-      value: What the user gave.
-      may_be_empty: Whether "" is taken, which stands for none.
-
-    Raises:
-      ValueError: It is no path, a place elsewhere such as `gs://bucket`, begins with the home of a
-        user that there is not, or has a character that no path or no UTF-8 text has.
-    """
+    """Returns the path of a file or directory of this machine as text; "" stands for none."""
     try:
-        found = os.fspath(value)
+        place = os.fspath(value)
     except TypeError:
-        found = None
-    if not isinstance(found, str):
+        place = None
+    if not isinstance(place, str):
         raise ValueError(
             f"`{name}` must be a path, text or os.PathLike; got {shown(value)}. Correct `{name}`."
         )
     wrong = None
-    if not found and not may_be_empty:
+    if not place and not may_be_empty:
         wrong = "a path", "Write the current directory as `.`, if that is meant."
-    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", found):
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place):
         wrong = "a path of this machine", "Copy the files to a directory of this machine."
-    elif "\0" in found or not _is_of_file_system(found):
+    elif "\0" in place or not _is_of_file_system(place):
         wrong = "a path of characters that the file system has", f"Correct `{name}`."
     else:
         try:
-            pathlib.Path(found).expanduser()
+            pathlib.Path(place).expanduser()
         except RuntimeError:
             wrong = "a path whose user is known here", "Write the directory out instead of the `~`."
     if wrong is not None:
-        raise ValueError(f"`{name}` must be {wrong[0]}; got {found!r}. {wrong[1]}")
-    return found
+        raise ValueError(f"`{name}` must be {wrong[0]}; got {place!r}. {wrong[1]}")
+    return place
 
 
 def instance(name: str, value: Any, kind: type, remedy: str) -> None:
-    """Raises TypeError unless an object is of a class.
-
-    Args:
-      name: The name of the argument.
-      value: What the user gave.
-      kind: The class.
-      remedy: How to get such an object.
-    """
+    """Raises TypeError unless an object is of a class; `remedy` says how to get one."""
     if not isinstance(value, kind):
         raise TypeError(
             f"`{name}` must be of the class {kind.__name__}; got {type(value).__name__}. {remedy}"

@@ -10,22 +10,16 @@ import tensorflow as tf
 
 
 class Cloning:
-    """Copies a model as it is now.
+    """Copies a model from its configuration, when a copy is asked for.
 
-    Args:
-      model: A built Keras model. A copy is made from its configuration when it is asked for; the
-        weights that are not trainable keep the values that they have now.
-      example: The tf.TensorSpec of a batch of examples.
-
-    Attributes:
-      lambda_layers: The names of layers that hold code of the user's.
+    The weights that are not trainable have the values of when this was made.
     """
 
     def __init__(self, model: tf.keras.Model, example: tf.TensorSpec):
         self._model = model
         self._example = example
         lambdas = tf.keras.layers.Lambda
-        self.lambda_layers = [of.name for of in _layers(model) if isinstance(of, lambdas)]
+        self._lambda_layers = [one.name for one in _layers(model) if isinstance(one, lambdas)]
         trainable = {id(weight) for weight in model.trainable_variables}
         self._theta = [id(weight) for weight in model.trainable_variables]
         self._constants = {
@@ -33,11 +27,7 @@ class Cloning:
         }
 
     def __call__(self, theta: Sequence[Any]) -> tf.keras.Model:
-        """Returns a copy with the trainable weights `theta`, in the order of the model's.
-
-        Raises:
-          ValueError: The configuration of a layer does not say how to make another one.
-        """
+        """Returns a copy with the trainable weights `theta`, in the order of the model's."""
         source = self._model
         values = self._constants | dict(zip(self._theta, map(np.asarray, theta), strict=True))
         # Of standard layers these classes are the ones that Keras finds itself.
@@ -46,8 +36,8 @@ class Cloning:
             with tf.keras.utils.custom_object_scope(classes):
                 copy = tf.keras.models.clone_model(source)
             copy(tf.zeros([1, *self._example.shape[1:]], self._example.dtype), training=False)
-            for own, other in zip(_layers(source), _layers(copy), strict=True):
-                other.trainable = own.trainable  # The order of the weights depends on it.
+            for layer, its_copy in zip(_layers(source), _layers(copy), strict=True):
+                its_copy.trainable = layer.trainable  # The order of the weights depends on it.
             copy.set_weights([values[id(weight)] for weight in source.weights])
         except Exception as error:
             # What the user's classes raise, or Keras about them, can be of any kind.
@@ -61,10 +51,10 @@ class Cloning:
 
     def refuse_lambda_layers(self, what: str) -> None:
         """Raises ValueError if there are any; `what` would have them."""
-        if self.lambda_layers:
+        if self._lambda_layers:
             raise ValueError(
                 f"`body` must have no Lambda layer for {what}, since Keras makes none from its "
-                f"configuration unless told to trust it; {', '.join(self.lambda_layers)} is one. "
+                f"configuration unless told to trust it; {', '.join(self._lambda_layers)} is one. "
                 "Write it as a layer of a class of your own with a `get_config`, or export with "
                 "`format='savedmodel'`."
             )

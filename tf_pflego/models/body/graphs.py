@@ -69,14 +69,11 @@ def freeze(traced: tf.types.experimental.ConcreteFunction):
 
 
 def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
-    """Turns every node of some operations into a call of a function.
+    """Turns every node of some operations into a call of a function, in place.
 
-    Args:
-      graph_def: A GraphDef, changed in place, with the functions that it calls. Nodes keep their
-        names, inputs and outputs.
-      builders: For each operation to be replaced, a function from one of its nodes to the
-        FunctionDef that takes its place. Nodes whose attributes and numbers of inputs are the same
-        share one.
+    Nodes keep their names, inputs and outputs. `builders` has for each operation a function from
+    one of its nodes to the FunctionDef that takes its place. Nodes whose attributes and numbers of
+    inputs are the same share one.
     """
     functions: dict[str, Any] = {}
     for node in graph_def.node:
@@ -87,19 +84,22 @@ def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
         for node in function.node_def:
             if node.op in builders:
                 renamed.update(_replace_by_call(node, builders, functions))
-        for node in function.node_def:
-            node.input[:] = [renamed.get(source, source) for source in node.input]
-        for name, source in function.ret.items():
-            function.ret[name] = renamed.get(source, source)
+        rename_tensors(function, renamed)
     graph_def.library.function.extend(functions.values())
+
+
+def rename_tensors(function, renamed: Mapping[str, str]) -> None:
+    """Lets a FunctionDef, changed in place, read tensors by their new names."""
+    for node in function.node_def:
+        node.input[:] = [renamed.get(source, source) for source in node.input]
+    for name, source in function.ret.items():
+        function.ret[name] = renamed.get(source, source)
 
 
 def _replace_by_call(node, builders, functions):
     """Makes a node a call of one of `functions`, which it adds if it is not there.
 
-    Returns:
-      What the names of its outputs become within a function, where they name the operation's
-      outputs.
+    It returns what becomes, within a function, of the names of the operation's outputs.
     """
     attributes = sorted((name, value.SerializeToString()) for name, value in node.attr.items())
     key = (node.op, len(data_inputs(node)), *attributes)
@@ -169,12 +169,9 @@ def part(graph_def, names: Collection[str]):
 
 
 def call(graph_def, arguments: dict[str, tf.Tensor], outputs: Sequence[str]) -> list[tf.Tensor]:
-    """Adds a GraphDef to the graph being built, and returns its tensors `outputs`.
+    """Adds a GraphDef to the graph being built, and returns its tensors of the names `outputs`.
 
-    Args:
-      graph_def: The GraphDef.
-      arguments: What takes the place of some tensors of the GraphDef, by their names.
-      outputs: Names of tensors.
+    `arguments` take the place of tensors of the GraphDef, by their names.
     """
     used = {full_name(source) for node in graph_def.node for source in data_inputs(node)}
     return tf.graph_util.import_graph_def(

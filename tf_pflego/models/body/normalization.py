@@ -14,11 +14,7 @@ _BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3
 
 
 def replace_fused(graph_def) -> None:
-    """Turns every fused batch normalisation, and its gradient, into a call of plain operations.
-
-    Args:
-      graph_def: A GraphDef, changed in place. Nodes keep their names, inputs and outputs.
-    """
+    """Turns every fused batch normalisation, and its gradient, into a call of plain operations."""
     graphs.replace_by_calls(
         graph_def, dict.fromkeys(_FORWARD, _forward) | dict.fromkeys(_BACKWARD, _backward)
     )

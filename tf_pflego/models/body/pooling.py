@@ -15,9 +15,6 @@ def replace_gradients(graph_def) -> None:
     """Turns every gradient of max pooling into a call that pools once more, and then has it.
 
     Pooling takes little beside the convolutions.
-
-    Args:
-      graph_def: A GraphDef, changed in place. Nodes keep their names, inputs and outputs.
     """
     graphs.replace_by_calls(graph_def, {"MaxPoolGrad": _gradient})
 

@@ -20,20 +20,15 @@ _SUMS = ("BiasAdd", "Add", "AddV2")
 
 
 def keep_nan(graph_def) -> None:
-    """Turns every ReLU that follows no convolution into a maximum with 0.
+    """Turns every ReLU of a GraphDef that follows no convolution into a maximum with 0, in place.
 
-    Args:
-      graph_def: A GraphDef, changed in place. Nodes keep their names; in the functions that it
-        calls, the references to their outputs are renamed.
+    Nodes keep their names.
     """
     _replace(graph_def.node, zero_output="")
     for function in graph_def.library.function:
         replaced = _replace(function.node_def, zero_output=":output:0")
         renamed = {f"{name}:activations:0": f"{name}:z:0" for name in replaced}
-        for node in function.node_def:
-            node.input[:] = [renamed.get(source, source) for source in node.input]
-        for name, source in function.ret.items():
-            function.ret[name] = renamed.get(source, source)
+        graphs.rename_tensors(function, renamed)
 
 
 def _replace(nodes, zero_output):

@@ -85,16 +85,10 @@ class CorrectedHead:
     def descend(
         self, correction: tf.Tensor, gate: tf.Tensor, steps: int, rate: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (U, g) at which F is no larger than at the given ones.
+        """Returns (U, g) at which F is no larger than at these; absent rows stay as they are.
 
-        If F has risen after `steps` steps, or is not a number, they are taken again from the start
-        with rates at which no step raises it.
-
-        Args:
-          correction: [K, M + 1] U; the rows of absent classes stay as they are.
-          gate: [] g.
-          steps: How many steps.
-          rate: [] the rate of both.
+        If F has risen after `steps` steps of `rate`, or is not a number, they are taken again from
+        the start with rates at which no step raises it.
         """
         if are_none(steps) or self._objective.rows == 1:
             return correction, gate

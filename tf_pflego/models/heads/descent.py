@@ -20,14 +20,10 @@ def gradient_descent(
     rate: float | tf.Tensor,
     momentum: float = 0.0,
 ) -> tf.Tensor:
-    """Returns the head after `steps` full-batch gradient steps of `rate`.
+    """Returns the head [K, M + 1] after `steps` full-batch gradient steps of `rate`.
 
-    Args:
-      objective: The client's loss.
-      head: [K, M + 1]; the rows of absent classes stay as they are.
-      steps: How many steps, a number or a tensor; with 0, the head is returned as it is.
-      rate: The learning rate.
-      momentum: m; a step moves by -rate v, where v <- m v + gradient starts from 0.
+    The rows of absent classes stay as they are. With momentum m, a step moves by -rate v, where
+    v <- m v + gradient starts from 0.
     """
     if objective.rows == 2 and not momentum:
         return _descend_two_classes(objective, head, steps, rate)

@@ -31,14 +31,10 @@ def solve(
     solver: str,
     rate: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Returns a head at which the client's loss is no larger than at `head`.
+    """Returns a head [K, M + 1] at which the client's loss is no larger than at `head`.
 
-    Args:
-      objective: The client's loss.
-      head: [K, M + 1], the head to start from; the rows of absent classes stay as they are.
-      steps: How many steps, a number or a tensor.
-      solver: One of `SOLVERS`; newton takes one Newton step, by conjugate gradients, per ten steps.
-      rate: The learning rate; newton needs none.
+    The rows of absent classes stay as they are. Newton takes one Newton step, by conjugate
+    gradients, per ten steps, and needs no rate.
     """
     if are_none(steps) or objective.rows == 1:
         return head
@@ -62,15 +58,9 @@ def automatic_rate(
     most of its predictions, L is so far above c that with a rate of 1/L the head falls behind the
     features. The rate used here may be larger, because `solve` makes sure that the loss does not
     rise. Before the features have grown, c is small, and the head would run ahead of the features:
-    `largest` holds it back.
-
-    Args:
-      objective: The client's loss.
-      head: [K, M + 1], the head that `solve` will start from.
-      solver: Any solver but Adam, whose rate does not mean what that of gradient descent does.
-        Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor.
-      largest: The largest rate; PFLEGO passes rho I/r, the rate of its last step on the
-        head in round 1.
+    `largest` holds it back; PFLEGO passes rho I/r, the rate of its last step on the head in
+    round 1. Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor. Adam
+    has none: its rate does not mean what that of gradient descent does.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate

@@ -1,0 +1,310 @@
+"""A Keras model traced: its features and their gradient, checked, as graphs without variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.models.body import graphs, normalization, pooling, rectifiers
+from tf_pflego.system import values
+
+# Stateful operations that leave a body a function of nothing but its weights and the examples.
+_HARMLESS_STATEFUL_OPS = frozenset(
+    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "Assert"}
+    | {"While", "If", "Case", "StatefulPartitionedCall"}
+)
+# Parts of the names of all operations that draw random numbers; many are not marked as stateful.
+_RANDOM_OPS = ("Random", "Multinomial", "TruncatedNormal", "Shuffle", "Rng")
+
+
+class Traced(NamedTuple):
+    """A model's features and their gradient by its trainable weights, traced."""
+
+    function: Any  # ConcreteFunction
+    features: Any  # what the model returned
+    features_gradient: str  # name of the node that takes their gradient; "" if they are no vectors
+    gradient: list[tf.Tensor | None]  # of each weight; None if the features do not depend on it
+    bytes_per_example: int
+
+
+class ForwardAndBackward(NamedTuple):
+    """Two GraphDefs, and the names of the tensors that go in and out."""
+
+    forward: Any  # from examples and theta to the features and what is saved
+    backward: Any  # from all these and the gradient of the features to the gradient of theta
+    examples: str
+    theta: list[str]
+    features: str
+    features_gradient: str
+    saved: list[str]
+    gradient: list[str]
+
+
+def example_spec(model: Any, example_shape: Sequence[int] | None) -> tf.TensorSpec:
+    """Returns the tf.TensorSpec of a batch of examples."""
+    if not (callable(model) and hasattr(type(model), "trainable_variables")):
+        raise TypeError(f"`body` must be a Keras model; got {values.shown(model)}.")
+    if not model.built:
+        raise ValueError(
+            "`body` has not made its weights yet. Start it with an Input, or call it once on a "
+            "batch of examples, such as tf.zeros([1, *example_shape])."
+        )
+    inputs = getattr(model, "inputs", None)  # A subclassed model has none.
+    if inputs and (len(inputs) > 1 or isinstance(getattr(model, "input", None), dict)):
+        raise ValueError(
+            f"`body` must take one tensor of examples; it takes {inputs}. Concatenate its inputs "
+            "to one tensor, and let the body slice it."
+        )
+    dtype = tf.as_dtype(inputs[0].dtype) if inputs else tf.float32
+    if not (dtype.is_integer or dtype.is_floating):
+        raise ValueError(
+            f"`body` must take floats or integers; it takes {dtype.name}. Turn the examples into "
+            "numbers when the clients' data is made."
+        )
+    shape = inputs[0].shape[1:] if inputs and example_shape is None else example_shape
+    if shape is None or None in tuple(shape):
+        known = "" if shape is None else f"; it says {tuple(shape)}"
+        raise ValueError(
+            f"`body` must say which shape an example has{known}. Give `example_shape`.",
+        )
+    return tf.TensorSpec([None, *map(int, shape)], tf.int32 if dtype.is_integer else tf.float32)
+
+
+def check_weights(model: tf.keras.Model) -> None:
+    """Raises ValueError unless a model has weights to train, all float32, and all are finite."""
+    if not model.trainable_variables:
+        raise ValueError(
+            "`body` has no trainable weights, so there is nothing to share. Set `trainable = True` "
+            "on layers that have weights, or add such a layer."
+        )
+    for weight in model.trainable_variables:
+        dtype = tf.as_dtype(weight.dtype)
+        if dtype != tf.float32:
+            raise ValueError(
+                f"`body` must have float32 weights; {name_of(weight)} is {dtype.name}. Build its "
+                'layers with dtype="float32", which is the default.'
+            )
+    for weight in model.weights:
+        if tf.as_dtype(weight.dtype).is_floating and not np.isfinite(np.array(weight)).all():
+            raise ValueError(
+                f"`body` must have finite weights; {name_of(weight)} has infinite numbers or NaN. "
+                "Load or initialise them again; if training made them so, lower its learning rate."
+            )
+
+
+def traced(model: tf.keras.Model, example: tf.TensorSpec) -> Traced:
+    """Returns a model's trace, which is a function of theta and examples, or raises ValueError."""
+    weights = [_tf_variable(weight) for weight in model.trainable_variables]
+    noted: dict[str, Any] = {"features_gradient": ""}
+
+    @tf.function
+    def features_and_gradient(examples):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            features = model(examples, training=True)
+        noted["features"] = features
+        noted["bytes_per_example"] = _bytes_per_example(tf.compat.v1.get_default_graph())
+        gradient = [None] * len(weights)
+        if _is_feature_batch(features):
+            features_gradient = tf.compat.v1.placeholder(tf.float32, features.shape)
+            gradient = tape.gradient(features, weights, features_gradient)
+            noted["features_gradient"] = features_gradient.op.name
+        return features, [g if g is None else tf.convert_to_tensor(g) for g in gradient]
+
+    try:
+        function = features_and_gradient.get_concrete_function(example)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise ValueError(
+            f"`body` cannot be called with training=True on {example.dtype.name} examples of shape "
+            f"{tuple(example.shape[1:])}. If it takes others, put an Input that says so before it: "
+            "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
+            f"TensorFlow says: {' '.join(str(error).split())}"
+        ) from error
+    trace = Traced(function, gradient=function.structured_outputs[1], **noted)
+    _check(trace, model)
+    return trace
+
+
+def _is_feature_batch(features):
+    return (
+        isinstance(features, tf.Tensor)
+        and features.dtype == tf.float32
+        and features.shape.rank == 2
+        and features.shape[1] is not None
+    )
+
+
+def _bytes_per_example(graph):
+    """Returns the bytes that an example takes in all tensors with one unknown size, which is n."""
+    total = 0
+    for tensor in (tensor for op in graph.get_operations() for tensor in op.outputs):
+        sizes = tensor.shape.as_list() if tensor.shape.rank else []
+        if sizes.count(None) == 1:
+            total += math.prod(size for size in sizes if size is not None) * tensor.dtype.size
+    return total
+
+
+def _check(traced, model):
+    """Raises ValueError unless what was traced is a function of theta and examples to [n, M]."""
+    nodes = list(graphs.nodes_and_called(traced.function.graph.as_graph_def()))
+    for node in nodes:
+        if any(part in node.op for part in _RANDOM_OPS):
+            raise ValueError(
+                "`body` must compute the same in training and in inference; in training it draws "
+                f"random numbers ({node.op}, {node.name}). Leave out layers such as dropout and "
+                "noise. If they are part of a frozen backbone, call the backbone with "
+                "training=False in the `call` of a layer of your own."
+            )
+    for node in nodes:
+        if "Assign" in node.op or node.op.startswith("ResourceScatter"):
+            raise ValueError(
+                "`body` must not change its variables; in training it does, as batch normalisation "
+                f"does with its statistics ({node.op}, {node.name}). Set `trainable = False` on "
+                "that layer: batch normalisation then uses the statistics that it has. Or use "
+                "LayerNormalization or GroupNormalization."
+            )
+    for node in nodes:
+        definition = graphs.definition_of(node.op)  # None if it is the name of a function.
+        if definition and definition.is_stateful and node.op not in _HARMLESS_STATEFUL_OPS:
+            raise ValueError(
+                "`body` must be a function of its weights and the examples alone; it has an "
+                f"operation with a state or an effect of its own ({node.op}, {node.name}). Leave "
+                "it out, or do what it does before the body."
+            )
+    owned = {id(_tf_variable(variable).handle) for variable in model.variables}
+    for variable in traced.function.graph.variables:
+        if variable.trainable and id(variable.handle) not in owned:
+            raise ValueError(
+                f"`body` must own its weights; it reads {variable.name}, which is not among its "
+                "variables. Make it with `add_weight`, or keep the layer that has it as an "
+                "attribute."
+            )
+    half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
+    if any(half & set(_types(node)) for node in nodes):
+        raise ValueError(
+            "`body` must compute in float32; some of it computes in half precision. Build it under "
+            'tf.keras.mixed_precision.set_global_policy("float32").'
+        )
+    if not _is_feature_batch(traced.features):
+        raise ValueError(
+            "`body` must end in one feature vector per example, [n, M] float32; got "
+            f"{traced.features}. End it with Flatten or with pooling."
+        )
+    pairs = zip(model.trainable_variables, traced.gradient, strict=True)
+    unused = [name_of(weight) for weight, gradient in pairs if gradient is None]
+    if unused:
+        raise ValueError(
+            "`body` has trainable weights that no gradient of its features reaches: "
+            f"{', '.join(unused)}. Remove the layers that have them, or set `trainable = False` on "
+            "these layers."
+        )
+
+
+def _types(node):
+    """Returns the numbers of all dtypes that the attributes of a node name."""
+    return [t for value in node.attr.values() for t in (value.type, *value.list.type)]
+
+
+def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBackward:
+    """Returns what was traced as two graphs, in which theta is an argument."""
+    graph_def = graphs.freeze(traced.function)
+    rectifiers.keep_nan(graph_def)
+    _check_last_operation(graph_def, traced)
+    captured = {id(source): inside.op.name for source, inside in traced.function.graph.captures}
+    theta = _captures_of_theta(captured, model)
+    examples = traced.function.inputs[0].op.name
+    features, *gradient = [output.name for output in traced.function.outputs]
+    given = {examples, *theta}
+    forward = graphs.ancestors(graph_def, [features], given)
+    normalization.replace_fused(graph_def)
+    pooling.replace_gradients(graph_def)
+    graphs.register_functions(graph_def)
+    # Constants such as shapes and axes stand in both graphs, so that both know them; weights don't.
+    repeated = {node.name for node in graph_def.node if node.op == "Const"} - set(captured.values())
+    computed = forward - repeated
+    backward = graphs.ancestors(graph_def, gradient, given | computed | {traced.features_gradient})
+    saved = {
+        graphs.full_name(source)
+        for node in graph_def.node
+        if node.name in backward
+        for source in graphs.data_inputs(node)
+        if graphs.node_of(source) in computed
+    }
+    return ForwardAndBackward(
+        forward=graphs.part(graph_def, forward),
+        backward=graphs.part(graph_def, backward),
+        examples=f"{examples}:0",
+        theta=[f"{name}:0" for name in theta],
+        features=features,
+        features_gradient=f"{traced.features_gradient}:0",
+        saved=sorted(saved),
+        gradient=gradient,
+    )
+
+
+def _check_last_operation(graph_def, traced):
+    nodes = {node.name: node for node in graph_def.node}
+    last = nodes[traced.function.outputs[0].op.name]
+    while last.op == "Identity":
+        last = nodes[graphs.node_of(last.input[0])]
+    # One sigmoid is a classifier of two classes; a layer of them may be features.
+    if last.op == "Softmax" or (last.op == "Sigmoid" and traced.features.shape[1] == 1):
+        raise ValueError(
+            f"`body` ends in a classifier ({last.op}, {last.name}); each client gets one of its "
+            "own. Leave the classifier out: end the body in the features."
+        )
+
+
+class OneExample(NamedTuple):
+    """What a body computes from one example, as a graph that TFLite can hold.
+
+    A loop whose gradient is asked for keeps what each of its steps computes, in lists of a kind
+    that no file can hold; and TFLite's own operations need lists whose items have a size that is
+    known. So a body with loops is traced once more: without its gradient, for one example.
+    """
+
+    graph: Any  # GraphDef
+    example: str  # the names of its tensors
+    theta: list[str]
+    features: str
+
+    @classmethod
+    def of(cls, model: tf.keras.Model, example: tf.TensorSpec):
+        """Returns that of a model which takes batches of examples with this spec."""
+        function = tf.function(lambda examples: model(examples, training=True))
+        traced = function.get_concrete_function(
+            tf.TensorSpec([1, *example.shape[1:]], example.dtype)
+        )
+        graph_def = graphs.freeze(traced)
+        rectifiers.keep_nan(graph_def)
+        graphs.register_functions(graph_def)
+        captured = {id(source): inside.name for source, inside in traced.graph.captures}
+        theta = _captures_of_theta(captured, model)
+        return cls(graph_def, traced.inputs[0].name, theta, traced.outputs[0].name)
+
+    def __call__(self, theta: Sequence[tf.Tensor], example: tf.Tensor) -> tf.Tensor:
+        """Returns the features [M] of an example."""
+        # The theta of another graph, such as that around a loop, gets a name in this one.
+        weights = map(tf.identity, theta)
+        arguments = {self.example: example[None], **dict(zip(self.theta, weights, strict=True))}
+        (features,) = graphs.call(self.graph, arguments, [self.features])
+        return tf.reshape(features, [-1])
+
+
+def _captures_of_theta(captured, model):
+    """Returns what a graph calls the trainable weights of a model, which it has captured."""
+    return [captured[id(_tf_variable(weight).handle)] for weight in model.trainable_variables]
+
+
+def name_of(weight: Any) -> str:
+    """Returns the name of a Keras variable, with its layer's."""
+    return getattr(weight, "path", weight.name)
+
+
+def _tf_variable(variable):
+    """Returns the tf.Variable of a Keras variable, which in Keras 2 it is itself."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
