@@ -32,8 +32,9 @@ _CLIENT_ROWS, _CLASS_COLUMNS = 300, 150
 _MOST_NAMED_CLIENTS, _MOST_NAMED_CLASSES = 30, 20
 _LENGTH_OF_NAME, _SIZE_OF_NAMES = 16, 8
 _HEIGHT, _WIDTH = 4.4, 5.0  # inches of a PNG file, of one panel
-_SHADES = colors.LinearSegmentedColormap.from_list("shades", ("#c6dcf0", "#2f7ab8", "#08264d"))
-_SHADES.set_bad((0, 0, 0, 0))
+_SHADES = colors.LinearSegmentedColormap.from_list(
+    "shades", ("#c6dcf0", "#2f7ab8", "#08264d")
+).with_extremes(bad=(0, 0, 0, 0))
 
 
 def lines_of(series: Sequence[Series], metric: str, axis: str) -> list[figures.Line]:
@@ -207,7 +208,10 @@ def for_paper(runs: Sequence[ReportedRun], reference: ReportedRun) -> Iterator[t
     for name, figure, title in drawn:
         if figure is not None:
             yield name, figures.finish(figure, f"{dataset}: {title}")
-    partitions = {run.holdings.identity: run.holdings for run in runs if run.holdings is not None}
+    partitions: dict[tuple, Holdings] = {}
+    for run in runs:
+        if run.holdings is not None:
+            partitions.setdefault(run.holdings.identity, run.holdings)
     for number, holdings in enumerate(partitions.values(), 1):
         figure = partition(holdings, size)
         title = f"{holdings.identity[0]}: training examples of each client by class"
