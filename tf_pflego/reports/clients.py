@@ -44,6 +44,7 @@ def distribution(runs: Runs) -> dict[str, Any]:
             count = f"{count} of {tested} (others have no finite accuracy)"
         rows.append([one.label, count, tenth, lowest, median, mean, percent(values.max())])
         ends.append(f"{one.label}: worst tenth {tenth}, median {median}")
+    missing = [one.label for one in runs.series if one not in ended]
     several = any(sum(run.clients is not None for run in one.runs) > 1 for one in ended)
     head = ["run", "clients", "mean of the worst tenth", "lowest", "median", "mean", "highest"]
     if several:
@@ -51,7 +52,7 @@ def distribution(runs: Runs) -> dict[str, Any]:
     return {
         "ended": True,
         "several": several,
-        "missing": listed([one.label for one in runs.series if one not in ended] or [""]),
+        "notes": [f"Not ended, and so not here: {listed(missing)}."] if missing else [],
         "drawing": runs.drawing(
             lambda size: charts.distribution(runs.series, size),
             f"Distribution of the clients' test accuracies. {'; '.join(ends)}.",
@@ -138,8 +139,14 @@ def partitions(runs: Runs) -> dict[str, Any] | None:
     groups = [group for group in _groups(runs) if group[0].holdings is not None]
     if not groups:
         return None
+    notes = []
+    if len(groups) > _MOST_PARTITIONS:
+        notes.append(
+            f"The runs have {len(groups)} different partitions; the first {_MOST_PARTITIONS} are "
+            "shown."
+        )
     return {
-        "number": len(groups),
+        "notes": notes,
         "figures": [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]],
     }
 

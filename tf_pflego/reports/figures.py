@@ -67,21 +67,13 @@ _SETTINGS: Any = {
 
 
 class Line(NamedTuple):
-    """A curve and how it looks.
-
-    Attributes:
-      label: What a reader calls it.
-      curve: What is drawn.
-      number: Which colour, dashes and marker it has.
-      marked: Whether it is bolder.
-      style: Its colour, dashes and marker if they are not those of its number.
-    """
+    """A curve and how it looks."""
 
     label: str
     curve: Curve
-    number: int
-    marked: bool = False
-    style: dict | None = None
+    number: int  # It says which colour, dashes and marker the line has.
+    marked: bool = False  # whether the line is bolder
+    style: dict | None = None  # colour, dashes and marker, if not those of the number
 
 
 def new(size: tuple[float, float], columns: int = 1) -> tuple[Figure, list[Axes]]:
@@ -206,18 +198,10 @@ def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5
 def finish(
     figure: Figure, title: str, order: Sequence[str] = (), columns: int | None = None
 ) -> Figure:
-    """Writes a title above a figure and a legend of all its curves below it.
+    """Writes a title above a figure and a legend of all its curves below it; returns the figure.
 
-    Args:
-      figure: The figure.
-      title: The title; it is broken where the figure ends.
-      order: The labels in the order of the legend, which is filled column by column; the default is
-        that of the curves.
-      columns: How many columns it has; the default, also if that many are too wide, is as many as
-        fit.
-
-    Returns:
-      The figure.
+    The legend is filled column by column, in the order of the curves if no other is asked for. It
+    has as many columns as fit, unless fewer are asked for.
     """
     handles: dict[str, Any] = {}
     for axis in figure.axes:
@@ -265,12 +249,8 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     """Returns a figure as an <svg> element to be put into a page.
 
     Its colours are the variables --s0, --s1, .. of the series, --ink, --grid and --paper; its text
-    is text in the font of the page, which matplotlib has escaped.
-
-    Args:
-      figure: The figure.
-      key: Letters and digits that no other figure of the page has, for the ids inside.
-      description: Plain text for who does not see the figure.
+    is text in the font of the page, which matplotlib has escaped. The key, which no other figure of
+    the page has, makes the ids inside unique. The description is plain text.
     """
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]

@@ -28,12 +28,7 @@ _MARKS = {
 
 
 class Runs:
-    """The runs of a page, and how they are named and drawn in all of its sections.
-
-    Args:
-      runs: The runs.
-      reference: The one that the clients of the others are compared with.
-    """
+    """The runs of a page, and how they are named and drawn in all of its sections."""
 
     def __init__(self, runs: Sequence[ReportedRun], reference: ReportedRun):
         self.all = runs
@@ -65,12 +60,9 @@ class Runs:
         description: str,
         series: Collection[Series] = (),
     ) -> dict[str, Any]:
-        """Returns a figure in two widths, of which the style shows one, and its legend.
+        """Returns a figure in two widths, of which the style shows one, and a legend of series.
 
-        Args:
-          draw: Called with the size; returns the figure.
-          description: Plain text for who does not see it.
-          series: What the legend names.
+        The function is called with the size, and the description is for who does not see it.
         """
         pictures = {}
         for width, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
@@ -93,21 +85,13 @@ class Runs:
 
 
 class Table(NamedTuple):
-    """A table whose first column heads the rows.
-
-    Attributes:
-      caption: What stands above it.
-      head: The names of its columns.
-      rows: Its rows, as many cells as the head has.
-      identity: By what the script knows it.
-      marked: The numbers of the rows that are marked.
-    """
+    """A table whose first column heads the rows."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    identity: str = ""
-    marked: Collection[int] = ()
+    identity: str = ""  # by which the script knows the table
+    marked: Collection[int] = ()  # the numbers of rows
 
     def lines(self) -> list[list[tuple[Any, str]]]:
         """Returns the head and the rows, with the classes of each cell.

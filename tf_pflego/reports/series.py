@@ -30,17 +30,11 @@ _ALIKE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Runs that differ in nothing but the seed, or one run.
-
-    Attributes:
-      label: What a reader calls them.
-      runs: The runs.
-      names: What a reader calls each.
-    """
+    """Runs that differ in nothing but the seed, or one run."""
 
     label: str
     runs: tuple[ReportedRun, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # what a reader calls each of the runs
 
     @property
     def marked(self) -> bool:
@@ -211,17 +205,12 @@ def curves_of(series: Sequence[Series], metric: str, axis: str) -> dict[int, Cur
 
 
 def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
-    """Returns [n] the mean of the values of neighbouring rounds.
+    """Returns [n] the mean of the values of neighbouring rounds, which ascend to the `last`.
 
     The neighbours of a round are within 5 % of all rounds on either side, or the one before and the
     one after it, as many on both sides; the first and the last value are therefore as they are. A
     value counts with the distance of its neighbours, since the last ten rounds are all evaluated
     and others may not be. Few values are not smoothed.
-
-    Args:
-      rounds: [n] ascending.
-      values: [n].
-      last: The last round.
     """
     if len(rounds) < FEWEST_TO_SMOOTH:
         return values
@@ -339,11 +328,8 @@ def blocks(
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Returns the mean training examples of blocks of clients by classes, and their two sizes.
 
-    Args:
-      classes: For each client its classes.
-      counts: [sum |classes_i|] training examples of each client and class; None if unknown: then
-        each class that a client holds counts 1.
-      most: How many blocks of clients and of classes there may be.
+    There are at most `most` blocks of clients and of classes. Without the counts, which are
+    [sum |classes_i|], each class that a client holds counts 1.
     """
     owners = np.repeat(np.arange(len(classes)), [len(own) for own in classes])
     held = np.concatenate(classes)
