@@ -13,8 +13,8 @@ import tables
 from experiments import TITLES
 from matplotlib.figure import Figure
 
-from tf_pflego.reports import comparison
 from tf_pflego.reports import figures as drawn
+from tf_pflego.reports import series
 
 _MEASURES = (
     ("train_loss", "training loss, all clients"),
@@ -65,7 +65,7 @@ def draw_nothing(experiment: str, results: pathlib.Path, rows: list[dict]) -> li
 
 def marked_of(algorithms: Mapping[str, str]) -> set[str]:
     """Returns the names of those runs that are PFLEGO's, unless all are."""
-    found = {name for name, algorithm in algorithms.items() if algorithm == comparison.MARKED}
+    found = {name for name, algorithm in algorithms.items() if algorithm == series.MARKED}
     return set() if len(found) == len(algorithms) else found
 
 
@@ -76,7 +76,7 @@ def _figure_of(runs, marked, title):
     common = os.path.commonprefix(list(runs)).rpartition("_")[0] + "_"  # noqa: RUF071
     labels = [name.removeprefix(common) if len(runs) > 1 else name for name in runs]
     every = [curve for seeds in runs.values() for curve in seeds]
-    axes = comparison.telling_axes(every)
+    axes = series.telling_axes(every)
     size = (_COLUMN * len(axes), _ROW * len(_MEASURES) + _HEAD)
     figure, panels = drawn.grid(size, len(_MEASURES), len(axes))
     looks = list(zip(labels, runs.items(), styles(labels), strict=True))
@@ -86,10 +86,10 @@ def _figure_of(runs, marked, title):
             lines = [
                 drawn.Line(label, curve, number, name in marked, style)
                 for number, (label, (name, seeds), style) in enumerate(looks)
-                if (curve := comparison.curve(seeds, measure, axis)) is not None
+                if (curve := series.curve(seeds, measure, axis)) is not None
             ]
             if lines:
-                xlabel = comparison.AXES[axis] if last else ""
+                xlabel = series.AXES[axis] if last else ""
                 drawn.draw_curves(panel, lines, xlabel, None if number else ylabel)
     banded = len(runs) <= drawn.CROWD and any(len(seeds) > 1 for seeds in runs.values())
     finish(figure, labels, title + SEEDS * banded)

@@ -8,8 +8,8 @@ import tables
 import tables_pgfed
 from experiments import TITLES
 
-from tf_pflego.reports import comparison
 from tf_pflego.reports import figures as drawn
+from tf_pflego.reports import series
 
 _SERVED = "test_accuracy/client_mean"
 # Where the accuracies begin, in points below the best.
@@ -61,8 +61,8 @@ def draw_new_clients(
             values = tables.PERCENT * np.array(seeds)
             mean = values.mean(axis=0)
             ends = values.min(axis=0), values.max(axis=0)
-            curve = comparison.Curve(np.arange(float(len(mean))), mean, *ends, mean)
-            lines.append(drawn.Line(method, curve, number, method == comparison.MARKED))
+            curve = series.Curve(np.arange(float(len(mean))), mean, *ends, mean)
+            lines.append(drawn.Line(method, curve, number, method == series.MARKED))
         label = "test accuracy, mean over new clients, percent"
         drawn.draw_curves(axis, lines, "epochs of a new client's own training", label)
         figures.finish(figure, list(methods), f"{TITLES[experiment]}: {federation.dataset}")
@@ -74,18 +74,18 @@ def draw_new_clients(
 def _convergence(methods, title):
     """Returns a figure of the accuracy of all clients along what tells; seeds are one line."""
     every = [curve for seeds in methods.values() for curve in seeds]
-    axes = comparison.telling_axes(every)
+    axes = series.telling_axes(every)
     figure, panels = drawn.new((5.4 * len(axes), 6.2), len(axes))
     best = 0
     for number, (panel, axis) in enumerate(zip(panels, axes, strict=True)):
         lines = [
-            drawn.Line(method, curve, k, method == comparison.MARKED)
+            drawn.Line(method, curve, k, method == series.MARKED)
             for k, (method, seeds) in enumerate(methods.items())
-            if (curve := comparison.curve(seeds, _SERVED, axis)) is not None
+            if (curve := series.curve(seeds, _SERVED, axis)) is not None
         ]
         best = max(line.curve.high.max() for line in lines)
         ylabel = "test accuracy as served, mean over clients, percent"
-        drawn.draw_curves(panel, lines, comparison.AXES[axis], None if number else ylabel)
+        drawn.draw_curves(panel, lines, series.AXES[axis], None if number else ylabel)
     panels[0].set_ylim(max(0, best - _DEPTH), best + 1)
     figures.finish(figure, list(methods), title + figures.SEEDS * (len(methods) <= drawn.CROWD))
     return figure

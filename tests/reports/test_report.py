@@ -13,7 +13,8 @@ from PIL import Image
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import data, reports
-from tf_pflego.reports import comparison, pairing, stored
+from tf_pflego.program.report import command
+from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -53,7 +54,7 @@ def with_seed(directory, seed):
 
 
 def refused(capsys, arguments, *parts):
-    assert reports.command(list(map(str, arguments))) == 2
+    assert command(list(map(str, arguments))) == 2
     message = capsys.readouterr().err
     assert message.startswith("tf_pflego: ") and message.count("\n") == 1
     for part in parts:
@@ -85,7 +86,7 @@ def test_a_page_of_three_runs(runs, tmp_path):
 
 
 def test_it_starts_without_tensorflow(runs, tmp_path):
-    program = "import sys, tf_pflego.reports as r; code = r.command(sys.argv[1:]); "
+    program = "import sys, tf_pflego.program.report as r; code = r.command(sys.argv[1:]); "
     program += (
         "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules); sys.exit(code)"
     )
@@ -105,8 +106,8 @@ def test_it_starts_without_tensorflow(runs, tmp_path):
 def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
     ours, theirs = (np.array(clients_of(runs[name])) for name in ("fedavg", "pflego"))
     read = [stored.read(runs[name]) for name in ("pflego", "fedavg")]
-    base, other = comparison.series_of(read)
-    gains = pairing.gains_of(other, base)
+    base, other = series.series_of(read)
+    gains = series.gains_of(other, base)
     np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
     page = reports.write(
         [runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"]
@@ -160,13 +161,13 @@ def test_values_that_are_not_finite_are_left_out_and_told(runs, tmp_path):
     assert "left out 2 participants in 1 round." in page
     run = stored.read(directory)
     assert np.isnan(run.rounds["test_accuracy/client_mean"][[3, 5]]).all()
-    assert "train_loss" not in comparison.metrics_of([run.rounds])
+    assert "train_loss" not in metrics.metrics_of([run.rounds])
 
 
 def test_one_long_round_does_not_squeeze_the_others():
     seconds = np.full(100, 0.5)
     seconds[40] = 599
-    assert comparison.charged_seconds(seconds).sum() == pytest.approx(99 * 0.5 + 5)
+    assert series.charged_seconds(seconds).sum() == pytest.approx(99 * 0.5 + 5)
 
 
 @pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (10_000, 3)])
@@ -189,15 +190,15 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
             records[-1]["train_loss"] = float(1 + seed)
 
         rewrite(directories[-1], change)
-    (one,) = comparison.series_of([stored.read(path) for path in directories])
+    (one,) = series.series_of([stored.read(path) for path in directories])
     assert one.names == ("pflego, seed 0", "pflego, seed 1", "pflego, seed 2")
-    curve = comparison.curve([run.rounds for run in one.runs], "train_loss", "rounds")
+    curve = series.curve([run.rounds for run in one.runs], "train_loss", "rounds")
     assert (curve.low[-1], curve.mean[-1], curve.high[-1]) == (1, 2, 3)
     same = [
         stored.read(runs["fedavg"]),
         stored.read(shutil.copytree(runs["fedavg"], tmp_path / "x")),
     ]
-    assert [series.label for series in comparison.series_of(same)] == [
+    assert [one.label for one in series.series_of(same)] == [
         "fedavg (fedavg)",
         "fedavg (x)",
     ]
@@ -222,8 +223,8 @@ def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
     assert said_of(many) == ["are means", "pale line"]
     other = shutil.copytree(many, tmp_path / "other_seed")
     with_seed(other, 1)
-    metrics = comparison.metrics_of([stored.read(many).rounds])
-    rewrite(other, lambda records: records[-1].update(dict.fromkeys(metrics, 0.1)))
+    names = metrics.metrics_of([stored.read(many).rounds])
+    rewrite(other, lambda records: records[-1].update(dict.fromkeys(names, 0.1)))
     assert said_of([many, other]) == ["are means", "their mean", "band"]
 
 
@@ -246,16 +247,16 @@ def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path):
 
 def test_smoothing_is_symmetric_and_keeps_straight_lines():
     rounds = np.array([*range(10, 200, 10), *range(191, 201)], float)
-    smooth = comparison.smoothed(rounds, 3 * rounds, 200)
+    smooth = series.smoothed(rounds, 3 * rounds, 200)
     np.testing.assert_allclose(smooth[:17], 3 * rounds[:17])
     assert smooth[-1] == 600
     noisy = np.where(np.arange(len(rounds)) % 2, 1.0, 0.0)
-    assert np.ptp(comparison.smoothed(rounds, noisy, 200)[5:15]) < 0.6
+    assert np.ptp(series.smoothed(rounds, noisy, 200)[5:15]) < 0.6
 
 
 def test_the_worst_tenth_and_when_a_target_is_reached():
     accuracies = np.array([*np.linspace(0.5, 1, 18), 0.2, 0.1, np.nan])
-    assert comparison.worst_decile(accuracies) == pytest.approx(0.15)
+    assert metrics.mean_of_worst_tenth(accuracies) == pytest.approx(0.15)
     rounds = {
         "round": np.arange(1.0, 6),
         "seconds": np.full(5, 2.0),
@@ -263,24 +264,30 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
         "bytes_up": np.full(5, 2e6),
         "test_accuracy/client_mean": np.array([0.1, np.nan, 0.6, 0.4, 0.9]),
     }
-    found = comparison.reached(rounds, "test_accuracy/client_mean", 0.5)
+    found = series.reached(rounds, "test_accuracy/client_mean", 0.5)
     assert found == (3, 6.0, 9.0, 0.6)
-    assert comparison.reached(rounds, "test_accuracy/client_mean", 0.95) is None
+    assert series.reached(rounds, "test_accuracy/client_mean", 0.95) is None
 
 
-def test_the_worst_tenth_has_as_many_clients_as_the_terminal_says():
-    accuracies = np.linspace(0, 1, 25)
-    names = "client", "classes", "num_classes", "train_examples", "test_examples"
-    columns = {name: ["1"] * 25 for name in names} | {"test_accuracy": list(map(str, accuracies))}
-    mean, number, _ = worst_rows(columns)
-    assert number == 3
-    assert comparison.worst_decile(accuracies) == pytest.approx(mean)
+def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path):
+    directory = large_run(tmp_path / "run", 25)
+    lines = (directory / "clients.csv").read_text().splitlines()
+    for client in range(25):
+        lines[1 + client] = f"{lines[1 + client].rpartition(',')[0]},{client / 24}"
+    (directory / "clients.csv").write_text("\n".join(lines) + "\n")
+    with open(directory / "clients.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    mean, number, _ = worst_rows(dict(zip(header, zip(*rows, strict=True), strict=True)))
+    assert (number, mean) == (3, pytest.approx(1 / 24))  # A tenth of 25 is rounded up.
+    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert f"worst tenth {100 * mean:.2f}\N{NO-BREAK SPACE}%, median" in page
+    assert page.count(f">{100 * mean:.2f}\N{NO-BREAK SPACE}%<") == 2  # of the run, and its clients
 
 
 def test_png_figures(runs, tmp_path, capsys):
     formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
     arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
-    assert reports.command(list(map(str, arguments))) == 0
+    assert command(list(map(str, arguments))) == 0
     written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
     names = {path.rpartition("/")[2] for path in written}
     assert {"curves_train_loss.png", "clients.png", "gains.png", "partition.png"} <= names
@@ -344,13 +351,33 @@ def test_a_page_that_is_there_is_replaced_as_a_whole(runs, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
+def test_texts_are_escaped_and_have_no_control_characters(tmp_path):
+    directory = large_run(tmp_path / "<b>\x1b[31m\u202e", 4)
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"algorithm": "<i>&\x9b", "<u>\x07": "\r<script>\u2028"}
+    (directory / "config.json").write_text(json.dumps(config))
+    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]|<[bisu]>|<script>(?!\n)", page)
+    for text in (r"&lt;b&gt;\x1b[31m\u202e", r"&lt;i&gt;&amp;\x9b", r"&lt;u&gt;\x07"):
+        assert text in page
+    assert r"\r&lt;script&gt;\u2028" in page
+
+
+def test_runs_with_the_same_name_are_numbered(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    long = [large_run(tmp_path / name / ("x" * 50 + name + "x" * 50), 4) for name in "ab"]
+    labels = [one.label for one in series.series_of([stored.read(path) for path in long])]
+    assert labels[0].endswith(" (1)") and labels[1].endswith(" (2)")
+
+
 def test_metrics_of_a_group_of_clients_say_so():
     name = "generic/test_accuracy/client_mean/not_permuted"
-    assert comparison.title_of(name) == (
+    assert metrics.title_of(name) == (
         "test accuracy of all clients, mean over clients, with the model “generic”, "
         "not permuted clients alone"
     )
-    assert comparison.meaning_of(name).endswith(
+    assert metrics.meaning_of(name).endswith(
         "; only clients that are not permuted, as clients.csv says"
     )
 

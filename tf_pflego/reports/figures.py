@@ -1,9 +1,8 @@
-"""Figures of runs, drawn with matplotlib: as SVG whose colours CSS sets, and as PNG.
+"""How figures look, drawn with matplotlib: as SVG whose colours CSS sets, and as PNG.
 
-A figure is a function that draws on axes that it is given, so that a page, a PNG file and the
-figures of experiments draw the same. Colours tell apart for people who are colour-blind (those of
-M. Okabe and K. Ito, "Color Universal Design", 2008, darkened where white would swallow them), and
-dashes and markers differ too.
+A page, a PNG file and the figures of experiments draw curves by the same function. Colours tell
+apart for people who are colour-blind (those of M. Okabe and K. Ito, "Color Universal Design", 2008,
+darkened where white would swallow them), and dashes and markers differ too.
 """
 
 import io
@@ -11,15 +10,16 @@ import re
 import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib import colors, ticker
+from markupsafe import Markup, escape
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tf_pflego.reports.comparison import Curve, thinned
+from tf_pflego.reports.series import Curve
 from tf_pflego.system import terminal
 
 # The light and the dark colour of each series; the light ones are also those of PNG files.
@@ -38,18 +38,17 @@ MARKERS = "os^DvPX"
 
 WIDE, NARROW = (10.4, 4.5), (4.6, 4.0)
 _DPI = 150
-_POINTS = 300
+POINTS = 300  # A line has at most so many.
+LINE_WIDTHS = (1.7, 3)  # of a line, and of one that is marked
 _BETWEEN_MARKS = 0.14
 _FEW_POINTS = 5
 # Above this ratio an axis is logarithmic: of the curves' ends (x), or of all values (y).
 _LOGARITHMIC_X, _LOGARITHMIC_Y = 5, 20
-# With more lines, what lies behind them would hide them.
+# A figure of more lines shows neither bands nor measured values, which would hide the lines.
 CROWD = 8
 _LETTERS_PER_INCH = 10
-_SHADES = colors.LinearSegmentedColormap.from_list("shades", ("#c6dcf0", "#2f7ab8", "#08264d"))
-_SHADES.set_bad((0, 0, 0, 0))
 
-_SETTINGS = {
+_SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tf_pflego",
     "font.size": 11,
@@ -68,21 +67,13 @@ _SETTINGS = {
 
 
 class Line(NamedTuple):
-    """A curve and how it looks.
-
-    Attributes:
-      label: What a reader calls it.
-      curve: What is drawn.
-      number: Which colour, dashes and marker it has.
-      marked: Whether it is bolder.
-      style: Its colour, dashes and marker if they are not those of its number.
-    """
+    """A curve and how it looks."""
 
     label: str
     curve: Curve
-    number: int
-    marked: bool = False
-    style: dict | None = None
+    number: int  # It says which colour, dashes and marker the line has.
+    marked: bool = False  # whether the line is bolder
+    style: dict | None = None  # colour, dashes and marker, if not those of the number
 
 
 def new(size: tuple[float, float], columns: int = 1) -> tuple[Figure, list[Axes]]:
@@ -92,7 +83,7 @@ def new(size: tuple[float, float], columns: int = 1) -> tuple[Figure, list[Axes]
 
 
 def grid(
-    size: tuple[float, float], rows: int, columns: int, sharey: str = "row"
+    size: tuple[float, float], rows: int, columns: int, sharey: Any = "row"
 ) -> tuple[Figure, np.ndarray]:
     """Returns a figure of this size in inches, and its axes, [rows, columns]."""
     with matplotlib.rc_context(_SETTINGS):
@@ -105,7 +96,7 @@ def plain(text: str) -> str:
     return terminal.printable(text).replace("$", r"\$")
 
 
-def look(number: int) -> dict:
+def look(number: int) -> dict[str, Any]:
     """Returns the colour, the dashes and the marker of a series."""
     dashes = DASHES[number % len(DASHES)]
     return {
@@ -152,38 +143,39 @@ def what_lies_behind(curve: Curve) -> str:
 
 def _draw_line(axis, line, behind):
     curve, style = line.curve, line.style or look(line.number)
-    width = 3 if line.marked else 1.7
-    order = 4 if line.marked else 3
     drawn = what_lies_behind(curve) if behind else ""
     if drawn == "seeds":
-        chosen = thinned(len(curve.x), _POINTS)
+        chosen = thinned(len(curve.x), POINTS)
         band = (values[chosen] for values in (curve.x, curve.low, curve.high))
         axis.fill_between(*band, color=style["color"], alpha=0.18, linewidth=0)
     elif drawn == "measured":
-        chosen = _extremes(curve.mean, _POINTS)
+        chosen = _extremes(curve.mean, POINTS)
         pale = {"color": style["color"], "alpha": 0.5, "linewidth": 1}
         axis.plot(curve.x[chosen], curve.mean[chosen], **pale)
-    chosen = thinned(len(curve.x), _POINTS)
-    axis.plot(
-        curve.x[chosen],
-        curve.smooth[chosen],
-        label=plain(line.label),
-        linewidth=width,
-        markersize=7 if line.marked else 5.5,
-        markevery=_places(line.number, len(chosen)),
-        zorder=order,
-        **style,
-    )
+    chosen = thinned(len(curve.x), POINTS)
+    keywords = styled(line.label, line.number, line.marked, len(chosen)) | style
+    keywords |= {"markersize": 7, "zorder": 4} if line.marked else {"zorder": 3}
+    axis.plot(curve.x[chosen], curve.smooth[chosen], **keywords)
 
 
-def _places(number, count):
-    """Returns where a line of so many points has markers: at all of few points.
+def styled(label: str, number: int, marked: bool, count: int) -> dict[str, Any]:
+    """Returns how the line of a series with so many points is drawn.
 
-    Otherwise they are parts of the figure, and no two lines have the same.
+    Each of few points has a marker. Otherwise they are parts of the figure, and no two lines have
+    the same.
     """
-    if count <= _FEW_POINTS:
-        return 1
-    return (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
+    places: Any = 1
+    if count > _FEW_POINTS:
+        places = (_BETWEEN_MARKS * (number % len(MARKERS)) / len(MARKERS), _BETWEEN_MARKS)
+    width = LINE_WIDTHS[marked]
+    return look(number) | {
+        "label": plain(label), "linewidth": width, "markersize": 5.5, "markevery": places
+    }  # fmt: skip
+
+
+def thinned(count: int, most: int) -> np.ndarray:
+    """Returns at most `most` numbers of 0 .. count - 1, evenly spread, with both ends."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def _extremes(values, most):
@@ -196,114 +188,6 @@ def _extremes(values, most):
     return np.unique(chosen)
 
 
-def draw_distribution(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bool]]) -> None:
-    """Draws which share of the clients has at most a certain accuracy, and the worst tenth.
-
-    Args:
-      axis: Where to draw.
-      lines: Label, accuracies of the clients in percent, number and whether it is marked.
-    """
-    for label, accuracies, number, marked in lines:
-        ordered = np.sort(accuracies)
-        shares = 100 * np.arange(1, len(ordered) + 1) / len(ordered)
-        chosen = thinned(len(ordered), _POINTS)
-        x = np.concatenate([ordered[:1], ordered[chosen]])
-        y = np.concatenate([[0], shares[chosen]])
-        axis.step(
-            x,
-            y,
-            where="post",
-            label=plain(label),
-            linewidth=3 if marked else 1.7,
-            markersize=5.5,
-            markevery=_places(number, len(x)),
-            **look(number),
-        )
-    axis.axhline(10, color=INK, linewidth=0.9)
-    axis.annotate(
-        "worst tenth of the clients below this line",
-        (0, 10),
-        color=INK,
-        xytext=(4, 3),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
-    )
-    axis.set_xlabel("test accuracy of a client, percent")
-    axis.set_ylabel("share of clients, percent")
-    axis.set_ylim(0, 101)
-
-
-def draw_gains(axis: Axes, lines: Sequence[tuple[str, np.ndarray, int, bool]]) -> None:
-    """Draws each run's differences to the reference, from the client that lost most.
-
-    Args:
-      axis: Where to draw.
-      lines: Label, differences of the clients in points of percent, number and whether marked.
-    """
-    for label, differences, number, marked in lines:
-        ordered = np.sort(differences)
-        chosen = thinned(len(ordered), _POINTS)
-        shares = 100 * (np.arange(len(ordered)) + 0.5) / len(ordered)
-        axis.plot(
-            shares[chosen],
-            ordered[chosen],
-            label=plain(label),
-            linewidth=3 if marked else 1.7,
-            markersize=5.5,
-            markevery=_places(number, len(chosen)),
-            **look(number),
-        )
-    axis.axhline(0, color=INK, linewidth=1.2)
-    axis.set_xlim(0, 100)
-    axis.set_xlabel("clients in the order of their gain, percent")
-    axis.set_ylabel("gain, points of percent")
-
-
-def draw_partition(axis: Axes, matrix: np.ndarray, block: int, classes: int, known: bool) -> None:
-    """Draws clients by classes, the darker the more training examples; nothing is left white.
-
-    Args:
-      axis: Where to draw.
-      matrix: [clients or blocks of clients, classes or blocks of classes].
-      block: How many clients a row stands for.
-      classes: How many classes a column stands for.
-      known: Whether the numbers of examples are known, or only who holds which class.
-    """
-    shown = np.ma.masked_equal(matrix.T, 0)
-    extent = (-0.5, len(matrix) * block - 0.5, matrix.shape[1] * classes - 0.5, -0.5)
-    held = matrix[matrix > 0]
-    # What is only known to be held has a colour from the middle.
-    most = held.max() if known else 2
-    skewed = most > 10 * np.median(held)
-    norm = colors.PowerNorm(0.5, 0, most) if skewed else colors.Normalize(0, most)
-    axis.imshow(shown, cmap=_SHADES, norm=norm, aspect="auto", interpolation="none", extent=extent)
-    axis.grid(False)
-    axis.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
-    axis.yaxis.set_major_locator(ticker.MaxNLocator(10, integer=True, min_n_ticks=1))
-    axis.set_xlabel("client")
-    axis.set_ylabel("class")
-    if not known:
-        return
-    scale = axis.inset_axes((0.0, 1.06, 0.3, 0.05))
-    steps = np.linspace(0, most, 64)
-    scale.imshow(steps[None], cmap=_SHADES, norm=norm, aspect="auto", interpolation="none")
-    scale.grid(False)
-    scale.set_yticks([])
-    scale.set_xticks([0, 63], ["0", f"{most:.3g}"])
-    scale.xaxis.tick_top()
-    scale.tick_params(length=0, colors=INK)
-    scale.spines[:].set_visible(False)
-    words = "training examples" if block * classes == 1 else "training examples, mean of a block"
-    axis.annotate(
-        words,
-        (0.32, 1.06),
-        color=INK,
-        xycoords="axes fraction",
-        verticalalignment="bottom",
-    )
-
-
 def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5)) -> None:
     """Writes plain numbers on a logarithmic axis, also between the powers of ten."""
     axis.set_major_locator(ticker.LogLocator(subs=subs))
@@ -314,20 +198,12 @@ def write_numbers(axis: "matplotlib.axis.Axis", subs: tuple[int, ...] = (1, 2, 5
 def finish(
     figure: Figure, title: str, order: Sequence[str] = (), columns: int | None = None
 ) -> Figure:
-    """Writes a title above a figure and a legend of all its curves below it.
+    """Writes a title above a figure and a legend of all its curves below it; returns the figure.
 
-    Args:
-      figure: The figure.
-      title: The title; it is broken where the figure ends.
-      order: The labels in the order of the legend, which is filled column by column; the default is
-        that of the curves.
-      columns: How many columns it has; the default, also if that many are too wide, is as many as
-        fit.
-
-    Returns:
-      The figure.
+    The legend is filled column by column, in the order of the curves if no other is asked for. It
+    has as many columns as fit, unless fewer are asked for.
     """
-    handles = {}
+    handles: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
@@ -369,16 +245,12 @@ _NUMBERS = re.compile(r"(-?\d+\.\d)\d+")
 _DRAWN = re.compile(r' (?:d|x|y|transform|width|height|points)="[^"]*"')
 
 
-def svg_of(figure: Figure, key: str, description: str) -> str:
+def svg_of(figure: Figure, key: str, description: str) -> Markup:
     """Returns a figure as an <svg> element to be put into a page.
 
     Its colours are the variables --s0, --s1, .. of the series, --ink, --grid and --paper; its text
-    is text in the font of the page.
-
-    Args:
-      figure: The figure.
-      key: Letters and digits that no other figure of the page has, for the ids inside.
-      description: What it shows, as HTML that is safe inside an attribute.
+    is text in the font of the page, which matplotlib has escaped. The key, which no other figure of
+    the page has, makes the ids inside unique. The description is plain text.
     """
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
@@ -393,6 +265,6 @@ def svg_of(figure: Figure, key: str, description: str) -> str:
     svg = svg.replace(PAPER, "var(--paper)")
     svg = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--font)", svg)
     svg = re.sub(r"\n\s*", "\n", svg)
-    box = re.search(r'viewBox="[^"]*"', svg)[0]
-    head = f'<svg {box} role="img" aria-label="{description}">'
-    return head + svg[svg.index(">") + 1 :].strip()
+    (box,) = re.findall(r'viewBox="[^"]*"', svg[: svg.index(">")])
+    head = f'<svg {box} role="img" aria-label="{escape(terminal.printable(description))}">'
+    return Markup(head + svg[svg.index(">") + 1 :].strip())

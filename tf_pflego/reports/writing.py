@@ -1,13 +1,22 @@
-"""Writes a report of runs: a page to read, or figures for a paper."""
+"""Writes a report of runs: a page to read, or figures for a paper.
 
+The page is one HTML file that needs nothing else, with figures that were drawn beforehand. What a
+reader switches, sorts and types is done by page.js, and colours and widths by page.css; both are
+put into the file. Without scripts there are the first figures, all tables and the first clients.
+"""
+
+import base64
+import hashlib
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from tf_pflego.reports.stored import read
-from tf_pflego.system import values
+from tf_pflego.system import durable, terminal, values
 
 FORMATS = ("html", "png")
 _PAGE_SUFFIXES = (".html", ".htm")
+_HERE = pathlib.Path(__file__).parent
 
 
 def write(
@@ -34,8 +43,8 @@ def write(
       ValueError: The output cannot be one, or the reference is not among the runs.
       OSError: The output cannot be written.
     """
-    given = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
-    paths = [pathlib.Path(values.path("dirs", path)).expanduser() for path in given]
+    one_or_more = [dirs] if isinstance(dirs, (str, pathlib.Path)) else list(dirs)
+    paths = [pathlib.Path(values.path("dirs", path)).expanduser() for path in one_or_more]
     output = pathlib.Path(values.path("output", output)).expanduser()
     if not paths:
         raise ValueError("there must be at least one run; got none. Name the directory of a run.")
@@ -49,22 +58,17 @@ def write(
     chosen = None
     if reference is not None:
         chosen = pathlib.Path(values.path("reference", reference)).expanduser().resolve()
-    if chosen is not None and chosen not in places:
-        raise ValueError(
-            f"`reference` must be one of the runs; got {reference}. Name one of "
-            f"{', '.join(map(str, paths))}."
-        )
+        if chosen not in places:
+            raise ValueError(
+                f"`reference` must be one of the runs; got {reference}. Name one of "
+                f"{', '.join(map(str, paths))}."
+            )
     runs = [read(path) for path in paths]
     if chosen is None:
-        number = next((k for k, run in enumerate(runs) if run.clients is not None), 0)
+        base = next((run for run in runs if run.clients is not None), runs[0])
     else:
-        number = places.index(chosen)
-    # matplotlib takes a part of a second, which an error need not wait for.
-    from tf_pflego.reports import page, papers
-
-    if format == "html":
-        return [page.write(runs, number, output)]
-    return papers.write(runs, number, output)
+        base = runs[places.index(chosen)]
+    return _write_page(runs, base, output) if format == "html" else _write_png(runs, base, output)
 
 
 def _check_output(output, format):
@@ -88,3 +92,83 @@ def _check_output(output, format):
             f"`output` must be a directory with `format='png'`; {output} is a file. Choose another "
             "`output`."
         )
+
+
+def _write_page(runs, reference, output):
+    # matplotlib and Jinja2 take a part of a second, which an error need not wait for.
+    import jinja2
+    from markupsafe import Markup
+
+    from tf_pflego.reports import figures, view
+
+    def text(value: Any) -> Any:
+        """Makes visible what would be obeyed, such as what turns the order of letters round."""
+        return value if isinstance(value, Markup) else terminal.printable(str(value))
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        finalize=text,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    # The files of this folder, and the drawings, are all that is not escaped.
+    style = Markup(f"\n{_palette(figures.COLORS)}{_file('page.css')}")
+    script = Markup(f"\n{_file('page.js')}")
+    policy = {
+        "default-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "img-src": "data:",
+        "script-src": _hash_of(script),
+        # Attributes style what is drawn. Browsers that do not know the last two take the first.
+        "style-src": "'unsafe-inline'",
+        "style-src-elem": _hash_of(style),
+        "style-src-attr": "'unsafe-inline'",
+    }
+    page = environment.get_template("page.html.jinja").render(
+        view.page_of(runs, reference),
+        style=style,
+        script=script,
+        policy="; ".join(f"{key} {source}" for key, source in policy.items()),
+    )
+    with durable.batch() as files, files.open(output) as stream:
+        stream.write(page.encode("utf-8"))
+    return [output]
+
+
+def _palette(colors):
+    """Returns the variables of the series' colours, light and dark."""
+    light, dark = (
+        "".join(f"--s{number}:{color};" for number, color in enumerate(one))
+        for one in zip(*colors, strict=True)
+    )
+    return f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+
+
+def _file(name):
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash_of(content):
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _write_png(runs, reference, output):
+    from tf_pflego.reports import charts, figures
+
+    drawn = dict(charts.for_paper(runs, reference))
+    if not drawn:
+        raise ValueError(
+            "at least one run must have something to draw; none has an evaluated round yet. Wait "
+            "for the first."
+        )
+    output.mkdir(exist_ok=True)
+    with durable.batch() as files:
+        for name, figure in drawn.items():
+            with files.open(output / f"{name}.png") as stream:
+                stream.write(figures.png_of(figure))
+    return [output / f"{name}.png" for name in drawn]

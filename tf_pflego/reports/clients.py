@@ -1,0 +1,291 @@
+"""What a page says of clients: how they fare, who gained, and what they hold."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.reports import charts
+from tf_pflego.reports.metrics import (
+    PERCENT,
+    cell,
+    listed,
+    mean_of_worst_tenth,
+    percent,
+    shortened,
+    tidy,
+)
+from tf_pflego.reports.parts import Runs, Table
+from tf_pflego.reports.series import accuracies_of, gains_of, new_client_curves, partner_of
+from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.system import terminal
+from tf_pflego.system.texts import counted, span
+
+# The table of clients shows so many at a time, and has no more than so many.
+_CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
+_MOST_PARTITIONS = 4
+_MOST_NAMED_CLASSES, _LENGTH_OF_CLASS = 8, 24
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def distribution(runs: Runs) -> dict[str, Any]:
+    """Returns how accurate the clients are at the end."""
+    ended = [one for one in runs.series if len(accuracies_of(one))]
+    if not ended:
+        return {"ended": False}
+    rows, ends = [], []
+    for one in ended:
+        values = accuracies_of(one)
+        numbers = (mean_of_worst_tenth(values), values.min(), np.median(values), values.mean())
+        tenth, lowest, median, mean = map(percent, numbers)
+        count: Any = len(values)
+        tested = sum(len(run.clients["test_accuracy"]) for run in one.runs if run.clients)
+        if tested > count:
+            count = f"{count} of {tested} (others have no finite accuracy)"
+        rows.append([one.label, count, tenth, lowest, median, mean, percent(values.max())])
+        ends.append(f"{one.label}: worst tenth {tenth}, median {median}")
+    missing = [one.label for one in runs.series if one not in ended]
+    several = any(sum(run.clients is not None for run in one.runs) > 1 for one in ended)
+    head = ["run", "clients", "mean of the worst tenth", "lowest", "median", "mean", "highest"]
+    if several:
+        head[1] = "clients, over seeds"
+    return {
+        "ended": True,
+        "several": several,
+        "notes": [f"Not ended, and so not here: {listed(missing)}."] if missing else [],
+        "drawing": runs.drawing(
+            lambda size: charts.distribution(runs.series, size),
+            f"Distribution of the clients' test accuracies. {'; '.join(ends)}.",
+            ended,
+        ),
+        "table": Table("Test accuracies of the clients at the end", head, rows),
+    }
+
+
+def gains(runs: Runs) -> dict[str, Any] | None:
+    """Returns what the clients gained over the reference; None if there is no other run."""
+    base, rows, notes, compared = runs.base, [], [], []
+    for one in runs.series:
+        if one is base:
+            continue
+        differences, why_not = gains_of(one, base)
+        if why_not:
+            notes.append(f"{one.label} is not compared: {why_not}.")
+            continue
+        compared.append(one)
+        signs = [int(np.count_nonzero(np.sign(differences) == sign)) for sign in (1, -1, 0)]
+        sizes = differences.mean(), differences.max(), differences.min()
+        rows.append([one.label, *signs, *(f"{size:+.2f}" for size in sizes)])
+    if not rows:
+        return {"table": None, "notes": notes} if notes else None
+    counts = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
+    several = any(
+        sum(partner_of(run, base) is not None for run in one.runs) > 1 for one in compared
+    )
+    over_seeds = ", over seeds," * several
+    return {
+        "base": base.label,
+        "several": several,
+        "notes": notes,
+        "drawing": runs.drawing(
+            lambda size: charts.gains(runs.series, base, size),
+            f"Gains of the clients{over_seeds} over {base.label}. {counts}.",
+            compared,
+        ),
+        "table": Table(
+            f"Clients{over_seeds} by gain over {base.label}, in points of percent",
+            ["run", "gained", "lost", "the same", "mean", "most gained", "most lost"],
+            rows,
+        ),
+    }
+
+
+def new_clients(runs: Runs) -> dict[str, Any] | None:
+    """Returns what new clients learnt; None if no run has any."""
+    curves = [(one, measured) for one in runs.series if (measured := new_client_curves(one))]
+    if not curves:
+        return None
+    rows = [
+        [
+            one.label,
+            percent(np.mean([curve[0] for curve in measured])),
+            percent(np.mean([curve[-1] for curve in measured])),
+            len(measured[0]) - 1,
+        ]
+        for one, measured in curves
+    ]
+    ends = "; ".join(f"{row[0]}: {row[1]} before, {row[2]} after" for row in rows)
+    head = ["run", "before their training", "after it", "epochs"]
+    return {
+        "drawing": runs.drawing(
+            lambda size: charts.new_clients(runs.series, size),
+            f"Accuracy of new clients by epochs of their own training. {ends}.",
+            [one for one, _ in curves],
+        ),
+        "table": Table("Test accuracy of new clients", head, rows),
+    }
+
+
+def _groups(runs):
+    """Returns the runs by what their clients hold; a run whose partition is unknown alone."""
+    groups: dict[Any, list[ReportedRun]] = {}
+    for run in runs.all:
+        groups.setdefault(run.holdings.identity if run.holdings else id(run), []).append(run)
+    return list(groups.values())
+
+
+def partitions(runs: Runs) -> dict[str, Any] | None:
+    """Returns who holds what; None if no run says it."""
+    groups = [group for group in _groups(runs) if group[0].holdings is not None]
+    if not groups:
+        return None
+    notes = []
+    if len(groups) > _MOST_PARTITIONS:
+        notes.append(
+            f"The runs have {len(groups)} different partitions; the first {_MOST_PARTITIONS} are "
+            "shown."
+        )
+    return {
+        "notes": notes,
+        "figures": [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]],
+    }
+
+
+def _partition(runs, group):
+    holdings = group[0].holdings
+    count, numbers = len(holdings.classes), [len(classes) for classes in holdings.classes]
+    what = (
+        f"{count} {'client holds' if count == 1 else 'clients hold'} {span(holdings.train_sizes)} "
+        f"training examples of {span(numbers)} {'class' if max(numbers) == 1 else 'classes'} each, "
+        f"and {span(holdings.test_sizes)} test examples"
+    )
+    cells = "the more a cell stands out, the more training examples; an empty cell has none."
+    if holdings.class_counts is None:
+        cells = (
+            "a filled cell is a class that the client holds. The run was made by a version that "
+            "did not keep the numbers of examples."
+        )
+    clients, classes = charts.block_sizes(holdings)
+    if max(clients, classes) > 1:
+        columns = counted(classes, "class", "classes")
+        cells += f" Each cell is the mean of a block of {clients} clients and {columns}."
+    whose = "All runs have this partition."
+    if len(group) < len(runs.all):
+        whose = f"The partition of {listed(runs.names(group))}."
+    return {
+        "caption": f"{whose} {what}. A column is a client and a row a class; {cells}",
+        "drawing": runs.drawing(
+            lambda size: charts.partition(holdings, size), f"Clients by classes. {what}."
+        ),
+    }
+
+
+def table(runs: Runs) -> dict[str, Any] | None:
+    """Returns a row for each client, with its accuracy in each run; None if no run knows any."""
+    groups = [
+        [run for run in group if run.clients is not None or run.holdings is not None]
+        for group in _groups(runs)
+    ]
+    groups = [group for group in groups if group]
+    if not groups:
+        return None
+    several = len(groups) > 1
+    about = ["partition"] * several + ["client", "training examples", "test examples", "classes"]
+    values = _values(runs, [run for group in groups for run in group if run.clients is not None])
+    are_named = any(run.holdings is not None and run.holdings.names for run in runs.all)
+    rows: list[list] = []
+    total = 0
+    for number, group in enumerate(groups):
+        letter = [_letter(number)] * several
+        keys, abouts = _about_clients(group, are_named)
+        total += len(keys)
+        for key, row in itertools.islice(zip(keys, abouts, strict=True), _MOST_CLIENTS - len(rows)):
+            cells = [
+                tidy(by_key.get(key, np.nan)) if run in group else None for _, run, by_key in values
+            ]
+            rows.append([*letter, *row, *cells])
+    columns = about + [name for name, _, _ in values]
+    data = {
+        "fixed": len(about),
+        "several": several,
+        "rows": rows,
+        "shown": _CLIENTS_SHOWN,
+        "columns": list(map(terminal.printable, columns)),
+    }
+    texts = ("partition", "classes", *["client"] * are_named)
+    return {
+        "partitions": [
+            f"{_letter(number)}: {listed(runs.names(group))}" for number, group in enumerate(groups)
+        ],
+        "number": len(rows),
+        "total": total,
+        "shown": _CLIENTS_SHOWN,
+        "filters": {k: name for k, name in enumerate(columns) if name not in texts},
+        "table": Table(
+            "Clients", columns, [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]],
+            "clients-table",
+        ),
+        "data": data,
+    }  # fmt: skip
+
+
+def _values(runs, ended):
+    """Returns the columns of accuracies and gains: name, run and {key of a client: value}."""
+
+    def by_key(run, column="test_accuracy"):
+        return dict(zip(run.client_keys.tolist(), PERCENT * run.clients[column], strict=True))
+
+    columns = []
+    for run in ended:
+        for column in run.clients:
+            if column.endswith("test_accuracy"):
+                model = column.removesuffix("test_accuracy").rstrip("/")
+                name = f"{runs.name(run)}{', ' * bool(model)}{model}: accuracy, %"
+                columns.append((name, run, by_key(run, column)))
+    for run in ended:
+        other = partner_of(run, runs.base)
+        if other is not None and run not in runs.base.runs:
+            ours, theirs = by_key(run), by_key(other)
+            name = f"{runs.name(run)}: gain over {runs.name(other)}"
+            columns.append((name, run, {k: ours[k] - theirs[k] for k in ours if k in theirs}))
+    return columns
+
+
+def _about_clients(group, are_named):
+    """Returns the clients' keys, and an iterator of name, numbers of examples and classes."""
+    holdings = group[0].holdings
+    if holdings is not None:
+        keys, names = holdings.keys, holdings.names or range(len(holdings.keys))
+        sizes = holdings.train_sizes, holdings.test_sizes
+        classes = (_classes(one, holdings.class_names) for one in holdings.classes)
+    else:
+        run = next(run for run in group if run.clients is not None)
+        keys = names = run.client_keys.tolist()
+        sizes = (run.clients[f"{split}_examples"].astype(int) for split in ("train", "test"))
+        classes = map(str, run.clients.get("classes", [""] * len(keys)))
+    names = map(str, names) if are_named else names
+    rows = zip(names, *(one.tolist() for one in sizes), classes, strict=True)
+    return np.asarray(keys).tolist(), rows
+
+
+def _letter(number):
+    """Returns what a partition is called: A, B, .., and then numbers."""
+    return chr(ord("A") + number) if number < 26 else str(number + 1)
+
+
+def _classes(numbers, names):
+    """Returns which classes a client holds: those of few with their names, if there are names."""
+    if names is None or len(numbers) > _MOST_NAMED_CLASSES:
+        return _ranges(numbers)
+    shown = (terminal.printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
+    # A line breaks between classes alone, and by their spaces the script tells them apart.
+    named = (f"{k}: {name}".replace(" ", _NO_BREAK) for k, name in zip(numbers, shown, strict=True))
+    return ", ".join(named)
+
+
+def _ranges(numbers):
+    """Returns ascending whole numbers as text, such as 0–3 7."""
+    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return " ".join(
+        str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts if len(part)
+    )

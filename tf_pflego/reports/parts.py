@@ -1,0 +1,123 @@
+"""What the sections of a page share: the runs and their names, tables, drawings and legends."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tf_pflego.reports import figures, metrics
+from tf_pflego.reports.metrics import UNKNOWN
+from tf_pflego.reports.series import Series, series_of
+from tf_pflego.reports.stored import ReportedRun
+
+NOT_REACHED = "not reached"
+_MOST_METRICS = 40
+_LONGEST_WORD = 24
+_NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?(\N{NO-BREAK SPACE}%)?")
+# The markers of a legend as paths in a box of 44 by 14, by their names in matplotlib.
+_MARKS = {
+    "o": "M22 3a4 4 0 1 0 .01 0z",
+    "s": "M18 3h8v8h-8z",
+    "^": "M22 2.5L26.5 11h-9z",
+    "D": "M22 2L27 7L22 12L17 7z",
+    "v": "M22 11.5L26.5 3h-9z",
+    "P": "M20.5 3h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500z",
+    "X": "M18 5l2-2l2 2l2-2l2 2l-2 2l2 2l-2 2l-2-2l-2 2l-2-2l2-2z",
+}
+
+
+class Runs:
+    """The runs of a page, and how they are named and drawn in all of its sections."""
+
+    def __init__(self, runs: Sequence[ReportedRun], reference: ReportedRun):
+        self.all = runs
+        self.series = series_of(runs)
+        (self.base,) = [one for one in self.series if reference in one.runs]
+        self._names = {
+            id(run): name
+            for one in self.series
+            for run, name in zip(one.runs, one.names, strict=True)
+        }
+        self.begun = [run for run in runs if run.num_rounds]
+        self.rounds = [run.rounds for run in self.begun]
+        names = metrics.metrics_of(self.rounds)
+        self.metrics, self.not_drawn = names[:_MOST_METRICS], len(names[_MOST_METRICS:])
+        self.accuracies = [name for name in self.metrics if metrics.is_accuracy(name)]
+        self._drawn = 0
+
+    def name(self, run: ReportedRun) -> str:
+        """Returns what a reader calls a run."""
+        return self._names[id(run)]
+
+    def names(self, runs: Iterable[ReportedRun]) -> list[str]:
+        """Returns what a reader calls some runs."""
+        return [self.name(run) for run in runs]
+
+    def drawing(
+        self,
+        draw: Callable[[tuple[float, float]], Any],
+        description: str,
+        series: Collection[Series] = (),
+    ) -> dict[str, Any]:
+        """Returns a figure in two widths, of which the style shows one, and a legend of series.
+
+        The function is called with the size, and the description is for who does not see it.
+        """
+        pictures = {}
+        for width, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
+            self._drawn += 1
+            pictures[width] = figures.svg_of(draw(size), f"f{self._drawn}", description)
+        return {"pictures": pictures, "legend": self._legend(series)}
+
+    def _legend(self, chosen):
+        return [
+            {
+                "label": one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""),
+                "color": f"var(--s{number % len(figures.COLORS)})",
+                "width": figures.LINE_WIDTHS[one.marked],
+                "dashes": " ".join(map(str, figures.DASHES[number % len(figures.DASHES)])),
+                "mark": _MARKS[figures.MARKERS[number % len(figures.MARKERS)]],
+            }
+            for number, one in enumerate(self.series)
+            if one in chosen
+        ]
+
+
+class Table(NamedTuple):
+    """A table whose first column heads the rows."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    identity: str = ""  # by which the script knows the table
+    marked: Collection[int] = ()  # the numbers of rows
+
+    def lines(self) -> list[list[tuple[Any, str]]]:
+        """Returns the head and the rows, with the classes of each cell.
+
+        They say that its column has numbers, or that a word in it must be broken.
+        """
+        columns = [[row[k] for row in self.rows] for k in range(len(self.head))]
+        numeric = list(map(_has_numbers, columns))
+        return [
+            [(cell, _classes(cell, number)) for cell, number in zip(line, numeric, strict=True)]
+            for line in (self.head, *self.rows)
+        ]
+
+
+def _has_numbers(cells):
+    """Returns whether a column has numbers, with or without a unit, and dashes for unknown ones."""
+    known = [str(cell) for cell in cells if str(cell) not in (UNKNOWN, NOT_REACHED)]
+    return bool(known) and all(map(_NUMBER.fullmatch, known))
+
+
+def _classes(cell, numeric):
+    long = max(map(len, str(cell).split()), default=0) > _LONGEST_WORD
+    return " ".join(["number"] * numeric + ["long"] * long)
+
+
+def mean_of_finite(values: Iterable[float]) -> float:
+    """Returns the mean of those that are finite; NaN if none is."""
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else np.nan

@@ -1,0 +1,341 @@
+"""Runs put together: series that differ in the seed alone, their curves, and whose clients gained.
+
+Everything here is a pure function of the runs. `rounds` are the columns of a run; see `metrics`.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tf_pflego.reports.metrics import PERCENT, Rounds, scale_of, shortened
+from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.runs.places import PLACES
+
+AXES = {"rounds": "rounds", "seconds": "seconds of training", "megabytes": "megabytes down and up"}
+# A series of runs that has this algorithm is drawn with a bolder line.
+MARKED = "pflego"
+# A round counts with at most this many times the median of its run. Longer ones are those that
+# compile, or that a busy or sleeping machine held up, and would squeeze the others together.
+LONGEST_ROUND = 10
+# The part of the rounds on either side of a round over which curves are smoothed.
+_SMOOTHING = 0.05
+FEWEST_TO_SMOOTH = 15
+_ALIKE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Runs that differ in nothing but the seed, or one run."""
+
+    label: str
+    runs: tuple[ReportedRun, ...]
+    names: tuple[str, ...]  # what a reader calls each of the runs
+
+    @property
+    def marked(self) -> bool:
+        """Whether the line is bolder."""
+        return self.runs[0].algorithm == MARKED
+
+    @property
+    def begun(self) -> list[Rounds]:
+        """The rounds of the runs that have some."""
+        return [run.rounds for run in self.runs if run.num_rounds]
+
+
+class Curve(NamedTuple):
+    """A metric along an axis, at the rounds that have it: arrays [n]."""
+
+    x: np.ndarray
+    mean: np.ndarray  # over the runs of the series
+    low: np.ndarray  # the lowest of the runs
+    high: np.ndarray
+    smooth: np.ndarray  # the mean over neighbouring rounds
+
+
+class Reached(NamedTuple):
+    """When a run first reached a value of a metric."""
+
+    round: int
+    seconds: float
+    megabytes: float
+    value: float
+
+
+def series_of(runs: Sequence[ReportedRun]) -> list[Series]:
+    """Returns the runs in their order, those that differ in nothing but the seed together."""
+    groups: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        kept = {key: value for key, value in settings(run).items() if key != "seed"}
+        groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(number)
+    parted = []
+    for numbers in groups.values():
+        seeds = {runs[number].configuration.get("seed") for number in numbers}
+        parted += [numbers] if len(seeds) == len(numbers) else [[number] for number in numbers]
+    parted.sort()
+    all_series = []
+    labels = _labels([runs[numbers[0]] for numbers in parted])
+    for label, numbers in zip(labels, parted, strict=True):
+        members = tuple(runs[number] for number in numbers)
+        names: tuple[str, ...] = (label,)
+        if len(members) > 1:
+            names = tuple(f"{label}, seed {run.configuration.get('seed')}" for run in members)
+        all_series.append(Series(label, members, names))
+    return all_series
+
+
+def settings(run: ReportedRun) -> dict[str, Any]:
+    """Returns the configuration of a run without the flags that say where things are."""
+    return {key: value for key, value in run.configuration.items() if key not in PLACES}
+
+
+def differing(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the settings that are not the same in all of these, in their order."""
+    missing = object()
+
+    def differs(key):
+        first, *others = (one.get(key, missing) for one in configurations)
+        return any(value != first for value in others)
+
+    return list(filter(differs, dict.fromkeys(key for one in configurations for key in one)))
+
+
+def _labels(runs):
+    """Returns what each run is called: its algorithm, what else differs, or its directory."""
+    tails = _unique_tails([run.path for run in runs])
+    labels = []
+    for run, tail in zip(runs, tails, strict=True):
+        alike = [settings(other) for other in runs if other.algorithm == run.algorithm]
+        label = run.algorithm
+        if len(alike) > 1:
+            keys = differing(alike)
+            values = {tuple(_written(one.get(key)) for key in keys) for one in alike}
+            if 1 <= len(keys) <= 2 and len(values) == len(alike):
+                chosen = settings(run)
+                tail = ", ".join(f"{key}={_written(chosen.get(key, 'none'))}" for key in keys)
+            label += f" ({tail})"
+        labels.append(shortened(label))
+    for label in [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+        places = [place for place, other in enumerate(labels) if other == label]
+        for number, place in enumerate(places, 1):
+            labels[place] = f"{label} ({number})"
+    return labels
+
+
+def _written(value):
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _unique_tails(paths):
+    """Returns as many last parts of each path as tell it from the others."""
+    parts = [pathlib.Path(os.path.abspath(path)).parts for path in paths]
+    tails = []
+    for own in parts:
+        length = 1
+        while length < len(own) and sum(p[-length:] == own[-length:] for p in parts) > 1:
+            length += 1
+        tails.append("/".join(own[-length:]).removeprefix("//"))
+    return tails
+
+
+def charged_seconds(seconds: np.ndarray) -> np.ndarray:
+    """Returns [T] the seconds that each round counts with: at most ten times their median."""
+    return np.minimum(seconds, LONGEST_ROUND * np.median(seconds)) if len(seconds) else seconds
+
+
+def along(rounds: Rounds) -> dict[str, np.ndarray]:
+    """Returns {axis: [T]} where each round ends on each of `AXES`."""
+    return {
+        "rounds": rounds["round"],
+        "seconds": np.cumsum(charged_seconds(rounds["seconds"])),
+        "megabytes": np.cumsum(rounds["bytes_down"] + rounds["bytes_up"]) / 1e6,
+    }
+
+
+def telling_axes(all_rounds: Sequence[Rounds]) -> list[str]:
+    """Returns the axes that show something of their own.
+
+    Bytes do not where a round moves as many, within a tenth, in each run and at any time: the
+    curves then look like those along rounds.
+    """
+    means = [
+        half.mean()
+        for rounds in all_rounds
+        for half in np.array_split(rounds["bytes_down"] + rounds["bytes_up"], 2)
+        if len(half)
+    ]
+    alike = not means or max(means) <= (1 + _ALIKE) * min(means)
+    return [axis for axis in AXES if axis != "megabytes" or not alike]
+
+
+def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
+    """Returns a metric of a series along an axis, or None if no round has it.
+
+    With several runs the rounds are those that all of them have evaluated, and x is the mean of
+    where they end.
+    """
+    evaluated = []
+    for rounds in all_rounds:
+        values = rounds.get(metric, np.full(len(rounds["round"]), np.nan))
+        evaluated.append(rounds["round"][np.isfinite(values)])
+    common = evaluated[0]
+    for one in evaluated[1:]:
+        common = np.intersect1d(common, one)
+    if not len(common):
+        return None
+    chosen = [np.isin(rounds["round"], common) for rounds in all_rounds]
+    pairs = list(zip(all_rounds, chosen, strict=True))
+    x = np.mean([along(rounds)[axis][which] for rounds, which in pairs], axis=0)
+    values = scale_of(metric) * np.array([rounds[metric][which] for rounds, which in pairs])
+    mean = values.mean(axis=0)
+    smooth = smoothed(common, mean, all_rounds[0]["round"][-1])
+    return Curve(x, mean, values.min(axis=0), values.max(axis=0), smooth)
+
+
+def curves_of(series: Sequence[Series], metric: str, axis: str) -> dict[int, Curve]:
+    """Returns {number of the series: curve} of those series that have a metric."""
+    curves = {
+        number: curve(one.begun, metric, axis) for number, one in enumerate(series) if one.begun
+    }
+    return {number: one for number, one in curves.items() if one is not None}
+
+
+def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
+    """Returns [n] the mean of the values of neighbouring rounds, which ascend to the `last`.
+
+    The neighbours of a round are within 5 % of all rounds on either side, or the one before and the
+    one after it, as many on both sides; the first and the last value are therefore as they are. A
+    value counts with the distance of its neighbours, since the last ten rounds are all evaluated
+    and others may not be. Few values are not smoothed.
+    """
+    if len(rounds) < FEWEST_TO_SMOOTH:
+        return values
+    widest = max(_SMOOTHING * last, np.median(np.diff(rounds)))
+    weights = np.gradient(rounds)
+    sums = np.concatenate([[0], np.cumsum(weights * values)])
+    totals = np.concatenate([[0], np.cumsum(weights)])
+    reach = np.minimum(widest, np.minimum(rounds - rounds[0], rounds[-1] - rounds))
+    first = np.searchsorted(rounds, rounds - reach, "left")
+    end = np.searchsorted(rounds, rounds + reach, "right")
+    return (sums[end] - sums[first]) / (totals[end] - totals[first])
+
+
+def records_of(rounds: Rounds, metric: str) -> list[Reached]:
+    """Returns the rounds that were better than all before them, by which any target is reached."""
+    places, best, records = along(rounds), -np.inf, []
+    for number, value in enumerate(rounds.get(metric, ())):
+        if value > best:
+            best = value
+            seconds, megabytes = (float(places[k][number]) for k in ("seconds", "megabytes"))
+            records.append(Reached(int(rounds["round"][number]), seconds, megabytes, float(value)))
+    return records
+
+
+def reached(rounds: Rounds, metric: str, target: float) -> Reached | None:
+    """Returns the first evaluated round of a metric that is at least the target, or None."""
+    return next((one for one in records_of(rounds, metric) if one.value >= target), None)
+
+
+def accuracies_of(series: Series) -> np.ndarray:
+    """Returns the clients' test accuracies at the end in percent, of all runs that have ended."""
+    ended = [run.clients["test_accuracy"] for run in series.runs if run.clients is not None]
+    accuracies = PERCENT * np.concatenate([np.zeros(0), *ended])
+    return accuracies[np.isfinite(accuracies)]
+
+
+def new_client_curves(series: Series) -> list[np.ndarray]:
+    """Returns [epochs + 1] the mean accuracy of new clients in percent, for each run with some."""
+    curves = []
+    for columns in (run.new_clients for run in series.runs if run.new_clients):
+        epochs = np.unique(columns["epoch"])
+        shares = [columns["test_accuracy"][columns["epoch"] == epoch] for epoch in epochs]
+        finite = [one[np.isfinite(one)] for one in shares]
+        curves.append(np.array([PERCENT * one.mean() if len(one) else np.nan for one in finite]))
+    return curves
+
+
+class Gains(NamedTuple):
+    """What the clients of a series gained over those of the reference, [n] points of percent.
+
+    `why_not` says why there are none, and is empty if there are.
+    """
+
+    differences: np.ndarray
+    why_not: str = ""
+
+
+def gains_of(series: Series, reference: Series) -> Gains:
+    """Compares clients that hold the same examples, run by run, in all runs that have ended."""
+    nothing = np.zeros(0)
+    for which in (series, reference):
+        ended = [run for run in which.runs if run.clients is not None]
+        if not ended:
+            return Gains(nothing, f"{which.label} has not ended, so its clients are not tested")
+        if all(run.holdings is None for run in ended):
+            why_not = (
+                f"no partition.npz says which examples the clients of {which.label} hold, since an "
+                "earlier version did not write it for arrays of one's own"
+            )
+            return Gains(nothing, why_not)
+    pairs = [(run, partner_of(run, reference)) for run in series.runs]
+    gains = [PERCENT * _differences(run, other) for run, other in pairs if other is not None]
+    if not gains:
+        return Gains(nothing, "its clients hold other examples than those of the reference")
+    differences = np.concatenate(gains)
+    differences = differences[np.isfinite(differences)]
+    if not len(differences):
+        return Gains(differences, "no client has an accuracy that is finite in both")
+    return Gains(differences)
+
+
+def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
+    """Returns the run of a series that a run's clients are compared with, or None.
+
+    It is the one that has most of them; of several, one with the same seed, or else the first.
+    """
+    seed = run.configuration.get("seed")
+    best, most = None, (0, False)
+    for other in reference.runs:
+        size = len(_same_clients(run, other)[0]), other.configuration.get("seed") == seed
+        if size[0] and size > most:
+            best, most = other, size
+    return best
+
+
+def _differences(run, reference):
+    """Returns [n] the accuracy of each client that both have, minus that in the reference."""
+    ours, theirs = _same_clients(run, reference)
+    return run.clients["test_accuracy"][ours] - reference.clients["test_accuracy"][theirs]
+
+
+def _same_clients(run, other):
+    """Returns the places in clients.csv of two runs of the clients that hold the same examples."""
+    none = np.zeros(0, int)
+    if any(one.clients is None or one.holdings is None for one in (run, other)):
+        return none, none
+    kinds = {one.holdings.keys.dtype.kind for one in (run, other)}
+    if kinds != {"U"} and run.holdings.identity != other.holdings.identity:
+        return none, none
+    return np.intersect1d(run.client_keys, other.client_keys, return_indices=True)[1:]
+
+
+def blocks(
+    classes: Sequence[np.ndarray], counts: np.ndarray | None, most: tuple[int, int]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Returns the mean training examples of blocks of clients by classes, and their two sizes.
+
+    There are at most `most` blocks of clients and of classes. Without the counts, which are
+    [sum |classes_i|], each class that a client holds counts 1.
+    """
+    owners = np.repeat(np.arange(len(classes)), [len(own) for own in classes])
+    held = np.concatenate(classes)
+    ends = len(classes), int(held.max()) + 1
+    rows, columns = (-(-end // limit) for end, limit in zip(ends, most, strict=True))
+    numbers = [np.arange(ends[0]) // rows, np.arange(ends[1]) // columns]
+    sums = np.zeros([own[-1] + 1 for own in numbers])
+    np.add.at(sums, (owners // rows, held // columns), 1 if counts is None else counts)
+    return sums / np.multiply.outer(*map(np.bincount, numbers)), (rows, columns)
