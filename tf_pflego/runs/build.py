@@ -1,0 +1,200 @@
+"""Makes the clients, the model and the simulation that a configuration names."""
+
+import functools
+from typing import Any
+
+from tf_pflego import algorithms, data, models
+from tf_pflego.core.server_optimizer import CONSTANT
+from tf_pflego.models import networks
+from tf_pflego.runs import config, methods
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import values
+
+
+def load_clients(run_config: config.RunConfig) -> data.ClientData:
+    """Loads the dataset of a run and deals it out to its clients."""
+    check_config(run_config)
+    splits = [split for split in run_config.omniglot_splits.split(",") if split]
+    dataset = data.load(
+        run_config.dataset, run_config.data_dir or None, run_config.download, splits
+    )
+    kind = run_config.chosen("partition")
+    if kind == "dirichlet":
+        dataset = data.merged(dataset)
+    partition = _PARTITIONS[kind](run_config, dataset, run_config.chosen("num_clients"))
+    seed = run_config.seed
+    if run_config.validation_fraction:
+        partition = partition.with_validation(
+            dataset.train.labels, run_config.validation_fraction, seed
+        )
+    share = run_config.permuted_clients
+    partition = data.permute_labels(partition, share, dataset.num_classes, seed)
+    share = run_config.shifted_clients
+    partition = data.shift_images(partition, share, run_config.shift, seed)
+    load = functools.partial(load_clients, run_config)
+    class_mask = run_config.class_mask and run_config.label_space == "global"
+    return data.federate(dataset, partition, run_config.label_space, load, class_mask)
+
+
+def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
+    """Returns all clients of a run, which are loaded if none are given.
+
+    Args:
+      run_config: The run.
+      clients: Those given, or None. If they have no validation examples and the run wants some,
+        these are drawn.
+    """
+    if clients is None:
+        return load_clients(run_config)
+    check_clients(clients)
+    if run_config.validation_fraction and clients.validation is None:
+        return clients.with_validation(run_config.validation_fraction, run_config.seed)
+    return clients
+
+
+def _round_robin(run_config, dataset, num_clients):
+    if dataset.test is None:
+        raise ValueError(
+            f"`partition` must be groups or dirichlet for {dataset.name}, which has no test "
+            "examples of its own; got round_robin. Correct `partition`."
+        )
+    held = run_config.classes_per_client or data.classes_per_client(
+        run_config.personalization, dataset.num_classes
+    )
+    labels = dataset.train.labels, dataset.test.labels
+    return data.round_robin(*labels, num_clients, held, dataset.num_classes, run_config.seed)
+
+
+def _dirichlet(run_config, dataset, num_clients):
+    return data.dirichlet(
+        dataset.train.labels,
+        num_clients,
+        dataset.num_classes,
+        run_config.seed,
+        run_config.dirichlet_alpha,
+        run_config.min_examples,
+        groups=dataset.train.groups,
+    )
+
+
+def _groups(run_config, dataset, num_clients):
+    if dataset.train.groups is None or dataset.test is not None:
+        raise ValueError(
+            f"`partition` must be round_robin or dirichlet for {dataset.name}, which has no "
+            "groups; got groups. Correct `partition`."
+        )
+    partition = data.by_group(dataset.train.groups, dataset.train.labels, run_config.seed)
+    if run_config.num_clients not in (0, partition.num_clients):
+        raise ValueError(
+            f"`num_clients` must be {partition.num_clients}, the groups of {dataset.name}; got "
+            f"{run_config.num_clients}. Leave `num_clients` out."
+        )
+    return partition
+
+
+_PARTITIONS = {"round_robin": _round_robin, "dirichlet": _dirichlet, "groups": _groups}
+
+
+def build_simulation(
+    run_config: config.RunConfig,
+    clients: data.ClientData | None = None,
+    model: models.SplitModel | None = None,
+    algorithm: algorithms.Named | None = None,
+    **hyper_parameters: Any,
+) -> Simulation:
+    """Returns the simulation that a configuration describes.
+
+    Close it after use, or use it in a `with` statement.
+
+    Args:
+      run_config: The configuration of the run.
+      clients: All its clients, if they are loaded already. If they have no validation examples,
+        and `validation_fraction` asks for some, these are drawn from them.
+      model: The model that they train; None for the network of `run_config`.
+      algorithm: As in `run`.
+      **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
+
+    Raises:
+      TypeError: `run_config`, `clients` or `model` is something else, or the algorithm has no such
+        hyper-parameter.
+      ValueError: The configuration cannot be run; the message says what was expected.
+      ImportError: The engine needs a package that cannot be imported.
+    """
+    check_config(run_config)
+    check_clients(clients)
+    check_model(run_config, model)
+    method = methods.method_of(run_config, algorithm)
+    hyper_parameters = with_schedule_rounds(run_config, method, hyper_parameters)
+    clients = all_clients(run_config, clients)
+    if run_config.new_clients >= clients.num_clients:
+        raise ValueError(
+            f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
+            f"{run_config.new_clients}. Lower `new_clients`."
+        )
+    num_global_classes = clients.num_global_classes  # Those of new clients count too.
+    clients = _who_take_part(run_config, clients)
+    participation = run_config.participation_of(clients.num_clients)
+    if model is None:
+        body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
+        model = models.SplitModel(
+            body,
+            clients.num_classes.max(),
+            run_config.seed,
+            num_global_classes=num_global_classes,
+        )
+    if clients.class_mask:
+        model = model.with_class_mask()
+    largest = clients.train.sizes.max()
+    model = model.within(
+        run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
+    )
+    return Simulation(
+        algorithms.build(method, model, **hyper_parameters),
+        clients,
+        participation,
+        run_config.place(),
+        run_config.seed,
+        run_config.max_restarts,
+        run_config.eval_clients,
+    )
+
+
+def with_schedule_rounds(run_config, method, hyper_parameters):
+    """Returns the hyper-parameters; a schedule without rounds of its own has those of the run."""
+    checked = algorithms.check(method, hyper_parameters)
+    if getattr(checked, "server_schedule", CONSTANT) == CONSTANT:
+        return hyper_parameters
+    if 0 < checked.schedule_rounds < run_config.num_rounds:
+        raise ValueError(
+            f"`schedule_rounds` must be 0 or at least the {run_config.num_rounds} rounds of the "
+            f"run, since the learning rate is 0 after them; got {checked.schedule_rounds}. Raise "
+            "`schedule_rounds`, or leave it out."
+        )
+    return hyper_parameters | {"schedule_rounds": checked.schedule_rounds or run_config.num_rounds}
+
+
+def check_config(run_config):
+    values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
+
+
+def check_clients(clients):
+    if clients is not None:
+        values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
+
+
+def check_model(run_config, model):
+    if model is None:
+        return
+    values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")
+    if run_config.network != "auto":
+        raise ValueError(
+            f"`network` must be left out where `model` is given; got {run_config.network}. Leave "
+            "out one of them."
+        )
+
+
+def _who_take_part(run_config, clients):
+    """Returns the clients that may be drawn: all but the new ones."""
+    if not run_config.new_clients:
+        return clients
+    return clients.part(0, clients.num_clients - run_config.new_clients)
