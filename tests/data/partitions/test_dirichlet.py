@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from tf_pflego.data import Dataset, Examples, merged
-from tf_pflego.data.partitions import dirichlet
-from tf_pflego.data.partitions.dirichlet import MAX_DRAWS
+from tf_pflego.data.partitions.dirichlet import MAX_DRAWS, dirichlet
 
 pytestmark = pytest.mark.same_on_both_lines
 
