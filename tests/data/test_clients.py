@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tests.conftest import make_clients
 from tf_pflego.data import ClientData, ClientSplit, Dataset, Examples, Partition, federate
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.model_inputs import copied_as_model_inputs
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy.typing as npt
 import tensorflow as tf
 
-from tf_pflego.data.clients import ClientData, ClientSplit, copied_as_model_inputs
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.model_inputs import copied_as_model_inputs
+from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import file_arrays
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.data import client_names
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tf_pflego.core import seeds
-from tf_pflego.data import checks
+from tf_pflego.data import client_checks
 from tf_pflego.data.partitions.partition import Partition, joined
 from tf_pflego.system import values
 
@@ -56,7 +56,7 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
         raise ValueError(
             "`partition` must have no permuted clients yet; got one that has. Permute once."
         )
-    checks.refuse_bad_classes(*joined(partition.classes, "classes"), num_classes)
+    client_checks.refuse_bad_classes(*joined(partition.classes, "classes"), num_classes)
     renamings: list[np.ndarray | None] = [None] * partition.num_clients
     classes = list(partition.classes)
     for client in drawn.tolist():
