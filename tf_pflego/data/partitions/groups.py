@@ -16,11 +16,8 @@ def by_group(
 ) -> Partition:
     """Makes each group one client and splits the examples of each class into training and test.
 
-    Args:
-      groups: [N] ids, integers or text; the clients are the groups in ascending order.
-      labels: [N] global classes.
-      seed: The seed of the run.
-      test_fraction: The share of test examples in each class, in (0, 1), rounded down.
+    `groups` [N] are ids, integers or text; the clients are the groups in ascending order. Of the
+    examples of each class, the share `test_fraction`, rounded down, is for the test.
 
     Raises:
       TypeError: The labels are no integers.
@@ -43,11 +40,7 @@ def by_group(
 
 
 def positions_of(groups: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of the groups, ascending, and [N] the position among them of each example's.
-
-    Raises:
-      ValueError: There are not as many groups as labels, or they are neither integers nor text.
-    """
+    """Returns the ids of the groups, ascending, and [N] each example's position among them."""
     groups = np.asarray(groups)
     if groups.shape != labels.shape or groups.dtype.kind == "f":
         raise ValueError(
