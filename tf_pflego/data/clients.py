@@ -88,12 +88,10 @@ class ClientData:
             object.__setattr__(self, field, value)
 
     def __repr__(self) -> str:
-        validation = (
-            "" if self.validation is None else f", {len(self.validation.labels)} validation"
-        )
+        validation = self.validation and f", {len(self.validation.labels)} validation"
         return (
             f"ClientData({texts.counted(self.num_clients, 'client')} of {self.dataset}, "
-            f"{len(self.train.labels)} training{validation} and {len(self.test.labels)} test "
+            f"{len(self.train.labels)} training{validation or ''} and {len(self.test.labels)} test "
             f"examples, {texts.array(self.example_shape, self.train.examples.dtype)}, "
             f"{texts.span(self.num_classes)} classes per client, {self.kind_of_labels})"
         )
@@ -189,12 +187,14 @@ class ClientData:
         """
         if self.partition is not None:
             return self.partition
-        rows: dict[str, Any] = {}
-        for name, split in self.splits.items():
-            first = len(self.train.labels) if name == "validation" else 0
-            indices = first + np.arange(len(split.labels))
-            rows[f"{name}_indices"] = parted(indices, split.offsets)
-        return Partition(self.classes, **rows)
+        first = {"validation": len(self.train.labels)}
+        indices: dict[str, Any] = {
+            f"{name}_indices": parted(
+                first.get(name, 0) + np.arange(len(split.labels)), split.offsets
+            )
+            for name, split in self.splits.items()
+        }
+        return Partition(self.classes, **indices)
 
     def groups_of(self, client_ids: np.ndarray | slice) -> dict[str, np.ndarray]:
         """Returns `client_groups` of some clients, in their order."""
@@ -272,10 +272,9 @@ class ClientData:
             name: split.followed_by(others.splits[name]) for name, split in self.splits.items()
         }
         new = self.identities.max() + 1 + np.arange(others.num_clients)
-        none = [np.zeros(data.num_clients, bool) for data in both]
         groups = {
             name: np.concatenate(
-                [data.client_groups.get(name, no) for data, no in zip(both, none, strict=True)]
+                [data.client_groups.get(name, np.zeros(data.num_clients, bool)) for data in both]
             )
             for name in {**self.client_groups, **others.client_groups}
         }
