@@ -69,6 +69,7 @@ def federate(
             )
         examples = arrays[split][0]
         change = disagreement.change_of_images(examples, offsets, partition.shifts)
+        # What is dealt out whole and in its order, as own arrays are, need not be copied.
         if change or not np.array_equal(rows, np.arange(len(examples))):
             examples = file_arrays.take(examples, rows, change)
         splits[split] = ClientSplit(examples, called, offsets)

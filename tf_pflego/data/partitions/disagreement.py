@@ -41,13 +41,9 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
         or the partition has such clients or a class that is not below C.
     """
     seed = values.seed(seed)
-    drawn = _drawn("permuted_clients", share, partition.num_clients, seed)
+    drawn = _drawn("permuted", share, partition, seed)
     if not len(drawn):
         return partition
-    if partition.renamings is not None:
-        raise ValueError(
-            "`partition` must have no permuted clients yet; got one that has. Permute once."
-        )
     client_checks.refuse_bad_classes(*joined(partition.classes, "classes"), num_classes)
     renamings: list[np.ndarray | None] = [None] * partition.num_clients
     classes = list(partition.classes)
@@ -68,26 +64,27 @@ def shift_images(partition: Partition, share: float, shift: str, seed: int) -> P
         or `shift` is another one, or the partition has such clients.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
-    drawn = _drawn("shifted_clients", share, partition.num_clients, values.seed(seed))
+    drawn = _drawn("shifted", share, partition, values.seed(seed))
     if not len(drawn):
         return partition
-    if partition.shifts is not None:
-        raise ValueError(
-            "`partition` must have no shifted clients yet; got one that has. Shift once."
-        )
     shifts = np.full(partition.num_clients, "", object)
     shifts[drawn] = shift
     return dataclasses.replace(partition, shifts=tuple(shifts))
 
 
-def _drawn(name, share, num_clients, seed):
-    """Returns the clients of a share, ascending."""
+def _drawn(group, share, partition, seed):
+    """Returns the clients of a share, ascending, which are to be the first of their group."""
+    name, num_clients = f"{group}_clients", partition.num_clients
     share = values.number(name, share, at_least=0, at_most=1)
     count = round(share * num_clients)
     if share and not count:
         raise ValueError(
             f"`{name}` must be 0 or a share that is at least one of the {num_clients} clients when "
             f"rounded; got {share}. Raise `{name}`, or leave it out."
+        )
+    if count and group in partition.client_groups:
+        raise ValueError(
+            f"`partition` must have no {group} clients yet; got one that has. Draw them once."
         )
     return np.sort(seeds.generator(seed, name).permutation(num_clients)[:count])
 
