@@ -123,7 +123,7 @@ def _there_or_prepared(name, data_dir, download, own):
             "or let it be fetched with `download=True`."
         )
     manual_dir = root / "downloads" / "manual"
-    manual = getattr(known, "MANUAL", None)
+    manual = getattr(known, "MANUAL", None) if own else None
     if manual and not (manual_dir / manual).exists():
         raise DatasetError(
             f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is made, "
