@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tests.conftest import make_clients
 from tf_pflego.data import ClientData, ClientSplit, Dataset, Examples, Partition, federate
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.model_inputs import copied_as_model_inputs
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -27,6 +27,8 @@ def test_local_labels_are_positions_among_the_clients_own_classes():
     np.testing.assert_array_equal(data.train.of(1)[0].ravel(), [0, 2, 4, 6])
     np.testing.assert_array_equal(data.test.of(0)[1], [1, 0])
     np.testing.assert_array_equal(data.num_classes, [2, 2])
+    assert data.client_names is None
+    assert federate(DATASET, PARTITION, client_names=("a", "b")).client_names == ("a", "b")
 
 
 def test_global_labels_are_the_datasets():

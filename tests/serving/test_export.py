@@ -12,7 +12,7 @@ import tf_pflego as pfl
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Client
-from tf_pflego.data.clients import copied_as_model_inputs
+from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import shared_body
 from tf_pflego.serving.export import chosen_clients, new_directory, served_clients, tflite_of

@@ -11,13 +11,7 @@ _REMEDY = "Give every client a name of its own, in the order of the clients."
 
 
 def checked(names: Sequence[Any] | None, num_clients: int) -> tuple[str, ...] | None:
-    """Returns the names of all clients as a tuple; None if there are none.
-
-    Raises:
-      TypeError: They are no sequence of text.
-      ValueError: There are not as many as clients, or one is empty, too long, of several lines, has
-        characters that cannot be shown, or is another one but for upper and lower case.
-    """
+    """Returns the names of all clients as a tuple; None if there are none."""
     if names is None:
         return None
     if isinstance(names, str) or not hasattr(names, "__getitem__"):  # A set has no order.
@@ -51,28 +45,18 @@ def checked(names: Sequence[Any] | None, num_clients: int) -> tuple[str, ...] | 
 
 
 def joined(names: tuple[str, ...] | None, others: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Returns the names of clients and, after them, of others that join them.
-
-    Raises:
-      ValueError: Only one of the two has names.
-    """
-    if names is not None and others is not None:
-        return (*names, *others)
-    if names is not None or others is not None:
+    """Returns the names of clients and, after them, of others that join them."""
+    if (names is None) != (others is None):
         expected, got = ("no names", "some") if names is None else ("names", "none")
         raise ValueError(
             f"the clients that join must have {expected}, as those that they join; got {got}. Name "
             "all of them or nobody."
         )
-    return None
+    return None if names is None or others is None else (*names, *others)
 
 
 def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
-    """Returns the id of a client that is called by its id or by its name.
-
-    Raises:
-      ValueError: There is no such client.
-    """
+    """Returns the id of a client that is called by its id or by its name."""
     if isinstance(client, str):
         if names is not None and client in names:
             return names.index(client)

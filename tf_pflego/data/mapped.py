@@ -12,17 +12,16 @@ from typing import NamedTuple
 import numpy.typing as npt
 import tensorflow as tf
 
-from tf_pflego.data.clients import ClientData, ClientSplit, copied_as_model_inputs
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.model_inputs import copied_as_model_inputs
+from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import file_arrays
 
 
 def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) -> tf.Tensor:
     """Returns what a file holds, as an operation of the graph being built, without a copy.
 
-    Args:
-      descriptor: The open file, under the same number in the process that runs the graph.
-      dtype: Of its numbers.
-      shape: Of its tensor.
+    The file is open under the same number in the process that runs the graph.
     """
     mapped = tf.raw_ops.ImmutableConst(
         dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{descriptor}"
@@ -36,22 +35,19 @@ def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) 
 
 
 class MappedSplit:
-    """Examples and labels in two files without names.
+    """Examples and labels of a split in two files without names, which end with their last process.
 
-    The files end with the last process that has them open.
-
-    Args:
-      split: The split; arrays of it that are not in files are written to some.
+    Arrays that are not in files are written to some.
     """
 
     def __init__(self, split: ClientSplit):
         self._arrays = (split.examples, split.labels)
-        self._files, self._own = [], []
+        self._files, self._made = [], []
         for array in self._arrays:
             file = file_arrays.file_of(array)
             if file is None:
                 file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
-                self._own.append(file)
+                self._made.append(file)
                 file_arrays.write(file, array)
             self._files.append(file)
 
@@ -70,12 +66,8 @@ class MappedSplit:
             # TensorFlow would keep the mapping for good, and return it for the next file that gets
             # the same number.
             raise RuntimeError("`open` must be called inside a tf.function.")
-        return Rows(
-            *(
-                tensor_of_file(file.fileno(), array.dtype, array.shape)
-                for array, file in zip(self._arrays, self._files, strict=True)
-            )
-        )
+        pairs = zip(self._arrays, self._files, strict=True)
+        return Rows(*(tensor_of_file(file.fileno(), a.dtype, a.shape) for a, file in pairs))
 
     def specs(self) -> Rows:
         """Returns the nest of `tf.TensorSpec` of what `open` returns."""
@@ -83,7 +75,7 @@ class MappedSplit:
 
     def close(self) -> None:
         """Closes the files that were made here."""
-        for file in self._own:
+        for file in self._made:
             file.close()
 
 
@@ -105,16 +97,7 @@ class Rows(NamedTuple):
 
 
 class MappedData:
-    """The mapped splits of a federation, which engine and evaluation share.
-
-    Args:
-      clients: The clients' data.
-
-    Attributes:
-      clients: The same.
-      train: The training examples.
-      splits: The mapped splits, by their names.
-    """
+    """The mapped splits of `clients`, by name, which engine and evaluation share."""
 
     def __init__(self, clients: ClientData):
         self.clients = clients

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.data import checks
+from tf_pflego.data import checks, client_checks
 from tf_pflego.data import client_names as names_lib
-from tf_pflego.data.clients import LABEL_SPACES, ClientData, ClientSplit, check_class_mask
-from tf_pflego.data.partitions import partition as partition_lib
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.datasets.catalogue import Dataset, Examples
+from tf_pflego.data.dealing import federate
+from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.system import values
 
 
@@ -62,8 +64,6 @@ def from_arrays(
                 f"keys are the names; got {client_names!r:.60}. Leave it out."
             )
         client_names, train, test = _as_lists(train, test)
-    label_space = values.one_of("label_space", label_space, LABEL_SPACES)
-    check_class_mask(class_mask, label_space)
     name = values.text("name", name)
     if num_classes is not None:
         num_classes = values.whole("num_classes", num_classes, 1)
@@ -80,8 +80,19 @@ def from_arrays(
         )
     client_names = names_lib.checked(client_names, len(train))
     with _naming(client_names):
-        return _clients_of(
-            train, test, label_space, num_classes, name, class_names, class_mask, client_names
+        sources = _joined_pairs("train", train), _joined_pairs("test", test)
+        labels = np.concatenate([labels for _, labels, _ in sources])
+        span = min(max(int(labels.max()) + 1, 1), checks.LABEL_LIMIT)
+        classes = _classes(labels, [offsets for *_, offsets in sources], span)
+        of_train, of_test = (Examples(examples, labels) for examples, labels, _ in sources)
+        rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
+        class_names = None if class_names is None else tuple(class_names)
+        return federate(
+            Dataset(name, of_train, of_test, num_classes or span, class_names),
+            Partition(classes, rows[0], rows[1]),
+            label_space,
+            class_mask=class_mask,
+            client_names=client_names,
         )
 
 
@@ -115,36 +126,6 @@ def _naming(names: Sequence[str] | None) -> Iterator[None]:
         raise type(error)(message) from error.__cause__
 
 
-def _clients_of(train, test, label_space, num_classes, name, class_names, class_mask, client_names):
-    splits = {"train": _joined_pairs("train", train), "test": _joined_pairs("test", test)}
-    limit = checks.LABEL_LIMIT if num_classes is None else num_classes
-    for split, (_, labels, offsets) in splits.items():
-        checks.refuse_labels_outside(split, labels, offsets, limit)
-    classes, class_offsets = _own_classes(list(splits.values()))
-    if label_space == "local":
-        counts = np.diff(class_offsets)
-    else:
-        counts = np.full(len(train), num_classes or classes.max() + 1)
-    stored, rows = [], []
-    for split, (examples, labels, offsets) in splits.items():
-        rows.append(partition_lib.parted(np.arange(len(labels)), offsets))
-        if label_space == "local":
-            labels = checks.positions_among_classes(split, labels, offsets, classes, class_offsets)
-        stored.append(ClientSplit(examples, labels, offsets))
-    classes = partition_lib.parted(classes, class_offsets)
-    return ClientData(
-        stored[0],
-        stored[1],
-        counts,
-        label_space,
-        partition_lib.Partition(classes, *rows),
-        dataset=name,
-        class_names=None if class_names is None else tuple(class_names),
-        class_mask=class_mask,
-        client_names=client_names,
-    )
-
-
 def _joined_pairs(split, pairs):
     """Returns (examples, labels, offsets), those of all clients end to end."""
     if not len(pairs):
@@ -159,7 +140,7 @@ def _joined_pairs(split, pairs):
     examples = checks.arrays([examples for examples, _ in pairs], f"{split} examples")
     for client, array in enumerate(examples):
         checks.refuse_no_numbers(array, f"client {client}'s {split} examples")
-    labels, offsets = partition_lib.joined(
+    labels, offsets = joined(
         [labels for _, labels in pairs], f"{split} labels", checks.class_labels
     )
     sizes = np.diff(offsets)
@@ -169,7 +150,7 @@ def _joined_pairs(split, pairs):
                 f"client {client}'s {split} examples must be [{size}, ...], one for each of its "
                 f"labels; got shape {array.shape}. Give every example its label."
             )
-    checks.refuse_empty(split, sizes)
+    client_checks.refuse_empty(split, sizes)
     first = examples[0]
     for client, array in enumerate(examples):
         # NumPy would convert what differs, and a stored image is no table of small integers.
@@ -182,14 +163,11 @@ def _joined_pairs(split, pairs):
     return np.concatenate(examples), labels, offsets
 
 
-def _own_classes(splits):
-    """Returns the classes of all clients, those of each client ascending, and their offsets."""
-    labels = np.concatenate([labels for _, labels, _ in splits])
-    owners = [np.repeat(np.arange(len(starts) - 1), np.diff(starts)) for _, _, starts in splits]
-    classes, ranks = np.unique(labels, return_inverse=True)
+def _classes(labels, offsets_of_splits, span):
+    """Returns the classes of each client, ascending, from its labels in all splits end to end."""
+    clients = np.arange(len(offsets_of_splits[0]) - 1)
+    owners = [np.repeat(clients, np.diff(offsets)) for offsets in offsets_of_splits]
     # One number for each pair of a client and a class, ascending as the clients are and, within a
-    # client, its classes.
-    held = np.unique(np.concatenate(owners) * len(classes) + ranks)
-    num_clients = len(splits[0][2]) - 1
-    offsets = np.searchsorted(held, np.arange(num_clients + 1) * len(classes))
-    return classes[held % len(classes)], offsets
+    # client, its classes. Labels out of range are refused later, whatever they are here.
+    pairs = np.unique(np.concatenate(owners) * span + labels.clip(0, span - 1))
+    return parted(pairs % span, np.searchsorted(pairs, np.arange(len(clients) + 1) * span))

@@ -12,36 +12,29 @@ from tf_pflego.runs.places import DEALING, OF_CLIENTS, OWN_CLIENTS
 def recorded(run_config: RunConfig, clients: ClientData, load: Callable) -> dict[str, Any]:
     """Returns those settings of a run that its clients decide.
 
-    Args:
-      run_config: The run.
-      clients: The clients that were given.
-      load: The function by which the run would have loaded clients from its configuration: where
-        the clients are those, the configuration already says what they are.
+    Where they are what `load`, by which the run would have loaded clients, makes of its
+    configuration, this already says what they are.
     """
     settings = {"dataset": clients.dataset, "num_clients": clients.num_clients}
     if _are_loaded(run_config, clients, load):
         return settings
     if clients.validation is not None:  # It was not drawn as the run would.
         settings["validation_fraction"] = None
-    return (
-        settings
-        | dict.fromkeys(DEALING)
-        | {
-            "partition": OWN_CLIENTS,
-            "network": run_config.chosen("network"),
-            "label_space": clients.label_space,
-            "class_mask": clients.class_mask,
-        }
-    )
+    return {
+        **settings,
+        **dict.fromkeys(DEALING),
+        "partition": OWN_CLIENTS,
+        "network": run_config.chosen("network"),
+        "label_space": clients.label_space,
+        "class_mask": clients.class_mask,
+    }
 
 
 def _are_loaded(run_config, clients, load):
     """Returns whether the clients are those that the configuration describes."""
-    if clients.origin is None or clients.partition is None:
+    loader = clients.origin and clients.partition and clients.origin.load
+    if not isinstance(loader, functools.partial) or loader.func is not load:
         return False
-    found = clients.origin.load
-    if not isinstance(found, functools.partial) or found.func is not load:
-        return False
-    (of_clients,) = found.args
+    (of_clients,) = loader.args
     names = {*OF_CLIENTS, "dataset", "num_clients", "seed"} - {"network"}
     return all(getattr(of_clients, name) == getattr(run_config, name) for name in names)

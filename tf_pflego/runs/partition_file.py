@@ -13,13 +13,10 @@ NAME = "partition.npz"
 
 
 def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
-    """Writes the partition of all clients of a run.
+    """Writes the partition of all clients of a run into its directory.
 
-    Args:
-      directory: Of the run.
-      clients: The clients.
-      are_own: Whether a user gave them: then the file has `fingerprints` [I, 16] and, if there are
-        any, the clients' `names` [I] and the `class_names` of all global classes.
+    If a user gave them (`are_own`), the file has `fingerprints` [I, 16] and, if there are any, the
+    `class_names` of all global classes. It has the clients' `names` [I] wherever there are some.
     """
     about = {"fingerprints": clients.fingerprints} if are_own else {}
     if clients.client_names is not None:
@@ -64,7 +61,7 @@ def _known(path: pathlib.Path) -> tuple[Any, Any]:
     """Returns the fingerprints and the names; None for what is not there."""
     try:
         with np.load(path) as arrays:
-            prints, names = (arrays.get(name) for name in ("fingerprints", "names"))
+            prints, names = arrays.get("fingerprints"), arrays.get("names")
     except Exception:
         # NumPy and zipfile raise errors of many kinds. A checkpoint has a checksum of the data.
         return None, None

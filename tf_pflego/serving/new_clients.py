@@ -17,7 +17,8 @@ from tf_pflego.algorithms.local import ClientState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
 from tf_pflego.core.participation import Participation
-from tf_pflego.data.clients import ClientData, copied_as_model_inputs
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.client_computation import count_hits, fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
-from tf_pflego.data.clients import as_model_inputs
+from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.simulation.client_models import ServedClient, lone_client
 

@@ -18,7 +18,8 @@ from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, Client, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.data import client_names
-from tf_pflego.data.clients import ClientData, copied_as_model_inputs
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule

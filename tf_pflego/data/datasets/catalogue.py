@@ -21,8 +21,7 @@ class Known(NamedTuple):
       partition: How the examples are dealt out, one of `partition.NAMES`.
       num_clients: I, number of clients; the partition `groups` has its own.
       own_builder: Whether the TFDS builder is one of ours, which downloads nothing: the module of
-        this package that has the dataset's name. What it reads in TFDS' manual directory, if it
-        reads anything there, is its MANUAL.
+        this folder that has the dataset's name.
     """
 
     network: str = "mlp"
@@ -86,15 +85,12 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
-        examples = f"{len(self.train.labels)} examples"
+        counts = f"{len(self.train.labels)}"
         if self.test is not None:
-            examples = (
-                f"{len(self.train.labels)} training and {len(self.test.labels)} test examples"
-            )
-        shape = texts.array(
-            np.shape(self.train.examples)[1:], np.asarray(self.train.examples).dtype
-        )
-        return f"Dataset({self.name}, {examples}, {shape}, {self.num_classes} classes)"
+            counts += f" training and {len(self.test.labels)} test"
+        array = np.asarray(self.train.examples)
+        shape = texts.array(array.shape[1:], array.dtype)
+        return f"Dataset({self.name}, {counts} examples, {shape}, {self.num_classes} classes)"
 
 
 def load(
@@ -137,11 +133,10 @@ def load(
     forked.refuse("a dataset must be loaded")
     data_dir = None if data_dir is None else values.path("data_dir", data_dir)
     download = values.truth("download", download)
-    known = KNOWN[name]
-    manual = None
-    if known.own_builder:  # The import makes the builder known to TFDS.
-        manual = getattr(importlib.import_module(f"tf_pflego.data.datasets.{name}"), "MANUAL", None)
-    builder = prepared.builder(name, data_dir, download, known.own_builder, manual)
+    own = KNOWN[name].own_builder
+    if own:  # The import makes the builder known to TFDS.
+        importlib.import_module(f"tf_pflego.data.datasets.{name}")
+    builder = prepared.builder(name, data_dir, download, own)
     test = None
     if name == "omniglot":
         train = Examples(*omniglot.read(builder, omniglot_splits))

@@ -6,7 +6,6 @@ import tensorflow_datasets as tfds
 
 from tf_pflego.data.datasets.prepared import DatasetError
 
-MANUAL = "office_home"
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 _HOMEPAGE = "https://www.hemanthdv.org/officeHomeDataset.html"
 _SIDE = 32
@@ -25,6 +24,7 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012  the name and form are TFDS'
+    MANUAL = "office_home"
     MANUAL_DOWNLOAD_INSTRUCTIONS = (
         f"Get the archive OfficeHomeDataset_10072016.zip from {_HOMEPAGE}, unpack it there and "
         f"rename its folder to {MANUAL}, so that {MANUAL} has the folders {', '.join(DOMAINS)}."
@@ -48,7 +48,7 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        folder = dl_manager.manual_dir / MANUAL
+        folder = dl_manager.manual_dir / self.MANUAL
         classes = _classes(folder)
         self.info.features["label"].names = classes
         return {"train": self._generate_examples(folder, classes)}
@@ -72,14 +72,14 @@ def _classes(folder):
             f"{folder} must have the folders {', '.join(DOMAINS)}; got none named "
             f"{', '.join(missing)}"
         )
-    found = {
+    names_in = {
         domain: [path.name for path in _listed(folder / domain) if path.is_dir()]
         for domain in DOMAINS
     }
-    classes = found[DOMAINS[0]]
+    classes = names_in[DOMAINS[0]]
     if not classes:
         raise _refused(f"{folder / DOMAINS[0]} must have a folder for each class; got none")
-    for domain, names in found.items():
+    for domain, names in names_in.items():
         if names != classes:
             name = min(set(names) ^ set(classes))
             having, lacking = (domain, DOMAINS[0]) if name in names else (DOMAINS[0], domain)

@@ -21,9 +21,7 @@ def read(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reads splits of Omniglot as 28x28 images with ink high, each in its four rotations.
 
-    Args:
-      builder: The prepared builder of Omniglot.
-      splits: The splits to merge; an alphabet that an earlier one holds is not taken again.
+    Of an alphabet that an earlier split has, nothing is taken again.
 
     Returns:
       [N, 28, 28, 1] uint8 images, [N] int32 labels and [N] int32 alphabets.
@@ -44,16 +42,16 @@ def read(
                 f"`omniglot_splits` must be among {', '.join(builder.info.splits)}; got "
                 f"{split!r}. There is no other in {builder.data_dir}; correct `omniglot_splits`."
             )
-        here = set()
+        in_split = set()
         with reading(builder.info.name, builder.data_dir, f"split {split}"):
             for example in tfds.as_numpy(builder.as_dataset(split=split)):
                 alphabet = int(example["alphabet"])
                 if alphabet not in seen:
-                    here.add(alphabet)
+                    in_split.add(alphabet)
                     images.append(example["image"][..., :1])
                     labels.append(example["label"])
                     alphabets.append(alphabet)
-        seen |= here
+        seen |= in_split
     large = np.stack(images).astype(np.float32)
     small = tf.image.resize(large, [_SIDE] * 2, method="area").numpy()
     small = np.rint(255 - small).astype(np.uint8)

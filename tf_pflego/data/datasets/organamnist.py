@@ -8,10 +8,10 @@ import tensorflow_datasets as tfds
 
 from tf_pflego.data.datasets.prepared import DatasetError
 
-MANUAL = "organamnist.npz"
 _HOMEPAGE = "https://medmnist.com"
 _NUM_CLASSES = 11
 _SIDE = 28
+_FILE = f"organamnist.npz, the file with images of {_SIDE}x{_SIDE} pixels, from {_HOMEPAGE}"
 _NAMES_IN_MANUAL = {"train": "train", "validation": "val", "test": "test"}
 
 
@@ -23,10 +23,8 @@ class Organamnist(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012  the name and form are TFDS'
-    MANUAL_DOWNLOAD_INSTRUCTIONS = (
-        f"Get {MANUAL}, the file with images of {_SIDE}x{_SIDE} pixels, from {_HOMEPAGE} and put "
-        "it there."
-    )
+    MANUAL = "organamnist.npz"
+    MANUAL_DOWNLOAD_INSTRUCTIONS = f"Get {_FILE} and put it there."
 
     def _info(self):
         return self.dataset_info_from_configs(
@@ -46,7 +44,7 @@ class Organamnist(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        arrays = _read(dl_manager.manual_dir / MANUAL)
+        arrays = _read(dl_manager.manual_dir / self.MANUAL)
         return {
             split: self._generate_examples(arrays[f"{name}_images"], arrays[f"{name}_labels"])
             for split, name in _NAMES_IN_MANUAL.items()
@@ -67,9 +65,11 @@ def _read(path):
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _refused(f"{path} must be a whole .npz file; got a damaged one ({error})") from error
     for split in _NAMES_IN_MANUAL.values():
-        images, labels = (
-            _array(arrays, f"{split}_{which}", path) for which in ("images", "labels")
-        )
+        names = f"{split}_images", f"{split}_labels"
+        if lacking := [name for name in names if name not in arrays]:
+            got = ", ".join(sorted(arrays)) or "no array"
+            raise _refused(f"{path} must hold the array {lacking[0]}; got {got}")
+        images, labels = (arrays[name] for name in names)
         count = len(images) if images.ndim else 0
         if images.dtype != np.uint8 or not count or images.shape != (count, _SIDE, _SIDE):
             raise _refused(
@@ -90,16 +90,5 @@ def _read(path):
     return arrays
 
 
-def _array(arrays, name, path):
-    if name not in arrays:
-        raise _refused(
-            f"{path} must hold the array {name}; got {', '.join(sorted(arrays)) or 'no array'}"
-        )
-    return np.asarray(arrays[name])
-
-
 def _refused(problem):
-    return DatasetError(
-        f"`dataset` organamnist: {problem}. Get {MANUAL}, the file with images of {_SIDE}x{_SIDE} "
-        f"pixels, from {_HOMEPAGE} again."
-    )
+    return DatasetError(f"`dataset` organamnist: {problem}. Get {_FILE} again.")

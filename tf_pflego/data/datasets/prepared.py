@@ -26,42 +26,25 @@ class DatasetError(ValueError):
     """A dataset is not there, cannot be had, or cannot be read."""
 
 
-def builder(
-    name: str,
-    data_dir: str | None,
-    download: bool,
-    own: bool = False,
-    manual: str | None = None,
-) -> tfds.core.DatasetBuilder:
+def builder(name: str, data_dir: str | None, download: bool, own: bool) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
 
-    Args:
-      name: TFDS name, with its configuration if it has any.
-      data_dir: TFDS data directory; None for TFDS' own default.
-      download: Whether a dataset that is not there may be downloaded.
-      own: Whether the builder is one of ours: it is prepared without a network, whatever
-        `download` is.
-      manual: The file or directory that it is made from, by its name in TFDS' manual directory
-        `<data_dir>/downloads/manual`; None if it is made from none.
+    A builder of our `own` is prepared without a network, whatever `download` is. If it has a
+    MANUAL, it reads this file or folder in TFDS' manual directory `<data_dir>/downloads/manual`.
 
     Raises:
-      DatasetError: Unknown name, not there and not to be prepared, no `manual`, or a preparation
-        that failed; a failed preparation leaves nothing behind.
+      DatasetError: Unknown name, not there and not to be prepared, no MANUAL, or a preparation that
+        failed; a failed preparation leaves nothing behind.
     """
     with _offline() if own else contextlib.nullcontext():
-        return _found_or_prepared(name, data_dir, download, own, manual)
+        return _there_or_prepared(name, data_dir, download, own)
 
 
 def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) -> list[np.ndarray]:
-    """Returns features of all examples of a split as arrays [N, ...].
+    """Returns features of all examples of a split, or of several as `train+test`: arrays [N, ...].
 
     The arrays are in files, to which the examples go batch by batch, so that a dataset may be
     larger than the memory.
-
-    Args:
-      builder: What `builder` of this module returned.
-      split: A split, or several as `train+test`.
-      names: The features.
 
     Raises:
       DatasetError: There is no such split, or it cannot be read.
@@ -95,16 +78,7 @@ def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) ->
 
 @contextlib.contextmanager
 def reading(name: str, directory: str, what: str) -> Iterator[None]:
-    """Lets whatever fails in reading what TFDS has prepared say so in one form.
-
-    Args:
-      name: The dataset's name.
-      directory: Where it is.
-      what: What of it is read.
-
-    Raises:
-      DatasetError: It cannot be read.
-    """
+    """Makes a DatasetError of whatever fails in reading what TFDS has prepared."""
     try:
         yield
     except (DatasetError, tfds.core.DatasetNotFoundError):
@@ -128,34 +102,35 @@ def reason(error: Exception) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _found_or_prepared(name, data_dir, download, own, manual):
+def _there_or_prepared(name, data_dir, download, own):
     root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     description = contextlib.nullcontext()
     if (root / name.partition("/")[0]).exists():
         description = reading(name, str(root), "its description")
     try:
         with description:
-            found = tfds.builder(name, data_dir=data_dir)
+            known = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
         raise DatasetError(
             f"`dataset` must be one that TFDS knows; got {name!r} ({reason(error)}). Correct "
             "`dataset`."
         ) from error
-    if os.path.isdir(found.data_dir):
-        return found
+    if os.path.isdir(known.data_dir):
+        return known
     if not (download or own):
         raise DatasetError(
             f"`dataset` {name} is not in {root}. Point `data_dir` to a TFDS directory that has it, "
             "or let it be fetched with `download=True`."
         )
     manual_dir = root / "downloads" / "manual"
+    manual = getattr(known, "MANUAL", None) if own else None
     if manual and not (manual_dir / manual).exists():
         raise DatasetError(
             f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is made, "
-            f"is not there either. {found.MANUAL_DOWNLOAD_INSTRUCTIONS}"
+            f"is not there either. {known.MANUAL_DOWNLOAD_INSTRUCTIONS}"
         )
     try:
-        return _prepare(found, name, root, manual_dir, own)
+        return _prepare(known, name, root, manual_dir, own)
     except DatasetError:
         raise  # A builder of ours has said what is wrong with the file that it reads.
     except Exception as error:
@@ -167,11 +142,11 @@ def _found_or_prepared(name, data_dir, download, own, manual):
         ) from error
 
 
-def _prepare(found, name, root, manual_dir, own):
+def _prepare(known, name, root, manual_dir, own):
     """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
     made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
-    final = pathlib.Path(found.data_dir)
+    final = pathlib.Path(known.data_dir)
     staging = tempfile.mkdtemp(prefix=".tf_pflego_", dir=root)
 
     def remove():
@@ -204,11 +179,7 @@ def _prepare(found, name, root, manual_dir, own):
 
 @contextlib.contextmanager
 def _quiet(bars):
-    """Keeps what TFDS prints off standard output, and its progress bars off anything but terminals.
-
-    Args:
-      bars: Whether there are bars at all; those of a second's work only disturb.
-    """
+    """Keeps what TFDS prints off standard output, and its bars, if any, off all but terminals."""
     if not (bars and terminal.STDERR.isatty()) or terminal.is_quiet():
         tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):

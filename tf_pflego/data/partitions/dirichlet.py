@@ -11,8 +11,9 @@ import itertools
 import numpy as np
 
 from tf_pflego.core import seeds
-from tf_pflego.data.partitions import partition as partition_lib
-from tf_pflego.data.partitions.partition import Partition
+from tf_pflego.data import checks
+from tf_pflego.data.partitions.groups import check_test_fraction, positions_of
+from tf_pflego.data.partitions.partition import Partition, of_one_source
 from tf_pflego.system import values
 
 MAX_DRAWS = 1000
@@ -53,8 +54,8 @@ def dirichlet(
     num_classes = values.whole("num_classes", num_classes, 1)
     min_examples = values.whole("min_examples", min_examples)
     alpha, seed = values.number("alpha", alpha, above=0), values.seed(seed)
-    labels = partition_lib.checked_labels("`labels`", labels, num_classes)
-    partition_lib.check_test_fraction(test_fraction)
+    labels = checks.labels_below(num_classes, labels)
+    check_test_fraction(test_fraction)
     least = int(np.ceil(1 / min(test_fraction, 1 - test_fraction)))
     if min_examples < least:
         raise ValueError(
@@ -65,7 +66,7 @@ def dirichlet(
         groups = np.zeros(len(labels), np.int64)
     if not len(labels):
         raise ValueError("`labels` must be those of some examples; got none. Give them.")
-    ids, group = partition_lib.checked_groups(groups, labels)
+    ids, group = positions_of(groups, labels)
     if num_clients < 1 or num_clients % len(ids):
         raise ValueError(
             f"`num_clients` must be a multiple of {len(ids)}, the number of groups; got "
@@ -79,11 +80,7 @@ def dirichlet(
         dealt = _deal(labels[rows], per_group, num_classes, alpha, min_examples, rng)
         owner[rows] = k * per_group + dealt
     is_test = _stratified(owner, labels, test_fraction, rng)
-    return Partition(
-        tuple(np.unique(labels[owner == client]) for client in range(num_clients)),
-        partition_lib.by_owner(np.where(is_test, -1, owner), num_clients),
-        partition_lib.by_owner(np.where(is_test, owner, -1), num_clients),
-    )
+    return of_one_source(owner, is_test, labels, num_clients)
 
 
 def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):

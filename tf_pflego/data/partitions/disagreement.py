@@ -17,46 +17,34 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tf_pflego.core import seeds
-from tf_pflego.data import checks
+from tf_pflego.data import client_checks
 from tf_pflego.data.partitions.partition import Partition, joined
 from tf_pflego.system import values
 
 # How images can look at some clients: from [n, height, width, ...] to the same.
 SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "rotate": lambda images: images[:, ::-1, ::-1],  # By 180 degrees, of any height and width.
-    "invert": lambda images: 255 - images,
+    "invert": lambda images: 255 - images,  # Of uint8.
 }
 
 
 def permute_labels(partition: Partition, share: float, num_classes: int, seed: int) -> Partition:
-    """Lets some clients name the classes by permutations of their own.
+    """Lets round(share * I) clients name the C classes by permutations of their own.
 
-    Which clients these are, and the permutation of each, depend only on the seed and the number of
-    clients and of classes. The clients of a smaller share are among those of a larger one.
-
-    Args:
-      partition: Who holds what.
-      share: The share of such clients, in [0, 1]; they are round(share * I).
-      num_classes: C, number of classes of the dataset.
-      seed: The seed of the run.
-
-    Returns:
-      The partition with their `renamings`, each uniform over the permutations of 0 .. C - 1, and
-      `classes` as the clients name them.
+    Which clients these are, and the permutation of each, uniform over those of 0 .. C - 1, depend
+    only on the seed and the number of clients and of classes. The clients of a smaller share are
+    among those of a larger one. The partition that is returned has the permutations as `renamings`,
+    and `classes` as the clients name them.
 
     Raises:
       ValueError: The share is not in [0, 1], or there would be no such client although it is not 0,
         or the partition has such clients or a class that is not below C.
     """
     seed = values.seed(seed)
-    drawn = _drawn("permuted_clients", share, partition.num_clients, seed)
+    drawn = _drawn("permuted", share, partition, seed)
     if not len(drawn):
         return partition
-    if partition.renamings is not None:
-        raise ValueError(
-            "`partition` must have no permuted clients yet; got one that has. Permute once."
-        )
-    checks.refuse_bad_classes(*joined(partition.classes, "classes"), num_classes)
+    client_checks.refuse_bad_classes(*joined(partition.classes, "classes"), num_classes)
     renamings: list[np.ndarray | None] = [None] * partition.num_clients
     classes = list(partition.classes)
     for client in drawn.tolist():
@@ -66,40 +54,27 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
 
 
 def shift_images(partition: Partition, share: float, shift: str, seed: int) -> Partition:
-    """Lets all images of some clients look different.
+    """Lets all images of round(share * I) clients look different: see `SHIFTS`.
 
     Which clients these are depends only on the seed and the number of clients. They are drawn
     independently of those of `permute_labels`.
-
-    Args:
-      partition: Who holds what.
-      share: The share of such clients, in [0, 1]; they are round(share * I).
-      shift: rotate (by 180 degrees) or invert (255 - x for each value x of uint8 images).
-      seed: The seed of the run.
-
-    Returns:
-      The partition with their `shifts`.
 
     Raises:
       ValueError: The share is not in [0, 1], or there would be no such client although it is not 0,
         or `shift` is another one, or the partition has such clients.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
-    drawn = _drawn("shifted_clients", share, partition.num_clients, values.seed(seed))
+    drawn = _drawn("shifted", share, partition, values.seed(seed))
     if not len(drawn):
         return partition
-    if partition.shifts is not None:
-        raise ValueError(
-            "`partition` must have no shifted clients yet; got one that has. Shift once."
-        )
-    shifts = [""] * partition.num_clients
-    for client in drawn.tolist():
-        shifts[client] = shift
+    shifts = np.full(partition.num_clients, "", object)
+    shifts[drawn] = shift
     return dataclasses.replace(partition, shifts=tuple(shifts))
 
 
-def _drawn(name, share, num_clients, seed):
-    """Returns the clients of a share, ascending."""
+def _drawn(group, share, partition, seed):
+    """Returns the clients of a share, ascending, which are to be the first of their group."""
+    name, num_clients = f"{group}_clients", partition.num_clients
     share = values.number(name, share, at_least=0, at_most=1)
     count = round(share * num_clients)
     if share and not count:
@@ -107,22 +82,21 @@ def _drawn(name, share, num_clients, seed):
             f"`{name}` must be 0 or a share that is at least one of the {num_clients} clients when "
             f"rounded; got {share}. Raise `{name}`, or leave it out."
         )
+    if count and group in partition.client_groups:
+        raise ValueError(
+            f"`partition` must have no {group} clients yet; got one that has. Draw them once."
+        )
     return np.sort(seeds.generator(seed, name).permutation(num_clients)[:count])
 
 
 def check(partition: Partition, num_classes: int) -> None:
-    """Raises ValueError unless renamings and shifts are what `Partition` says.
-
-    Args:
-      partition: The partition.
-      num_classes: C, number of classes of the dataset.
-    """
+    """Raises ValueError unless renamings and shifts are what `Partition` says."""
     for name, none in (("renamings", "None"), ("shifts", "''")):
-        given = getattr(partition, name)
-        if given is not None and len(given) != partition.num_clients:
+        entries = getattr(partition, name)
+        if entries is not None and len(entries) != partition.num_clients:
             raise ValueError(
                 f"the partition's `{name}` must be {partition.num_clients}, one per client; got "
-                f"{len(given)}. Give {none} to each client that has none."
+                f"{len(entries)}. Give {none} to each client that has none."
             )
     for client, renaming in enumerate(partition.renamings or ()):
         if renaming is not None and not np.array_equal(np.sort(renaming), np.arange(num_classes)):
@@ -139,50 +113,37 @@ def check(partition: Partition, num_classes: int) -> None:
 
 
 def rename(labels: np.ndarray, offsets: np.ndarray, partition: Partition) -> np.ndarray:
-    """Returns labels as the clients name them.
-
-    Args:
-      labels: [n] classes of the dataset, those of client 0 first.
-      offsets: [I + 1], where the labels of each client begin.
-      partition: Whose `renamings` are used.
-    """
+    """Returns labels [n], those of all clients end to end, as each client names them."""
     renamed = labels.copy()
     for client, renaming in enumerate(partition.renamings or ()):
         if renaming is not None:
-            own = slice(offsets[client], offsets[client + 1])
-            renamed[own] = np.asarray(renaming)[labels[own]]
+            rows = slice(offsets[client], offsets[client + 1])
+            renamed[rows] = np.asarray(renaming)[labels[rows]]
     return renamed
 
 
 def change_of_images(
     examples: np.ndarray, offsets: np.ndarray, shifts: Sequence[str] | None
 ) -> Callable[[np.ndarray, int], np.ndarray] | None:
-    """Returns what changes the examples of the clients, those of client 0 first; None if nothing.
+    """Returns what changes the examples of all clients, end to end; None if nothing does.
 
-    Args:
-      examples: [N, ...], the examples of the dataset.
-      offsets: [I + 1], where the examples of each client begin.
-      shifts: For each client the name of its shift, or "".
-
-    Returns:
-      A function of (block, start): a block of the clients' examples from position `start` on. It
-      returns the block as the clients see it, and may write into it.
-
-    Raises:
-      ValueError: The examples are no images that can be changed so.
+    It is a function of a block of the clients' examples and of the position of its first one. It
+    returns the block as the clients see it, and may write into it.
     """
     used = [name for name in SHIFTS if name in (shifts or ())]
     if not used:
         return None
     for name in used:
         _refuse_no_images(name, examples)
-    sizes = np.diff(offsets)
-    rows_of = {name: np.repeat([own == name for own in shifts or ()], sizes) for name in used}
+    rows_of = {
+        name: np.repeat([shift == name for shift in shifts or ()], np.diff(offsets))
+        for name in used
+    }
 
     def change(block, start):
         for name, rows in rows_of.items():
-            own = rows[start : start + len(block)]
-            block[own] = SHIFTS[name](block[own])
+            changed = rows[start : start + len(block)]
+            block[changed] = SHIFTS[name](block[changed])
         return block
 
     return change

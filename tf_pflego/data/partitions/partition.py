@@ -1,7 +1,4 @@
-"""Who holds which examples: pure functions of labels and a seed.
-
-Source: PFLEGO, appendix A.2 (round robin) and section 4.2 (one alphabet per client).
-"""
+"""Who holds which examples: for each client, lists of indices into the arrays of a dataset."""
 
 import dataclasses
 import itertools
@@ -13,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core import seeds
 from tf_pflego.data import checks
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.system import limited_files, texts, values
 
-PERSONALIZATIONS = ("high", "medium", "no")
+# What a run can choose among.
 NAMES = ("round_robin", "dirichlet", "groups")
+PERSONALIZATIONS = ("high", "medium", "no")
 # What every partition has for each client.
 _LISTS = ("classes", "train_indices", "test_indices")
 
@@ -49,15 +46,13 @@ class Partition:
     validation_indices: tuple[np.ndarray, ...] | None = None
 
     def __repr__(self) -> str:
-        parts = {"training": self.train_indices, "test": self.test_indices}
-        if self.validation_indices is not None:
-            parts["validation"] = self.validation_indices
-        sizes = {name: list(map(len, own)) for name, own in parts.items()}
-        totals = " and ".join(f"{sum(own)} {name}" for name, own in sizes.items())
+        sizes = {split: list(map(len, indices)) for split, indices in self.indices.items()}
+        sizes = {"training": sizes.pop("train")} | sizes
+        totals = " and ".join(f"{sum(counts)} {split}" for split, counts in sizes.items())
         return (
             f"Partition({texts.counted(self.num_clients, 'client')}, {totals} examples; per client "
             f"{' and '.join(map(texts.span, sizes.values()))}, "
-            f"of {texts.span([len(own) for own in self.classes])} classes"
+            f"of {texts.span([len(classes) for classes in self.classes])} classes"
             + "".join(f"; {sum(group)} {name}" for name, group in self.client_groups.items())
             + ")"
         )
@@ -68,13 +63,21 @@ class Partition:
         return len(self.classes)
 
     @property
+    def indices(self) -> dict[str, tuple[np.ndarray, ...]]:
+        """The lists of indices that there are, by the names of their splits."""
+        indices = {"train": self.train_indices, "test": self.test_indices}
+        if self.validation_indices is not None:
+            indices["validation"] = self.validation_indices
+        return indices
+
+    @property
     def client_groups(self) -> dict[str, np.ndarray]:
         """[I] bool by name: which clients are `permuted`, `shifted`; no entry if none can be."""
         groups = {}
         if self.renamings is not None:
-            groups["permuted"] = np.array([own is not None for own in self.renamings])
+            groups["permuted"] = np.array([renaming is not None for renaming in self.renamings])
         if self.shifts is not None:
-            groups["shifted"] = np.array([own != "" for own in self.shifts])
+            groups["shifted"] = np.array([shift != "" for shift in self.shifts])
         return groups
 
     def with_validation(self, labels: np.ndarray, fraction: float, seed: int) -> "Partition":
@@ -101,22 +104,18 @@ class Partition:
         return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))
 
     def with_rows_held_out(self, held: np.ndarray) -> "Partition":
-        """Returns the partition with these training examples held out for validation.
-
-        Args:
-          held: [n] bool, for the training indices of all clients, end to end.
-        """
+        """Returns the partition with some of all training indices, end to end, for validation."""
         if self.validation_indices is not None:
             raise ValueError(
                 "the partition must not have validation examples yet; it has "
                 f"{sum(map(len, self.validation_indices))}. Leave out one of the two draws."
             )
-        parts = parted(held, joined(self.train_indices, "train indices")[1])
-        pairs = list(zip(self.train_indices, parts, strict=True))
+        rows, offsets = joined(self.train_indices, "train indices")
+        before = starts(held)  # How many are held out before each row.
         return dataclasses.replace(
             self,
-            train_indices=tuple(own[~of_client] for own, of_client in pairs),
-            validation_indices=tuple(own[of_client] for own, of_client in pairs),
+            train_indices=parted(rows[~held], (offsets - before[offsets])),
+            validation_indices=parted(rows[held], before[offsets]),
         )
 
     def save(self, file: Any, class_counts: np.ndarray | None = None, **about: np.ndarray) -> None:
@@ -136,12 +135,12 @@ class Partition:
         arrays: dict[str, Any] = dict(about)
         if class_counts is not None:
             arrays["class_counts"] = class_counts
-        lists = {name: getattr(self, name) for name in _LISTS}
+        lists: dict[str, Sequence] = {name: getattr(self, name) for name in _LISTS}
         if self.validation_indices is not None:
             lists["validation_indices"] = self.validation_indices
         if self.renamings is not None:
             none = np.zeros(0, np.int64)
-            lists["renamings"] = [none if own is None else own for own in self.renamings]
+            lists["renamings"] = [none if one is None else one for one in self.renamings]
         for name, parts in lists.items():
             arrays[name], arrays[f"{name}_offsets"] = joined(parts, name)
         if self.shifts is not None:
@@ -159,21 +158,21 @@ class Partition:
         path = values.path("path", path)
         try:
             arrays = limited_files.arrays(os.path.realpath(path))
-            held: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 name: parted(arrays[name], arrays[f"{name}_offsets"])
                 for name in (*_LISTS, "validation_indices", "renamings")
                 if name in _LISTS or name in arrays
             }
             if "shifts" in arrays:
-                held["shifts"] = tuple(arrays["shifts"].tolist())
+                fields["shifts"] = tuple(arrays["shifts"].tolist())
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} must be a whole file that `Partition.save` wrote; it cannot be read as "
                 f"one ({error}). Save the partition again, to another file."
             ) from error
-        if "renamings" in held:
-            held["renamings"] = tuple(own if len(own) else None for own in held["renamings"])
-        return cls(**held)
+        if "renamings" in fields:
+            fields["renamings"] = tuple(one if len(one) else None for one in fields["renamings"])
+        return cls(**fields)
 
 
 def starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -186,13 +185,8 @@ def joined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the parts of all clients end to end, [n] int64, and their offsets, [I + 1] int64.
 
-    Args:
-      parts: For each client [n_i] integers, an array or array-like.
-      what: What they are, for the message.
-      check: Refuses a part that is not [n_i] integers.
-
     Raises:
-      TypeError: A part is not of integers.
+      TypeError: A part is not of integers; `check` says so.
       ValueError: A part is not of rank 1, or there are no clients.
     """
     arrays = checks.arrays(parts, what)
@@ -210,190 +204,30 @@ def parted(values: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(values[a:b] for a, b in itertools.pairwise(offsets))
 
 
-def classes_per_client(personalization: str, num_classes: int) -> int:
-    """Returns K, classes per client, for a degree of personalization: high 2, medium C/2, no C.
-
-    Source: PFLEGO, section 4.3.
-    """
-    personalization = values.one_of("personalization", personalization, PERSONALIZATIONS)
-    num_classes = values.whole("num_classes", num_classes, 1)
-    return {"high": 2, "medium": max(1, num_classes // 2), "no": num_classes}[personalization]
-
-
-def round_robin(
-    train_labels: np.ndarray,
-    test_labels: np.ndarray,
-    num_clients: int,
-    classes_per_client: int,
-    num_classes: int,
-    seed: int,
-) -> Partition:
-    """Gives each client K classes at random and deals the examples of each class to its holders.
-
-    The examples are shuffled, then dealt one by one.
-    Training and test examples are dealt separately, to the same holders.
-
-    Args:
-      train_labels: [N] global classes.
-      test_labels: [N_test] global classes.
-      num_clients: I.
-      classes_per_client: K.
-      num_classes: C.
-      seed: The seed of the run.
-
-    Raises:
-      TypeError: The labels are no integers.
-      ValueError: A label is not in [0, C), a number is not whole or the seed no seed, K is not in
-        [1, C], some class would have no holder, or some client no example.
-    """
-    num_clients = values.whole("num_clients", num_clients, 1)
-    num_classes = values.whole("num_classes", num_classes, 1)
-    num_held = values.whole("classes_per_client", classes_per_client)
-    seed = values.seed(seed)
-    if not 1 <= num_held <= num_classes:
-        raise ValueError(
-            f"`classes_per_client` must be in [1, {num_classes}], the number of classes; got "
-            f"{num_held}. {'Lower' if num_held > 1 else 'Raise'} `classes_per_client`."
-        )
-    if num_clients * num_held < num_classes:
-        raise ValueError(
-            f"`num_clients` must be at least {-(-num_classes // num_held)}, so that with "
-            f"{num_held} classes per client each of the {num_classes} classes is held by someone; "
-            f"got {num_clients}. Raise `num_clients` or `classes_per_client`."
-        )
-    labels_of = {
-        "train": checked_labels("`train_labels`", train_labels, num_classes),
-        "test": checked_labels("`test_labels`", test_labels, num_classes),
-    }
-    for name, labels in labels_of.items():
-        if num_clients > len(labels):
-            raise ValueError(
-                f"`num_clients` must be at most {len(labels)}, the number of {name} examples, of "
-                f"which every client needs one; got {num_clients}. Lower `num_clients`."
-            )
-    rng = seeds.generator(seed, "partition/classes")
-    holds = _draw_classes(num_clients, num_held, num_classes, rng)
-    parts = []
-    for name, labels in labels_of.items():
-        owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
-        parts.append(by_owner(owner, num_clients))
-        _refuse_empty(name, parts[-1], len(labels), "Lower `num_clients`.")
-    train, test = parts
-    return Partition(tuple(np.flatnonzero(row) for row in holds), train, test)
-
-
-def by_group(
-    groups: np.ndarray, labels: np.ndarray, seed: int, test_fraction: float = 0.25
-) -> Partition:
-    """Makes each group one client and splits the examples of each class into training and test.
-
-    Args:
-      groups: [N] ids, integers or text; the clients are the groups in ascending order.
-      labels: [N] global classes.
-      seed: The seed of the run.
-      test_fraction: The share of test examples in each class, in (0, 1), rounded down.
-
-    Raises:
-      TypeError: The labels are no integers.
-      ValueError: There are not as many groups as labels, a label is negative, the fraction is not
-        in (0, 1), or a client would have no training or no test example.
-    """
-    labels, seed = checked_labels("`labels`", labels), values.seed(seed)
-    ids, owner = checked_groups(groups, labels)
-    check_test_fraction(test_fraction)
-    is_test = np.zeros(len(labels), bool)
-    shuffled = seeds.generator(seed, "partition/split").permutation(len(labels))
-    for label in np.unique(labels):
-        of_class = shuffled[labels[shuffled] == label]
-        is_test[of_class[: int(len(of_class) * test_fraction)]] = True
-    train = by_owner(np.where(is_test, -1, owner), len(ids))
-    test = by_owner(np.where(is_test, owner, -1), len(ids))
-    _refuse_empty("train", train, len(labels), "Lower `test_fraction` or leave such groups out.")
-    _refuse_empty("test", test, len(labels), "Raise `test_fraction` or leave such groups out.")
-    classes = tuple(np.unique(labels[owner == k]) for k in range(len(ids)))
-    return Partition(classes, train, test)
-
-
-def checked_groups(groups: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of the groups, ascending, and [N] the position among them of each example's.
-
-    Raises:
-      ValueError: There are not as many groups as labels, or they are neither integers nor text.
-    """
-    groups = np.asarray(groups)
-    if groups.shape != labels.shape or groups.dtype.kind == "f":
-        raise ValueError(
-            f"`groups` must be {len(labels)} ids, integers or text, one for each label; got "
-            f"{groups.dtype} of shape {groups.shape}. Say of each example which group it is of."
-        )
-    return np.unique(groups, return_inverse=True)
-
-
-def check_test_fraction(test_fraction: float) -> None:
-    """Raises ValueError unless the share of test examples is in (0, 1)."""
-    test_fraction = values.number("test_fraction", test_fraction)
-    if not 0 < test_fraction < 1:
-        raise ValueError(
-            f"`test_fraction` must be in (0, 1); got {test_fraction}. Give the share of the "
-            "examples to be kept for the test."
-        )
-
-
-def checked_labels(
-    what: str, labels: np.ndarray, num_classes: int = checks.LABEL_LIMIT
-) -> np.ndarray:
-    """Returns labels [N], after a check that they are classes.
-
-    Raises:
-      TypeError: They are no integers.
-      ValueError: One is not in [0, num_classes).
-    """
-    labels = checks.class_labels(labels, what)
-    row = checks.first_outside(labels, num_classes)
-    if row is not None:
-        raise ValueError(
-            f"{what} must be in [0, {num_classes}), the classes; got {labels[row]} for example "
-            f"{row}. "
-            + checks.label_remedy(
-                labels[row], "Correct the label, or give the number of classes that there are."
-            )
-        )
-    return labels
-
-
-def _draw_classes(num_clients, num_held, num_classes, rng):
-    """Returns [I, C] bool with K True per row, drawn uniformly, then mended: no column is empty."""
-    holds = np.zeros((num_clients, num_classes), bool)
-    drawn = np.argsort(rng.random((num_clients, num_classes)), axis=1)[:, :num_held]
-    np.put_along_axis(holds, drawn, True, axis=1)
-    for orphan in np.flatnonzero(~holds.any(axis=0)):
-        # Some client gives up a class that others hold too, for this one.
-        client, given_up = rng.permutation(np.argwhere(holds & (holds.sum(axis=0) > 1)))[0]
-        holds[client, given_up], holds[client, orphan] = False, True
-    return holds
-
-
-def _deal(labels, holds, rng):
-    """Returns [N], the client that each example is dealt to."""
-    owner = np.empty(len(labels), np.int64)
-    shuffled = rng.permutation(len(labels))
-    for label in range(holds.shape[1]):
-        of_class = shuffled[labels[shuffled] == label]
-        holders = np.flatnonzero(holds[:, label])
-        owner[of_class] = holders[np.arange(len(of_class)) % len(holders)]
-    return owner
-
-
 def by_owner(owner: np.ndarray, num_clients: int) -> tuple[np.ndarray, ...]:
     """Returns for each client the ascending indices of what it owns; -1 is nobody."""
     order = np.argsort(owner, kind="stable")
     return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))
 
 
-def _refuse_empty(name, parts, num_examples, remedy):
-    empty = [client for client, part in enumerate(parts) if not len(part)]
+def of_one_source(
+    owner: np.ndarray, is_test: np.ndarray, labels: np.ndarray, num_clients: int
+) -> Partition:
+    """Returns the partition of examples of which some, [N] bool, are for the test."""
+    return Partition(
+        tuple(np.unique(labels[owner == client]) for client in range(num_clients)),
+        by_owner(np.where(is_test, -1, owner), num_clients),
+        by_owner(np.where(is_test, owner, -1), num_clients),
+    )
+
+
+def refuse_clients_without(
+    split: str, indices: Sequence[np.ndarray], num_examples: int, remedy: str
+) -> None:
+    """Raises ValueError if a draw of a partition left clients without examples."""
+    empty = [client for client, rows in enumerate(indices) if not len(rows)]
     if empty:
         raise ValueError(
-            f"every client must have {name} examples; {len(empty)} of {len(parts)} would have none "
-            f"of the {num_examples} (the first is client {empty[0]}). {remedy}"
+            f"every client must have {split} examples; {len(empty)} of {len(indices)} would have "
+            f"none of the {num_examples} (the first is client {empty[0]}). {remedy}"
         )

@@ -7,7 +7,7 @@ from tf_pflego.system import values
 
 
 def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Draws a part of each client's examples, in each class the same share as far as it goes.
+    """Returns [N] bool, which of all clients' examples, end to end, are held out of training.
 
     Of n_i examples of a client, round(fraction * n_i) are held out, and at least one. Of the n_ic
     examples of each class these are fraction * n_ic, rounded down; what is then missing is filled
@@ -16,17 +16,8 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
     out then. A client that has no class with two examples is the exception: one of its examples is
     held out, and its class is not trained on. Within a class, examples are drawn uniformly.
 
-    The draw depends on the arguments alone, and on no other draw of the run.
-
-    Args:
-      labels: [N] integers from 0 on, the classes of all clients' examples, those of client 0 first.
-        Only which labels of a client are equal matters.
-      offsets: [I + 1]; client i has the examples from offsets[i] to offsets[i + 1].
-      fraction: In (0, 1).
-      seed: The seed of the run.
-
-    Returns:
-      [N] bool, whether an example is held out.
+    The draw depends on the arguments alone, and on no other draw of the run; of the labels [N], it
+    matters only which of a client are equal.
 
     Raises:
       ValueError: `fraction` or `seed` is out of its range, or a client has fewer than two examples.
@@ -62,8 +53,7 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
     ranks = np.empty_like(ranked)
     ranks[ranked] = np.arange(len(ranked)) - np.searchsorted(holders, holders)
     nothing_held = missing[holders] == wanted[holders]
-    more = (ranks < missing[holders]) & ~full | (ranks == 0) & full & nothing_held
-    taken += more
-    held = np.empty(len(labels), bool)
-    held[order] = np.arange(len(labels)) - np.repeat(first, counts) < np.repeat(taken, counts)
-    return held
+    taken += (ranks < missing[holders]) & ~full | (ranks == 0) & full & nothing_held
+    chosen = np.empty(len(labels), bool)
+    chosen[order] = np.arange(len(labels)) - np.repeat(first, counts) < np.repeat(taken, counts)
+    return chosen

@@ -1,0 +1,127 @@
+"""Deals the examples of a dataset out to clients, as a partition says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.data import checks, client_checks
+from tf_pflego.data.clients import LABEL_SPACES, ClientData, Origin
+from tf_pflego.data.datasets.catalogue import Dataset
+from tf_pflego.data.partitions import disagreement
+from tf_pflego.data.partitions.partition import Partition, joined
+from tf_pflego.data.split import ClientSplit
+from tf_pflego.system import file_arrays, values
+
+
+def federate(
+    dataset: Dataset,
+    partition: Partition,
+    label_space: str = "local",
+    load: Callable[[], ClientData] | None = None,
+    class_mask: bool = False,
+    client_names: tuple[str, ...] | None = None,
+) -> ClientData:
+    """Deals a dataset out to clients.
+
+    Args:
+      dataset: The examples.
+      partition: Who holds which of them.
+      label_space: local or global; see `ClientData`.
+      load: Loads the same clients in another process, which then need not be sent there.
+      class_mask: Whether a client predicts only among the classes that it holds; see `ClientData`.
+      client_names: What the clients are called; None for their ids alone.
+
+    Raises:
+      TypeError: As `ClientData`; and indices that are no integers.
+      ValueError: As `ClientData`; and an index that the dataset does not have or that is dealt
+        twice, or an example of a class that its client does not hold, or a renaming that is no
+        permutation of the classes, or a shift of examples that are no images.
+    """
+    values.instance("dataset", dataset, Dataset, "Make one, or use `load`.")
+    remedy = "Make one with `round_robin` or `dirichlet`."
+    values.instance("partition", partition, Partition, remedy)
+    values.one_of("label_space", label_space, LABEL_SPACES)
+    values.whole("num_classes", dataset.num_classes, 1, checks.LABEL_LIMIT)
+    test = dataset.test or dataset.train
+    arrays = {
+        "train": client_checks.pairs("train", dataset.train.examples, dataset.train.labels),
+        "test": client_checks.pairs("test", test.examples, test.labels),
+    }
+    if partition.validation_indices is not None:
+        arrays["validation"] = arrays["train"]
+    dealt = {split: _rows(split, partition, len(arrays[split][1])) for split in arrays}
+    of_train = {split for split in dealt if split != "test" or dataset.test is None}
+    for source in (of_train, dealt.keys() - of_train):
+        _refuse_dealt_twice({split: dealt[split] for split in dealt if split in source})
+    labels = {split: arrays[split][1][rows] for split, (rows, _) in dealt.items()}
+    for split, (_, offsets) in dealt.items():
+        client_checks.refuse_labels_outside(split, labels[split], offsets, dataset.num_classes)
+    classes, class_offsets = joined(partition.classes, "classes")
+    client_checks.refuse_bad_classes(classes, class_offsets, dataset.num_classes)
+    disagreement.check(partition, dataset.num_classes)
+    splits: dict[str, Any] = {}
+    for split, (rows, offsets) in dealt.items():
+        called = disagreement.rename(labels[split], offsets, partition)
+        if label_space == "local":
+            called = client_checks.positions_among_classes(
+                split, called, offsets, classes, class_offsets
+            )
+        examples = arrays[split][0]
+        change = disagreement.change_of_images(examples, offsets, partition.shifts)
+        # What is dealt out whole and in its order, as own arrays are, need not be copied.
+        if change or not np.array_equal(rows, np.arange(len(examples))):
+            examples = file_arrays.take(examples, rows, change)
+        splits[split] = ClientSplit(examples, called, offsets)
+    num_classes = np.diff(class_offsets)
+    if label_space == "global":
+        num_classes = np.full(partition.num_clients, dataset.num_classes)
+    return ClientData(
+        **splits,
+        num_classes=num_classes,
+        label_space=label_space,
+        partition=partition,
+        dataset=dataset.name,
+        class_names=dataset.class_names,
+        origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
+        class_mask=class_mask,
+        client_names=client_names,
+    )
+
+
+def _rows(split, partition, num_examples):
+    """Returns the indices of all clients end to end, and their offsets."""
+    indices = partition.indices[split]
+    if len(indices) != partition.num_clients:
+        raise ValueError(
+            f"the partition must have the {split} indices of {partition.num_clients} clients, as "
+            f"many as it has lists of classes; got {len(indices)}. Give every client both."
+        )
+    rows, offsets = joined(indices, f"{split} indices")
+    client_checks.refuse_empty(split, np.diff(offsets))
+    row = checks.first_outside(rows, num_examples)
+    if row is not None:
+        raise ValueError(
+            f"client {checks.place(row, offsets)[0]}'s {split} indices must be in [0, "
+            f"{num_examples}), the number of the dataset's examples; got {rows[row]}. Make the "
+            "partition from the labels of this dataset."
+        )
+    return rows, offsets
+
+
+def _refuse_dealt_twice(dealt):
+    """Raises ValueError if an index occurs twice in splits of the same examples."""
+    if not dealt:
+        return
+    counts = np.bincount(np.concatenate([rows for rows, _ in dealt.values()]))
+    if counts.max() > 1:
+        index = np.argmax(counts > 1)
+        holders = [
+            f"client {checks.place(row, offsets)[0]}'s {split} indices"
+            for split, (rows, offsets) in dealt.items()
+            for row in np.flatnonzero(rows == index)
+        ]
+        raise ValueError(
+            f"every example must be dealt once; got index {index} in {' and in '.join(holders[:2])}"
+            ". Take it out of one."
+        )

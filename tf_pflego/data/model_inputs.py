@@ -1,0 +1,26 @@
+"""Examples on their way from where they are stored to a model."""
+
+import tensorflow as tf
+
+
+def as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
+    """Returns stored examples as a model takes them.
+
+    uint8 becomes float32 in [0, 1], the only place where it does; float32 and int32 stay as they
+    are.
+    """
+    if examples.dtype == tf.uint8:
+        # x / 255 in one pass over the memory.
+        return tf.raw_ops.Dequantize(
+            input=tf.bitcast(examples, tf.quint8),
+            min_range=0.0,
+            max_range=1.0,
+            mode="MIN_COMBINED",
+        )
+    return examples
+
+
+def copied_as_model_inputs(examples: tf.Tensor) -> tf.Tensor:
+    """Returns `as_model_inputs` in memory of its own, which TensorFlow may write into."""
+    inputs = as_model_inputs(examples)
+    return tf.raw_ops.DeepCopy(x=examples) if inputs is examples else inputs

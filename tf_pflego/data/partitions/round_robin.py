@@ -1,0 +1,108 @@
+"""Round robin: each client has K classes, whose examples are dealt one by one to their holders.
+
+Source: PFLEGO, appendix A.2; the degrees of personalization: section 4.3.
+"""
+
+import numpy as np
+
+from tf_pflego.core import seeds
+from tf_pflego.data import checks
+from tf_pflego.data.partitions.partition import (
+    PERSONALIZATIONS,
+    Partition,
+    by_owner,
+    refuse_clients_without,
+)
+from tf_pflego.system import values
+
+
+def classes_per_client(personalization: str, num_classes: int) -> int:
+    """Returns K, classes per client, for a degree of personalization: high 2, medium C/2, no C."""
+    personalization = values.one_of("personalization", personalization, PERSONALIZATIONS)
+    num_classes = values.whole("num_classes", num_classes, 1)
+    return {"high": 2, "medium": max(1, num_classes // 2), "no": num_classes}[personalization]
+
+
+def round_robin(
+    train_labels: np.ndarray,
+    test_labels: np.ndarray,
+    num_clients: int,
+    classes_per_client: int,
+    num_classes: int,
+    seed: int,
+) -> Partition:
+    """Gives each client K classes at random and deals the examples of each class to its holders.
+
+    The examples are shuffled, then dealt one by one.
+    Training and test examples are dealt separately, to the same holders.
+
+    Args:
+      train_labels: [N] global classes.
+      test_labels: [N_test] global classes.
+      num_clients: I.
+      classes_per_client: K.
+      num_classes: C.
+      seed: The seed of the run.
+
+    Raises:
+      TypeError: The labels are no integers.
+      ValueError: A label is not in [0, C), a number is not whole or the seed no seed, K is not in
+        [1, C], some class would have no holder, or some client no example.
+    """
+    num_clients = values.whole("num_clients", num_clients, 1)
+    num_classes = values.whole("num_classes", num_classes, 1)
+    per_client = values.whole("classes_per_client", classes_per_client)
+    seed = values.seed(seed)
+    if not 1 <= per_client <= num_classes:
+        raise ValueError(
+            f"`classes_per_client` must be in [1, {num_classes}], the number of classes; got "
+            f"{per_client}. {'Lower' if per_client > 1 else 'Raise'} `classes_per_client`."
+        )
+    if num_clients * per_client < num_classes:
+        raise ValueError(
+            f"`num_clients` must be at least {-(-num_classes // per_client)}, so that with "
+            f"{per_client} classes per client each of the {num_classes} classes is held by "
+            f"someone; got {num_clients}. Raise `num_clients` or `classes_per_client`."
+        )
+    labels_of = {
+        "train": checks.labels_below(num_classes, train_labels, "`train_labels`"),
+        "test": checks.labels_below(num_classes, test_labels, "`test_labels`"),
+    }
+    for name, labels in labels_of.items():
+        if num_clients > len(labels):
+            raise ValueError(
+                f"`num_clients` must be at most {len(labels)}, the number of {name} examples, of "
+                f"which every client needs one; got {num_clients}. Lower `num_clients`."
+            )
+    holds = _draw_classes(
+        num_clients, per_client, num_classes, seeds.generator(seed, "partition/classes")
+    )
+    indices = []
+    for name, labels in labels_of.items():
+        owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))
+        indices.append(by_owner(owner, num_clients))
+        refuse_clients_without(name, indices[-1], len(labels), "Lower `num_clients`.")
+    return Partition(tuple(np.flatnonzero(row) for row in holds), indices[0], indices[1])
+
+
+def _draw_classes(num_clients, per_client, num_classes, rng):
+    """Returns [I, C] bool with K True per row, drawn uniformly, then mended: no column is empty."""
+    holds = np.zeros((num_clients, num_classes), bool)
+    drawn = np.argsort(rng.random((num_clients, num_classes)), axis=1)[:, :per_client]
+    np.put_along_axis(holds, drawn, True, axis=1)
+    for orphan in np.flatnonzero(~holds.any(axis=0)):
+        # Some client gives up a class that others hold too, for this one.
+        client, given_up = rng.permutation(np.argwhere(holds & (holds.sum(axis=0) > 1)))[0]
+        holds[client, given_up], holds[client, orphan] = False, True
+    return holds
+
+
+def _deal(labels, holds, rng):
+    """Returns [N], the client that each example is dealt to."""
+    owner = np.empty(len(labels), np.int64)
+    shuffled = rng.permutation(len(labels))
+    for label in range(holds.shape[1]):
+        of_class = shuffled[labels[shuffled] == label]
+        holders = np.flatnonzero(holds[:, label])
+        owner[of_class] = holders[np.arange(len(of_class)) % len(holders)]
+    return owner

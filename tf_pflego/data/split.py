@@ -1,0 +1,75 @@
+"""The training, test or validation examples of all clients, with offsets by client id."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from tf_pflego.data.partitions.partition import starts
+from tf_pflego.system import file_arrays, texts
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSplit:
+    """The training, test or validation examples of all clients, those of client 0 first.
+
+    `ClientData` checks its splits and brings them into the dtypes named here.
+
+    Attributes:
+      examples: [N, ...] uint8, float32 or int32. uint8 stands for images, which a model sees as
+        floats in [0, 1]; int32 for tokens and other numbers that it sees as they are.
+      labels: [N] int32.
+      offsets: [I + 1] int64; client i has the examples from offsets[i] to offsets[i + 1].
+    """
+
+    examples: np.ndarray
+    labels: np.ndarray
+    offsets: np.ndarray
+
+    def __repr__(self) -> str:
+        shape = texts.array(self.examples.shape[1:], self.examples.dtype)
+        return (
+            f"ClientSplit({len(self.labels)} examples of "
+            f"{texts.counted(len(self.offsets) - 1, 'client')}, {shape})"
+        )
+
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        """[I] int64, the number of examples of each client."""
+        return np.diff(self.offsets)
+
+    def of(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns views of (examples, labels) of one client, as they are stored."""
+        if isinstance(client_id, str):
+            raise TypeError(
+                "`client_id` must be a whole number, since a split does not know names; got "
+                f"{client_id!r}. Give `clients.client_names.index(name)`."
+            )
+        rows = slice(self.offsets[client_id], self.offsets[client_id + 1])
+        return self.examples[rows], self.labels[rows]
+
+    def of_clients(self, clients: slice | np.ndarray) -> ClientSplit:
+        """Returns the examples of some clients: of a slice of them as views, else as copies."""
+        offsets = starts(self.sizes[clients])
+        if isinstance(clients, slice):
+            rows = slice(self.offsets[clients.start], self.offsets[clients.stop])
+            return ClientSplit(self.examples[rows], self.labels[rows], offsets)
+        moved = np.repeat(self.offsets[clients] - offsets[:-1], self.sizes[clients])
+        return self._taken(np.arange(offsets[-1]) + moved, offsets)
+
+    def where(self, chosen: np.ndarray) -> ClientSplit:
+        """Returns copies of the examples that are chosen, [N] bool."""
+        return self._taken(np.flatnonzero(chosen), starts(chosen)[self.offsets])
+
+    def _taken(self, rows, offsets):
+        return ClientSplit(file_arrays.take(self.examples, rows), self.labels[rows], offsets)
+
+    def followed_by(self, other: ClientSplit) -> ClientSplit:
+        """Returns the examples of these clients and of others after them."""
+        return ClientSplit(
+            file_arrays.concatenated([self.examples, other.examples]),
+            np.concatenate([self.labels, other.labels]),
+            np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+        )
