@@ -31,7 +31,7 @@ def test_what_a_run_on_a_dataset_has_exists(name, known):
     assert known.partition in partition.NAMES
     assert known.num_clients > 0
     if known.own_builder:
-        assert importlib.util.find_spec(f"tf_pflego.data.{name}") is not None
+        assert importlib.util.find_spec(f"tf_pflego.data.datasets.{name}") is not None
 
 
 def test_unknown_dataset_is_refused():

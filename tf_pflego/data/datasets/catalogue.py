@@ -140,7 +140,7 @@ def load(
     known = KNOWN[name]
     manual = None
     if known.own_builder:  # The import makes the builder known to TFDS.
-        manual = getattr(importlib.import_module(f"tf_pflego.data.{name}"), "MANUAL", None)
+        manual = getattr(importlib.import_module(f"tf_pflego.data.datasets.{name}"), "MANUAL", None)
     builder = prepared.builder(name, data_dir, download, known.own_builder, manual)
     test = None
     if name == "omniglot":
