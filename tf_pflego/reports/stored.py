@@ -11,6 +11,7 @@ import numpy as np
 
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import BOOKKEEPING, method_title
+from tf_pflego.system import limited_files
 
 _TEXTS = ("name", "classes")
 # Larger metrics are drawn no more than those that are not finite: what a float32 cannot hold.
@@ -240,7 +241,7 @@ def _table(path, numbers):
 
 
 def _holdings(path, configuration):
-    arrays = _whole(reader.arrays, path)
+    arrays = _whole(limited_files.arrays, path)
     try:
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
