@@ -103,7 +103,7 @@ from tf_pflego.main import entry_point
 try:
     entry_point()
 finally:
-    from tf_pflego import deferred
+    from tf_pflego.system import deferred
     assert not deferred.is_started()
     assert type(sys.modules["tensorflow_datasets"]) is deferred._Deferred
 """

@@ -174,15 +174,18 @@ def with_schedule_rounds(run_config, method, hyper_parameters):
 
 
 def check_config(run_config):
+    """Raises TypeError unless it is a `RunConfig`."""
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
 
 
 def check_clients(clients):
+    """Raises TypeError unless it is `ClientData` or None."""
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
 
 
 def check_model(run_config, model):
+    """Raises TypeError or ValueError unless it is a `SplitModel` that the run can train, or None."""
     if model is None:
         return
     values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.data.clients import ClientData
-from tf_pflego.simulation.records import worst_tenth
 from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.records import worst_tenth
 
 _SHOWN = 5
 _MOST_CLASSES_WIDTH = 16

@@ -2,16 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
-from absl import flags
-
 from tf_pflego import algorithms
-from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
-from tf_pflego.system import values
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
@@ -24,6 +18,7 @@ from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.engines import RayOptions
 from tf_pflego.engines.ray import ray_options
 from tf_pflego.models.networks import NETWORKS
+from tf_pflego.system import values
 
 _ON_CLUSTER = ("ray_address", None)
 

@@ -8,11 +8,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-
 from tf_pflego import algorithms
-from tf_pflego.runs import config
 from tf_pflego.algorithms import Method, Named
-from tf_pflego.algorithms import own_methods
+from tf_pflego.runs import config
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 # The key of config.json that has `Method.checksum`.
@@ -22,6 +20,7 @@ SOURCE = "algorithm_source"
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
     *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
+    "callbacks",
     *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
 }
 

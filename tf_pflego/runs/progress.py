@@ -5,9 +5,10 @@ from typing import Any
 
 import tqdm
 
-from tf_pflego.system import terminal
+from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import STANDARD_ERROR
+from tf_pflego.system import terminal
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
@@ -16,7 +17,7 @@ _VALIDATION = "validation_accuracy/client_mean"
 _ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 
 
-class Progress:
+class Progress(Callback):
     """Shows a bar where lines can be drawn again, else a line for each evaluated round.
 
     It is on `system.terminal.stream_of_progress`. Terminals and notebooks show a bar.
@@ -32,7 +33,7 @@ class Progress:
         self._started = time.time()
         self._bar = None
 
-    def add_round(self, record: dict[str, Any]) -> None:
+    def after_round(self, simulation, record):
         """Shows a finished round."""
         text = None
         if "test_accuracy/client_mean" in record:

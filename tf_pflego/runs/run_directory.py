@@ -24,20 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.system import terminal
-from tf_pflego.system import durable
 from tf_pflego.core import nests
-from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file
 from tf_pflego.runs.client_table import client_columns, new_client_columns
-from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import durable, terminal
+from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
 _CHECKPOINTS = "checkpoints"
@@ -78,11 +76,11 @@ class RunDirectory:
         it is whole.
       resume: Whether the run goes on with the one in the directory, if there is one.
       kept: How many checkpoints stay.
-      tensorboard: Whether the metrics are also written as TensorBoard reads them.
       defaults: Of the hyper-parameters; earlier versions left out some that had them.
 
     Attributes:
       path: The directory.
+      events: Where the files of TensorBoard are, while the run is under way.
       finished: The summary, if `resume` was asked for and the run has all its rounds.
 
     Raises:
@@ -99,21 +97,19 @@ class RunDirectory:
         overwrite: bool = False,
         resume: bool = False,
         kept: int = 2,
-        tensorboard: bool = False,
         defaults: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.path = pathlib.Path(path).expanduser()
         self.finished = None
         self._configuration = configuration
         self._defaults = _ADDED_FLAGS | defaults
-        self._tensorboard = tensorboard
-        self._events = None
         self._metrics = None
         self._checkpoint = None  # that the run goes on from
         self._lock = self._locked()
         try:
             self._refuse_links()
             self._work = self._place(overwrite, resume)
+            self.events = self._work / _TENSORBOARD
             self._checkpoints = Checkpoints(self._work / _CHECKPOINTS, kept)
             if resume:
                 self._find_earlier()
@@ -129,8 +125,6 @@ class RunDirectory:
 
     def close(self) -> None:
         """Frees the directory for other runs. If nothing was written, nothing is left there."""
-        if self._events is not None:
-            self._events.close()
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # What could not be written has been reported.
                 self._metrics.close()
@@ -154,17 +148,6 @@ class RunDirectory:
           The metrics of the rounds that are done.
         """
         self._client_names = clients.client_names
-        records = self._start(simulation, clients, versions)
-        self._begin_events(records)
-        return records
-
-    def _begin_events(self, records):
-        if self._tensorboard:
-            if self._events is not None:
-                self._events.close()
-            self._events = EventFiles(self._work / _TENSORBOARD, records)
-
-    def _start(self, simulation, clients, versions):
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
         durable.remove(self.path / ".new_run")
@@ -193,8 +176,6 @@ class RunDirectory:
             "crc32": zlib.crc32(line, self._held["crc32"]),
         }
         self._round = record["round"]
-        if self._events is not None:
-            self._events.add_round(record)
 
     def save_checkpoint(self, simulation: Simulation) -> None:
         """Writes a checkpoint, unless it is there or the metrics do not fit the simulation.
@@ -223,9 +204,7 @@ class RunDirectory:
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
             raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")
-        records = self._restore(simulation, content)
-        self._begin_events(records)
-        return records
+        return self._restore(simulation, content)
 
     def finish(
         self,
@@ -246,8 +225,6 @@ class RunDirectory:
             their own training. Their ids follow those of `data`.
         """
         durable.to_disk(self._work / _METRICS)
-        if self._events is not None:
-            self._events.close()
         columns = client_columns(evaluations, data)
         self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
         leaves = nests.named(server_state).items()
@@ -329,7 +306,8 @@ class RunDirectory:
         wanted = self._configuration["num_rounds"]
         # A summary that is damaged is written again, from the newest checkpoint.
         content = _read_json(summary)
-        if content is not None and content.get("round") == wanted:
+        # A callback may have ended the run before the rounds that it was made for.
+        if content is not None and wanted in (content.get("round"), earlier.get("num_rounds")):
             self.finished = content
             return
         if self._checkpoint is None:

@@ -15,19 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.runs import build
 from tf_pflego import algorithms, data, models
-from tf_pflego.runs import training, reader, methods
-from tf_pflego.runs.config import RunConfig
-from tf_pflego.system import values
 from tf_pflego.data.datasets.catalogue import NAMES
-from tf_pflego.runs.run_directory import RunDirectoryError
-from tf_pflego.runs import partition_file
+from tf_pflego.runs import build, methods, partition_file, reader, training
+from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
+from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import values
 
 # How often a checkpoint is looked for anew, if a run that trains has replaced the one being read.
 _ATTEMPTS = 5
