@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from tf_pflego.algorithms import REGISTRY, method_of
 from tf_pflego.core import settings
-from tf_pflego.program import flags
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs import config
 
@@ -81,14 +80,15 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
         _introduce(page)
     else:
         _describe(page, algorithm)
-    fields = {field.name: field for field in dataclasses.fields(config.RunConfig)}
-    for title, example, names in flags.GROUPS:
+    for part in config.PARTS:
+        title, _, example = (inspect.getdoc(part) or "").rstrip(".").partition(", as in ")
         page.gap()
-        page.text(f"{title}:")
+        page.text(f"{title[0].lower()}{title[1:]}:")
         page.text(f"example: {example}", 2, 9)
-        if "algorithm" in names and algorithm is None:
+        fields = dataclasses.fields(part)
+        if fields[0].name == "algorithm" and algorithm is None:
             page.text("--algorithm=NAME", 2)
-            page.text(f"the method to train with (default {fields['algorithm'].default}):", 6)
+            page.text(f"the method to train with (default {fields[0].default}):", 6)
             page.pairs((f"    {name}", summary_of(name)) for name in REGISTRY)
             page.text("A method of your own is FILE.py:FUNCTION, as docs/own_method.md shows.", 6)
             page.text(
@@ -96,7 +96,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
                 "--help shows those of Ditto, with their ranges and defaults.",
                 6,
             )
-        page.flags(fields[name] for name in names if name != "algorithm")
+        page.flags(field for field in fields if field.name != "algorithm")
     page.gap()
     page.text(
         "--flagfile=FILE reads flags from a file, one per line; those after it on the command line "

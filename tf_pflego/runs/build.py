@@ -185,7 +185,7 @@ def check_clients(clients):
 
 
 def check_model(run_config, model):
-    """Raises TypeError or ValueError unless it is a `SplitModel` that the run can train, or None."""
+    """Raises TypeError or ValueError unless it is None, or a `SplitModel` for the run."""
     if model is None:
         return
     values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")
