@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_pflego.reports.stored import ReportedRun
-from tf_pflego.runs.places import PLACES
+from tf_pflego.runs.reader import PLACES
 from tf_pflego.simulation.records import (
     ACCURACIES,
     BOOKKEEPING,

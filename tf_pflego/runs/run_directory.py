@@ -28,9 +28,9 @@ from tf_pflego.core import nests
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
-from tf_pflego.runs import partition_file
+from tf_pflego.runs import partition_file, reader
 from tf_pflego.runs.client_table import client_columns, new_client_columns
-from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
+from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
@@ -44,17 +44,6 @@ _TENSORBOARD = "tensorboard"
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
 _STEPS = (".new_run", ".whole_run", ".old_run")
-# Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {
-    "dropout_rate": 0.0,
-    "num_shards": 2,
-    "eval_clients": 0,
-    "class_mask": False,
-    "validation_fraction": 0.0,
-    "permuted_clients": 0.0,
-    "shifted_clients": 0.0,
-    "shift": "rotate",
-}
 
 
 class RunDirectoryError(ValueError):
@@ -69,11 +58,13 @@ def holds_run(path: pathlib.Path) -> bool:
 class RunDirectory:
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
+    The run may take the place of another one if it may `overwrite`, or go on with the one that is
+    there if it is to `resume`. Anything else in the way is a RunDirectoryError.
+
     Args:
       path: The directory; it is made if it does not exist.
-      configuration: Every flag and hyper-parameter of the run.
-      overwrite: Whether the run may take the place of another one in the directory. It does so when
-        it is whole.
+      configuration: Every setting and hyper-parameter of the run.
+      overwrite: Whether the run may take the place of another one.
       resume: Whether the run goes on with the one in the directory, if there is one.
       kept: How many checkpoints stay.
       defaults: Of the hyper-parameters; earlier versions left out some that had them.
@@ -81,13 +72,7 @@ class RunDirectory:
     Attributes:
       path: The directory.
       events: Where the files of TensorBoard are, while the run is under way.
-      finished: The summary, if `resume` was asked for and the run has all its rounds.
-
-    Raises:
-      RunDirectoryError: The directory cannot be written, or is in use, or holds another run, or a
-        link in a file's place, or the run in it has another configuration, or too many rounds, or
-        no checkpoint.
-      CheckpointError: The checkpoints are damaged.
+      finished: The summary, if `resume` was asked for and the run has ended.
     """
 
     def __init__(
@@ -102,7 +87,7 @@ class RunDirectory:
         self.path = pathlib.Path(path).expanduser()
         self.finished = None
         self._configuration = configuration
-        self._defaults = _ADDED_FLAGS | defaults
+        self._defaults = defaults
         self._metrics = None
         self._checkpoint = None  # that the run goes on from
         self._lock = self._locked()
@@ -137,15 +122,9 @@ class RunDirectory:
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Starts the run, or restores the state from which it goes on.
+        """Starts the run or restores the state from which it goes on; returns the rounds done.
 
-        Args:
-          simulation: The simulation, before its first round.
-          clients: The data of all clients, also of those that take no part.
-          versions: Those of the program and of what it uses.
-
-        Returns:
-          The metrics of the rounds that are done.
+        `clients` are all clients, also those that take no part.
         """
         self._client_names = clients.client_names
         if self._checkpoint is not None:
@@ -158,7 +137,7 @@ class RunDirectory:
         are_own = self._configuration["partition"] == OWN_CLIENTS
         partition_file.write(self._work, clients, are_own)
         self._metrics = open(self._work / _METRICS, "xb")
-        self._held = {"bytes": 0, "crc32": 0}
+        self._written = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1
         return []
 
@@ -171,9 +150,10 @@ class RunDirectory:
         with durable.naming(self._work / _METRICS):
             self._metrics.write(line)
             self._metrics.flush()
-        self._held = {
-            "bytes": self._held["bytes"] + len(line),
-            "crc32": zlib.crc32(line, self._held["crc32"]),
+        written = self._written
+        self._written = {
+            "bytes": written["bytes"] + len(line),
+            "crc32": zlib.crc32(line, written["crc32"]),
         }
         self._round = record["round"]
 
@@ -186,19 +166,12 @@ class RunDirectory:
         number = simulation.round_number
         if simulation.in_round or number != self._round or number == self._checkpoint_round:
             return
-        about = {"configuration": self._configuration, "metrics": self._held}
+        about = {"configuration": self._configuration, "metrics": self._written}
         simulation.save_to(self._checkpoints, about, [self._work / _METRICS])
         self._checkpoint_round = number
 
     def go_back(self, simulation: Simulation) -> list[dict[str, Any]]:
-        """Goes back to the newest checkpoint of this run, from which it goes on.
-
-        Returns:
-          The metrics of the rounds up to there.
-
-        Raises:
-          CheckpointError: There is none that is whole.
-        """
+        """Goes back to the newest checkpoint; returns the metrics of the rounds before it."""
         if self._metrics is not None:
             self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
@@ -216,13 +189,7 @@ class RunDirectory:
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
-        Args:
-          summary: What `simulation.summary.summarize` returns.
-          evaluations: What `Simulation.evaluate_all` returns.
-          data: The clients' data.
-          server_state: The server's state.
-          new_clients: The evaluations of clients that never took part, after 0, 1, .. epochs of
-            their own training. Their ids follow those of `data`.
+        `new_clients` are evaluated after 0, 1, .. epochs; their ids follow those of `data`.
         """
         durable.to_disk(self._work / _METRICS)
         columns = client_columns(evaluations, data)
@@ -233,8 +200,8 @@ class RunDirectory:
             files.npz(self._work / "server.npz", arrays)
         if new_clients:
             parts = [
-                new_client_columns(found, epoch, data.num_clients, self._client_names)
-                for epoch, found in enumerate(new_clients)
+                new_client_columns(evaluation, epoch, data.num_clients, self._client_names)
+                for epoch, evaluation in enumerate(new_clients)
             ]
             rows = [row for part in parts for row in zip(*part.values(), strict=True)]
             self._write_csv("new_clients.csv", parts[0], rows)
@@ -274,16 +241,16 @@ class RunDirectory:
         """Returns the directory in which the run works."""
         self._replace()
         new = self.path / ".new_run"
-        held = [name for name in _FILES if (self.path / name).exists()]
+        present = [name for name in _FILES if (self.path / name).exists()]
         if resume:
             return new if new.exists() else self.path
-        if (held or new.exists()) and not overwrite:
+        if (present or new.exists()) and not overwrite:
             raise RunDirectoryError(
                 f"`output_dir` must not hold another run; {self.path} has "
-                f"{', '.join(reversed(held)) or new.name}. Choose another `output_dir`, go on with "
-                "that run with `resume=True`, or replace it with `overwrite=True`."
+                f"{', '.join(reversed(present)) or new.name}. Choose another `output_dir`, go on "
+                "with that run with `resume=True`, or replace it with `overwrite=True`."
             )
-        return new if held else self.path
+        return new if present else self.path
 
     def _find_earlier(self):
         """Finds out where the run in the directory goes on, and whether it may."""
@@ -324,14 +291,11 @@ class RunDirectory:
             )
 
     def _refuse_another(self, earlier):
-        own, earlier = (self._defaults | flags for flags in (self._configuration, earlier))
-        unsaid = PLACES
-        if own["partition"] == OWN_CLIENTS != earlier.get("partition"):
-            unsaid += OF_CLIENTS  # As earlier versions wrote it; a checkpoint tells the data.
+        own = self._configuration
         differing = [
-            f"`{name}`: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
-            for name in sorted(own.keys() | earlier.keys())
-            if name not in ("num_rounds", *unsaid) and own.get(name) != earlier.get(name)
+            f"`{name}`: expected {other!s}, got {value!s}"
+            for name, (other, value) in reader.differences(earlier, own, self._defaults).items()
+            if name != "num_rounds"
         ]
         rounds = earlier.get("num_rounds")
         falls = own.get("server_schedule", CONSTANT) != CONSTANT and not own["schedule_rounds"]
@@ -343,7 +307,7 @@ class RunDirectory:
             )
         if differing:
             raise RunDirectoryError(
-                f"`resume` needs the flags of the run in {self._work}; {'; '.join(differing)}. "
+                f"`resume` needs the settings of the run in {self._work}; {'; '.join(differing)}. "
                 "Correct them, or choose another `output_dir`."
             )
 
@@ -361,21 +325,21 @@ class RunDirectory:
         content = self._checkpoint
         config = _read_json(self._work / _CONFIG)
         records = self._restore(simulation, content)
-        held = None if config is None else config.get("versions")
-        if not isinstance(held, dict):
+        known = None if config is None else config.get("versions")
+        if not isinstance(known, dict):
             terminal.say(
                 f"tf_pflego: {_CONFIG} of the run in {self._work} is damaged and is written again; "
                 f"with which versions its first {self._round} rounds were run is lost"
             )
-            held = {f"from_round_{self._round + 1}": versions}
-        *_, last = [held, *(version for version in held.values() if isinstance(version, dict))]
+            known = {f"from_round_{self._round + 1}": versions}
+        *_, last = [known, *(version for version in known.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
             terminal.say(
                 f"tf_pflego: the run in {self._work} goes on with other versions than {last}; its "
                 "results may differ in the last digits"
             )
-            held[f"from_round_{self._round + 1}"] = versions
-        self._write_json(_CONFIG, self._configuration | {"versions": held})
+            known[f"from_round_{self._round + 1}"] = versions
+        self._write_json(_CONFIG, self._configuration | {"versions": known})
         return records
 
     def _restore(self, simulation, content):
@@ -390,7 +354,7 @@ class RunDirectory:
         with durable.batch() as files, files.open(path) as stream:
             stream.write(lines)
         self._metrics = open(path, "ab", opener=_without_links)
-        self._held = content["metrics"]
+        self._written = content["metrics"]
         self._round = self._checkpoint_round = content["round"]
         return [json.loads(line) for line in lines.splitlines()]
 
@@ -422,10 +386,9 @@ class RunDirectory:
 def _read_json(path):
     """Returns what a file holds, or None if it is absent or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return reader.json_object(path)
+    except (FileNotFoundError, reader.DamagedFileError):
         return None
-    return content if isinstance(content, dict) else None
 
 
 def _finite_or_none(metrics):

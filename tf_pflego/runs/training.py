@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import pathlib
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +11,12 @@ import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.engines.ray import ray_options
-from tf_pflego.runs import build, config, given_clients, methods
+from tf_pflego.runs import build, config, given_clients, methods, reader
 from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs.callbacks import Callback, Calls, WritesCheckpoints
-from tf_pflego.runs.client_table import client_columns, read_client_columns
+from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import RunDirectory
-from tf_pflego.runs.source import source_commit
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import fine_tuning
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients
@@ -101,7 +102,7 @@ def run(
             f"{directory.finished['round']} rounds; nothing is done"
         )
         if on_clients is not None:
-            on_clients(read_client_columns(directory.path / "clients.csv"))
+            on_clients(reader.columns(directory.path / "clients.csv"))
         return directory.finished
 
 
@@ -313,3 +314,26 @@ def _versions():
         "commit": source_commit(),
         "tensorflow": tf.__version__,
     }
+
+
+def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
+    """Returns the commit of a package's source tree, or None if git has none.
+
+    If the package differs from its commit, "+changes" is appended. Files outside the package, such
+    as results, do not count, since they do not change the program. A repository that merely
+    surrounds the package is not its source tree; for example, the package may be installed into an
+    environment that lies in the repository of another project.
+    """
+
+    def git(*arguments):
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "--", "."):
+            return None
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", ".") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
