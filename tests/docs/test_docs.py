@@ -20,9 +20,9 @@ import tf_pflego
 from tests.conftest import build_method
 from tests.docs import pages
 from tests.runs.test_own_methods import write_method
-from tf_pflego import algorithms, models, verbs
+from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
-from tf_pflego.program import command_line
+from tf_pflego.program import command_line, verbs
 from tf_pflego.program import flags as program_flags
 from tf_pflego.simulation.simulation import Simulation
 
@@ -140,7 +140,7 @@ def refuse_bad_command(command, where):
         assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
         return
     flag_values = flags_of(verb)
-    most = getattr(importlib.import_module(f"tf_pflego.verbs.{verb}"), "MOST_PLACES", 0)
+    most = getattr(importlib.import_module(f"tf_pflego.program.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
     words = [word.replace("=mean_regularized.py:", f"={own_method()[1]}:") for word in words]
     try:
@@ -153,7 +153,7 @@ def refuse_bad_command(command, where):
 
 def flags_of(verb):
     flag_values = flags.FlagValues()
-    importlib.import_module(f"tf_pflego.verbs.{verb}").define_flags(flag_values=flag_values)
+    importlib.import_module(f"tf_pflego.program.{verb}").define_flags(flag_values=flag_values)
     return flag_values
 
 

@@ -496,8 +496,8 @@ def test_messages_of_the_library_name_arguments_and_not_flags():
     """`as_flags` makes flags of them, so that users of Python read no flags."""
     names = {field.name for field in dataclasses.fields(config.RunConfig)} | {"output", "format"}
     package = ROOT / "tf_pflego"
-    of_program = {package / name for name in ("main.py", "command_line.py", "help_pages.py")}
-    of_program |= {package / "config.py", *(package / "verbs").glob("*.py")}
+    of_program = {package / "main.py", package / "runs" / "config.py"}
+    of_program |= set((package / "program").glob("*.py"))
     for path in set(package.rglob("*.py")) - of_program:
         for text in texts_of(ast.parse(path.read_text(encoding="utf-8"))):
             assert not names & set(re.findall(r"--(\w+)", text)), f"{path}: {text}"

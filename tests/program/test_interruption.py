@@ -17,18 +17,18 @@ pytestmark = pytest.mark.same_on_both_lines
 
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
-from tf_pflego import interruption
-from tf_pflego.core import leftovers
+from tf_pflego.system import signals
+from tf_pflego.system import leftovers
 
 def send(name):
     os.kill(os.getpid(), getattr(signal, name))
 
-with interruption.Interruption("program", grace_seconds={grace}) as own:
+with signals.Interruption("program", grace_seconds={grace}) as own:
     own.hint = lambda: "; hint"
     done = []
     try:
 {body}
-    except interruption.Interrupted:
+    except signals.Interrupted:
         print("in order after", done)
         sys.exit(own.report())
 print("by itself")
@@ -157,8 +157,8 @@ class Endless(http.server.BaseHTTPRequestHandler):
 
 
 DOWNLOADS = """
-from tf_pflego import interruption
-interruption.Interruption.__init__.__defaults__ = ("tf_pflego", 600.0, True)
+from tf_pflego.system import signals
+signals.Interruption.__init__.__defaults__ = ("tf_pflego", 600.0, True)
 from tensorflow_datasets.image_classification import mnist
 mnist.MNIST.URL = "http://127.0.0.1:{port}/"
 from tf_pflego.main import entry_point
