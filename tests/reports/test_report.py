@@ -12,7 +12,7 @@ from PIL import Image
 
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
-from tf_pflego import data, reports
+from tf_pflego import data, main, reports
 from tf_pflego.reports import comparison, pairing, stored
 from tf_pflego.runs.client_table import worst_rows
 
@@ -53,7 +53,7 @@ def with_seed(directory, seed):
 
 
 def refused(capsys, arguments, *parts):
-    assert reports.command(list(map(str, arguments))) == 2
+    assert main.main(["tf_pflego", "report", *map(str, arguments)]) == 2
     message = capsys.readouterr().err
     assert message.startswith("tf_pflego: ") and message.count("\n") == 1
     for part in parts:
@@ -85,14 +85,10 @@ def test_a_page_of_three_runs(runs, tmp_path):
 
 
 def test_it_starts_without_tensorflow(runs, tmp_path):
-    program = "import sys, tf_pflego.reports as r; code = r.command(sys.argv[1:]); "
-    program += (
-        "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules); sys.exit(code)"
-    )
+    program = "import sys, tf_pflego as pfl; pfl.report(sys.argv[1], sys.argv[2]); "
+    program += "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules)"
     output = tmp_path / "r.html"
-    subprocess.run(
-        [sys.executable, "-c", program, runs["fedavg"], f"--output={output}"], check=True
-    )
+    subprocess.run([sys.executable, "-c", program, runs["fedavg"], output], check=True)
     done = subprocess.run(
         [sys.executable, "-m", "tf_pflego.main", "report", runs["fedavg"], f"--output={output}"],
         capture_output=True,
@@ -280,7 +276,7 @@ def test_the_worst_tenth_has_as_many_clients_as_the_terminal_says():
 def test_png_figures(runs, tmp_path, capsys):
     formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
     arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
-    assert reports.command(list(map(str, arguments))) == 0
+    assert main.main(["tf_pflego", "report", *map(str, arguments)]) == 0
     written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
     names = {path.rpartition("/")[2] for path in written}
     assert {"curves_train_loss.png", "clients.png", "gains.png", "partition.png"} <= names
@@ -318,7 +314,7 @@ def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path
 
 def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     run, output = runs["fedavg"], f"--output={tmp_path / 'r.html'}"
-    refused(capsys, [output], "required: DIR", "--help")
+    refused(capsys, [output], "is required: DIR", "--help")
     refused(capsys, [tmp_path / "nowhere", output], "does not exist")
     refused(capsys, [run.parent, output], "Perhaps you mean a run inside it, such as")
     refused(capsys, [run / "config.json", output], "is a file")

@@ -6,7 +6,6 @@ TensorFlow is not needed for them.
 import dataclasses
 import inspect
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -14,6 +13,7 @@ from tf_pflego.algorithms import REGISTRY, method_of
 from tf_pflego.core import settings
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs import config
+from tf_pflego.system import terminal
 
 QUIET = "nothing is shown but what is wrong and the result, which is one line of a run or an export"
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
@@ -21,11 +21,7 @@ _VALUES = {bool: "", int: "=N", float: "=NUMBER", str: "=TEXT"}
 
 
 class Page:
-    """A page of help that is being written.
-
-    Args:
-      columns: The width of the terminal; None for 80.
-    """
+    """A page of help that is being written, for a terminal of so many columns; None for 80."""
 
     def __init__(self, columns: int | None):
         self._columns = min(max(columns or 80, _LEAST_COLUMNS), _MOST_COLUMNS)
@@ -33,14 +29,8 @@ class Page:
 
     def text(self, text: str, indent: int = 0, further: int = 0) -> None:
         """Adds a paragraph, whose second line and the next are indented further."""
-        self._lines += textwrap.wrap(
-            " ".join(text.split()),
-            self._columns,
-            initial_indent=" " * indent,
-            subsequent_indent=" " * (indent + further),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        line = " " * indent + " ".join(text.split())
+        self._lines += terminal.wrapped(line, self._columns, further).split("\n")
 
     def gap(self) -> None:
         """Adds an empty line."""
@@ -67,12 +57,7 @@ class Page:
 
 
 def of_training(algorithm: str | None, columns: int | None) -> str:
-    """Returns the help of the verb train.
-
-    Args:
-      algorithm: The method, if one was named: its hyper-parameters come first.
-      columns: The width of the terminal; None if there is none.
-    """
+    """Returns the help of train, with the hyper-parameters of a method first if one is named."""
     page = Page(columns)
     page.text("usage: tf-pflego [train] [--flagfile=FILE] [--NAME=VALUE ...]", 0, 7)
     page.gap()
@@ -134,11 +119,16 @@ def _introduce(page):
 
 
 def of_options(
-    verb: str, usage: str, options: type, examples: Sequence[str], columns: int | None
+    verb: str,
+    usage: str,
+    options: type,
+    examples: Sequence[str],
+    columns: int | None,
+    places: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Returns the help of a verb whose flags are a dataclass of settings; see `of_verb`."""
     about = inspect.getdoc(sys.modules[options.__module__]) or ""
-    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options))
+    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options), places)
 
 
 def of_verb(
@@ -150,17 +140,7 @@ def of_verb(
     fields: Sequence[dataclasses.Field] = (),
     places: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Returns the help of a verb.
-
-    Args:
-      verb: Its name.
-      usage: What follows the name in its usage.
-      about: What it does.
-      examples: Command lines.
-      columns: The width of the terminal; None if there is none.
-      fields: The settings that are its flags.
-      places: What it takes by position, each with a line about it.
-    """
+    """Returns the help of a verb: usage, what it does, examples, `places` by position and flags."""
     page = Page(columns)
     page.text(f"usage: tf-pflego {verb} {usage}", 0, 7)
     page.gap()
@@ -171,6 +151,8 @@ def of_verb(
     page.gap()
     page.pairs(places.items())
     if fields:
+        if places:
+            page.gap()
         page.text("flags:")
         page.flags(fields)
     page.gap()

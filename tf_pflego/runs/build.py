@@ -37,13 +37,7 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
 
 
 def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
-    """Returns all clients of a run, which are loaded if none are given.
-
-    Args:
-      run_config: The run.
-      clients: Those given, or None. If they have no validation examples and the run wants some,
-        these are drawn.
-    """
+    """Returns all clients of a run, loaded or given, with validation examples if it wants some."""
     if clients is None:
         return load_clients(run_config)
     check_clients(clients)

@@ -18,14 +18,9 @@ _ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 
 
 class Progress(Callback):
-    """Shows a bar where lines can be drawn again, else a line for each evaluated round.
-
-    It is on `system.terminal.stream_of_progress`. Terminals and notebooks show a bar.
+    """Shows a bar in terminals and notebooks, elsewhere a line for each evaluated round.
 
     The bar comes with the first finished round; until then `system.terminal.doing` has the line.
-
-    Args:
-      num_rounds: T.
     """
 
     def __init__(self, num_rounds: int):
@@ -85,10 +80,7 @@ class Progress(Callback):
 def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     """Returns the table that a run ends with, in at most 60 columns.
 
-    Args:
-      summary: What `simulation.summary.summarize` returns.
-      title: The line above it.
-      clients: The columns of clients.csv.
+    `clients` are the columns of clients.csv.
     """
     worst, number, rows_of_worst = worst_rows(clients)
     tested = len(clients["client"])

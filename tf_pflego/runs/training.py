@@ -107,19 +107,7 @@ def run(
 
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
-    """Raises errors of `run` that are known without its data, and without TensorFlow.
-
-    Args:
-      run_config: The run.
-      **hyper_parameters: Those of the algorithm.
-
-    Raises:
-      ValueError: More clients take part in a round, or are evaluated, than there are, or a Ray
-        cluster would have more shards than clients, or a schedule has fewer rounds than the run, or
-        the output directory cannot be used.
-      ImportError: The engine is not installed.
-      WorkerError: There is no Ray cluster at the address.
-    """
+    """Raises errors of `run` that are known without its data, and without TensorFlow."""
     engines.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
     build.with_schedule_rounds(run_config, method, hyper_parameters)
