@@ -134,7 +134,8 @@ def test_a_run_goes_on_beyond_its_early_end_if_it_is_given_more_rounds(
     # Round 3 was not evaluated: the summary has what the files of its end have.
     summary = json.loads((output / "summary.json").read_text())
     assert "test_accuracy/client_mean" not in records_of(output)[-1]
-    assert {"test_accuracy/client_mean", "train_loss", METRIC} <= summary.keys()
+    names = {"test_accuracy/client_mean", METRIC}
+    assert {"train_loss", *names, *(f"{name}/last10" for name in names)} <= summary.keys()
     listener = Listens()
     longer = config_of(digits_dir, output, resume=True)
     pfl.run(longer, callbacks=[listener], **RATES)

@@ -52,11 +52,11 @@ def _round_robin(run_config, dataset, num_clients):
             f"`partition` must be groups or dirichlet for {dataset.name}, which has no test "
             "examples of its own; got round_robin. Correct `partition`."
         )
-    held = run_config.classes_per_client or data.classes_per_client(
+    count = run_config.classes_per_client or data.classes_per_client(
         run_config.personalization, dataset.num_classes
     )
     labels = dataset.train.labels, dataset.test.labels
-    return data.round_robin(*labels, num_clients, held, dataset.num_classes, run_config.seed)
+    return data.round_robin(*labels, num_clients, count, dataset.num_classes, run_config.seed)
 
 
 def _dirichlet(run_config, dataset, num_clients):
@@ -167,19 +167,19 @@ def with_schedule_rounds(run_config, method, hyper_parameters):
     return hyper_parameters | {"schedule_rounds": checked.schedule_rounds or run_config.num_rounds}
 
 
-def check_config(run_config):
-    """Raises TypeError unless it is a `RunConfig`."""
+def check_config(run_config: Any) -> None:
+    """Raises TypeError if it is no configuration of a run."""
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
 
 
-def check_clients(clients):
-    """Raises TypeError unless it is `ClientData` or None."""
+def check_clients(clients: Any) -> None:
+    """Raises TypeError if these are neither clients nor None."""
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
 
 
-def check_model(run_config, model):
-    """Raises TypeError or ValueError unless it is None, or a `SplitModel` for the run."""
+def check_model(run_config: config.RunConfig, model: Any) -> None:
+    """Raises TypeError if it is neither a model nor None, ValueError if the run names another."""
     if model is None:
         return
     values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")

@@ -74,7 +74,7 @@ def differences(
 
     `defaults` are those of hyper-parameters, which earlier versions did not always write.
     """
-    expected, got = _ADDED | defaults | expected, _ADDED | defaults | got
+    expected, got = ({**_ADDED, **defaults, **settings} for settings in (expected, got))
     unsaid = {*PLACES}
     if got["partition"] == OWN_CLIENTS != expected.get("partition"):
         unsaid |= {*OF_CLIENTS}  # As earlier versions wrote it; a checkpoint tells the data.

@@ -185,11 +185,9 @@ class _Run:
                 )
             terminal.doing(f"tracing round {len(self.records) + 1}, which takes longest")
             self._train()
-            summary = summarize(self.records)
             terminal.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
             self.between_steps()
             of_new, summary_of_new = self._despite_losses(lambda: self._train_new_clients(clients))
-            summary |= summary_of_new
             self.between_steps()
             ends_early = self.simulation.round_number < run_config.num_rounds
             if directory is not None or on_clients is not None or ends_early:
@@ -198,9 +196,11 @@ class _Run:
                 evaluations = self._despite_losses(
                     lambda: self.simulation.evaluate_all(with_loss, True, self.metrics)
                 )
-                # The last rounds of a run that ends early may not have been evaluated.
-                summary = metrics_of(evaluations) | summary if ends_early else summary
                 self.between_steps()
+            records = self.records
+            if ends_early:  # Its last rounds may not have been evaluated.
+                records = [*records[:-1], metrics_of(evaluations) | records[-1]]
+            summary = summarize(records) | summary_of_new
             if directory is not None:
                 state, own_data = self.simulation.server_state, self.simulation.data
                 directory.finish(summary, evaluations, own_data, state, of_new)
