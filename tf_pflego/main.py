@@ -66,7 +66,6 @@ def _run(argv, interruption):
         terminal.show(help_pages.of_nothing(terminal.STDOUT.columns()))
         return 0
     flag_values = flags.FlagValues()
-    flag_values.set_gnu_getopt(True)  # Flags may follow directories.
     chosen.define_flags(flag_values=flag_values)
     flags.DEFINE_bool("quiet", False, help_pages.QUIET, flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]

@@ -41,6 +41,7 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
     Anything that is wrong with them, or with a flag file, is a CommandLineError.
     """
     written = expanded(arguments)
+    flag_values.set_gnu_getopt(True)  # Flags may follow directories.
     try:
         rest = flag_values(["tf_pflego", *(argument.text for argument in written)])[1:]
     except (flags.Error, ValueError) as error:

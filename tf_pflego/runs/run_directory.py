@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core import nests
-from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader
@@ -38,8 +37,7 @@ from tf_pflego.system import durable, terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
-_CHECKPOINTS = "checkpoints"
-_TENSORBOARD = "tensorboard"
+_CHECKPOINTS, _TENSORBOARD = "checkpoints", "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
@@ -150,11 +148,8 @@ class RunDirectory:
         with durable.naming(self._work / _METRICS):
             self._metrics.write(line)
             self._metrics.flush()
-        written = self._written
-        self._written = {
-            "bytes": written["bytes"] + len(line),
-            "crc32": zlib.crc32(line, written["crc32"]),
-        }
+        size, crc32 = self._written["bytes"], self._written["crc32"]
+        self._written = {"bytes": size + len(line), "crc32": zlib.crc32(line, crc32)}
         self._round = record["round"]
 
     def save_checkpoint(self, simulation: Simulation) -> None:
@@ -184,7 +179,7 @@ class RunDirectory:
         summary: dict[str, Any],
         evaluations: dict[str, Evaluation],
         data: ClientData,
-        server_state: Structure,
+        server_state: nests.Structure,
         new_clients: Sequence[Evaluation] = (),
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
@@ -292,23 +287,20 @@ class RunDirectory:
 
     def _refuse_another(self, earlier):
         own = self._configuration
-        differing = [
-            f"`{name}`: expected {other!s}, got {value!s}"
-            for name, (other, value) in reader.differences(earlier, own, self._defaults).items()
-            if name != "num_rounds"
-        ]
-        rounds = earlier.get("num_rounds")
+        differing = reader.differences(earlier, own, self._defaults)
+        rounds, _ = differing.pop("num_rounds", (own["num_rounds"], None))
+        if differing:
+            pairs = [f"`{n}`: expected {one!s}, got {two!s}" for n, (one, two) in differing.items()]
+            raise RunDirectoryError(
+                f"`resume` needs the settings of the run in {self._work}; {'; '.join(pairs)}. "
+                "Correct them, or choose another `output_dir`."
+            )
         falls = own.get("server_schedule", CONSTANT) != CONSTANT and not own["schedule_rounds"]
-        if not differing and falls and own["num_rounds"] != rounds:
+        if falls and own["num_rounds"] != rounds:
             raise RunDirectoryError(
                 f"`num_rounds` must be {rounds}, over which the learning rate of the run in "
                 f"{self._work} falls; got {own['num_rounds']}. Correct it, or start a run whose "
                 "`schedule_rounds` are more than its first `num_rounds`."
-            )
-        if differing:
-            raise RunDirectoryError(
-                f"`resume` needs the settings of the run in {self._work}; {'; '.join(differing)}. "
-                "Correct them, or choose another `output_dir`."
             )
 
     def _check_metrics(self, content):
@@ -322,9 +314,8 @@ class RunDirectory:
 
     def _go_on(self, simulation, versions):
         """Restores the simulation; only then is anything removed."""
-        content = self._checkpoint
         config = _read_json(self._work / _CONFIG)
-        records = self._restore(simulation, content)
+        records = self._restore(simulation, self._checkpoint)
         known = None if config is None else config.get("versions")
         if not isinstance(known, dict):
             terminal.say(
@@ -353,7 +344,7 @@ class RunDirectory:
         # A copy of the run may share the file by a hard link, and must keep what it has.
         with durable.batch() as files, files.open(path) as stream:
             stream.write(lines)
-        self._metrics = open(path, "ab", opener=_without_links)
+        self._metrics = open(path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_NOFOLLOW))
         self._written = content["metrics"]
         self._round = self._checkpoint_round = content["round"]
         return [json.loads(line) for line in lines.splitlines()]
@@ -405,7 +396,3 @@ def _move(source, target, names):
             (source / name).rename(target / name)
     for directory in (source, target):
         durable.to_disk(directory)
-
-
-def _without_links(path, flags):
-    return os.open(path, flags | os.O_NOFOLLOW)
