@@ -15,8 +15,10 @@ from tf_pflego.version import __version__
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at its import.
 
 _HOME = {
+    "Callback": "tf_pflego.runs.callbacks",
     "ClientData": "tf_pflego.data",
     "Dataset": "tf_pflego.data",
+    "EarlyStopping": "tf_pflego.runs.callbacks",
     "Examples": "tf_pflego.data",
     "NewClients": "tf_pflego.serving.new_clients",
     "Partition": "tf_pflego.data",
@@ -45,8 +47,10 @@ _HOME = {
 
 # Type checkers read no other form. A test compares the three lists.
 __all__ = [
+    "Callback",
     "ClientData",
     "Dataset",
+    "EarlyStopping",
     "Examples",
     "NewClients",
     "Participation",
@@ -94,6 +98,7 @@ if TYPE_CHECKING:
     from tf_pflego.models import SplitModel, mlp
     from tf_pflego.reports import write as report
     from tf_pflego.runs.build import build_simulation
+    from tf_pflego.runs.callbacks import Callback, EarlyStopping
     from tf_pflego.runs.config import RunConfig
     from tf_pflego.runs.stored_run import StoredRun, load_run
     from tf_pflego.runs.training import run

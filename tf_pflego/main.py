@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tf_pflego import version
 from tf_pflego.program.verbs import VERBS
-from tf_pflego.system import deferred, terminal
+from tf_pflego.system import deferred, terminal, texts
 from tf_pflego.system.signals import Interrupted, Interruption
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
@@ -46,8 +46,6 @@ def _run_unless_interrupted(argv, interruption):
 def _run(argv, interruption):
     verb, arguments = _verb_of(argv[1:])
     if verb is None:
-        from tf_pflego.system import texts
-
         return _fail(
             f"a verb must be one of {', '.join(VERBS)}, or left out to train; got {argv[1]!r}. "
             f"{texts.suggestion(argv[1], VERBS)}Correct it; flags are written as --name=value."
@@ -55,24 +53,15 @@ def _run(argv, interruption):
     if arguments == ["--version"]:
         terminal.show(f"tf_pflego {version.__version__}")
         return 0
-    if verb == "report":
-        from tf_pflego.program import report
-
-        terminal.done()
-        return report.command(arguments)
     try:  # A part of a second, and more on a slow disk, in which a signal must be heard already.
-        from absl import flags
+        with deferred.naming_misfits():
+            from absl import flags
 
-        from tf_pflego.program import command_line, failures, help_pages
+            from tf_pflego.program import command_line, failures, help_pages
 
-        chosen = importlib.import_module(f"tf_pflego.program.{verb}")
-    except (ImportError, TypeError, AttributeError) as error:
-        # Packages whose versions do not fit together raise these errors when they are imported.
-        message = " ".join(str(error).split())[:200]
-        return _fail(
-            f"a package that it needs cannot be imported ({message}). Install the versions that "
-            "work together; docs/installing.md has the command"
-        )
+            chosen = importlib.import_module(f"tf_pflego.program.{verb}")
+    except ImportError as error:
+        return _fail(str(error))
     if len(argv) < 2:
         terminal.show(help_pages.of_nothing(terminal.STDOUT.columns()))
         return 0

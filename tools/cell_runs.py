@@ -15,7 +15,7 @@ import numpy as np
 import tables
 from experiments import ROOT, Cell, cells
 
-from tf_pflego.runs.places import PLACES
+from tf_pflego.runs.reader import PLACES
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 # What the tables keep of a run's configuration, of its summary, and of each of its clients.

@@ -37,7 +37,7 @@ from kill_runs import end, rounds_of
 from local_cluster import LocalCluster, ended_by_signals, processes_of
 
 from tf_pflego.algorithms import REGISTRY
-from tf_pflego.runs.source import source_commit
+from tf_pflego.runs.training import source_commit
 from tf_pflego.system import terminal
 
 _ROUNDS, _SHARDS = 24, 2

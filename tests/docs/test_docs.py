@@ -136,9 +136,6 @@ def refuse_bad_command(command, where):
     words = command.split()
     verb = words.pop(0) if not words[0].startswith("-") else "train"
     assert verb in verbs.VERBS, where
-    if verb == "report":
-        assert all(re.match(r"[^-]|--(output|format|reference)=", word) for word in words), where
-        return
     flag_values = flags_of(verb)
     most = getattr(importlib.import_module(f"tf_pflego.program.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
@@ -161,9 +158,9 @@ def flags_of(verb):
 def test_flags_that_pages_name_exist():
     """Those that code in a sentence begins with; installing.md has flags of pip."""
     known = {"help", "version", "flagfile", "name"}  # --name=VALUE stands for any.
-    for verb in set(verbs.VERBS) - {"report"}:
+    for verb in verbs.VERBS:
         known |= set(flags_of(verb))
-    for tool in [*(ROOT / "tools").glob("*.py"), ROOT / "tf_pflego" / "reports" / "__init__.py"]:
+    for tool in (ROOT / "tools").glob("*.py"):
         known |= set(re.findall(r'"--([\w-]+)"', tool.read_text(encoding="utf-8")))
     found = 0
     for path, text in texts().items():

@@ -126,7 +126,7 @@ def test_without_a_stream_nothing_is_said(stream, monkeypatch, tmp_path):
     terminal.say("a line")
     terminal.show("a line")
     progress = Progress(1)
-    progress.add_round({"round": 1, "test_accuracy/client_mean": 0.5})
+    progress.after_round(None, {"round": 1, "test_accuracy/client_mean": 0.5})
     progress.close()
 
 
@@ -138,7 +138,7 @@ def test_a_bar_goes_back_with_the_run(monkeypatch):
     monkeypatch.setattr(type(terminal.STDERR), "columns", lambda self: 80)
     progress = Progress(6)
     for number in (1, 2, 3, 4, 5, 3, 4, 5, 6):
-        progress.add_round({"round": number})
+        progress.after_round(None, {"round": number})
         progress._bar.refresh()
     progress.close()
     rounds = re.findall(r"round (\d)/6", text.getvalue())

@@ -10,7 +10,7 @@ import pytest
 from tests.program.test_main import in_a_terminal, in_this_process, lines_of, program
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
-from tf_pflego.program import flags, help_pages
+from tf_pflego.program import help_pages
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs import config
 
@@ -21,9 +21,14 @@ def flags_on(page):
     return re.findall(r"^  --(\w+)", page, re.MULTILINE)
 
 
-def test_each_flag_of_a_run_is_in_one_group():
-    names = [name for _, _, group in flags.GROUPS for name in group]
-    assert sorted(names) == sorted(field.name for field in dataclasses.fields(config.RunConfig))
+OF_RUN = [field.name for field in dataclasses.fields(config.RunConfig)]
+
+
+def test_each_part_of_a_run_has_a_title_and_an_example(capsys):
+    page = in_this_process(["--help"], capsys).stdout
+    for part in config.PARTS:
+        title, _, example = inspect.getdoc(part).partition(", as in ")
+        assert f"\n{title[0].lower()}{title[1:]}:\n  example: {example.rstrip('.')}\n" in page
 
 
 @pytest.mark.parametrize("algorithm", REGISTRY)
@@ -31,7 +36,7 @@ def test_the_flags_of_a_method_come_first_with_their_ranges(algorithm, capsys):
     result = in_this_process([f"--algorithm={algorithm}", "--help"], capsys)
     assert (result.returncode, result.stderr) == (0, "")
     own = dataclasses.fields(REGISTRY[algorithm][0])
-    of_run = [name for _, _, group in flags.GROUPS for name in group if name != "algorithm"]
+    of_run = [name for name in OF_RUN if name != "algorithm"]
     assert flags_on(result.stdout) == [*(field.name for field in own), *of_run]
     words = " ".join(result.stdout.split())
     for field in own:
@@ -49,8 +54,7 @@ def test_without_a_method_the_methods_have_a_line_each(capsys):
     for name in REGISTRY:
         assert re.search(rf"^      {name} +\S", page, re.MULTILINE), name
         assert len(help_pages.summary_of(name)) < 100
-    of_run = [name for _, _, group in flags.GROUPS for name in group]
-    assert flags_on(page) == of_run
+    assert flags_on(page) == OF_RUN
     for verb in VERBS:
         assert re.search(rf"^  {verb} +\S", page, re.MULTILINE), verb
 
@@ -71,12 +75,9 @@ def test_a_method_in_a_flag_file_counts(capsys):
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
 def test_each_verb_has_help_with_an_example(verb, capsys):
-    try:
-        result = in_this_process([verb, "--help"], capsys)
-        page, code = result.stdout, result.returncode
-    except SystemExit as ended:  # argparse
-        page, code = capsys.readouterr().out, ended.code
-    assert code == 0
+    result = in_this_process([verb, "--help"], capsys)
+    page = result.stdout
+    assert result.returncode == 0
     assert page.startswith(f"usage: tf-pflego {verb}")
     assert f"example: tf-pflego {verb} " in page
 

@@ -15,7 +15,7 @@ import pytest
 import tf_pflego as pfl
 from tests.program.test_main import in_this_process
 from tests.reports.conftest import large_run
-from tf_pflego.program.report import command
+from tf_pflego import main
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 pytestmark = [
@@ -247,7 +247,7 @@ def test_a_damaged_run_is_told_in_a_line(
     monkeypatch.chdir(tmp_path)
     damaged = shutil.copytree(whole, tmp_path / "runs" / "damaged")
     harm(damaged / name)
-    code = command([str(damaged), f"--output={tmp_path / 'r.html'}"])
+    code = main.main(["tf_pflego", "report", str(damaged), f"--output={tmp_path / 'r.html'}"])
     printed = capsys.readouterr()
     assert not CONTROLS.search(printed.out + printed.err)
     if code:
@@ -278,11 +278,11 @@ def test_names_of_directories_reach_no_terminal_as_they_are(whole, tmp_path, cap
     name = f"a{ESCAPES}\n" + os.fsdecode(b"\xff")
     directory = shutil.copytree(whole, tmp_path / name)
     page = tmp_path / "r.html"
-    assert command([str(directory), f"--output={page}"]) == 0
+    assert main.main(["tf_pflego", "report", str(directory), f"--output={page}"]) == 0
     printed = capsys.readouterr()
     shown = in_this_process(["list", str(tmp_path)], capsys)
     (directory / "config.json").write_text("{")
-    refused = command([str(directory), f"--output={page}"])
+    refused = main.main(["tf_pflego", "report", str(directory), f"--output={page}"])
     assert refused == 2
     text = printed.out + shown.stdout + shown.stderr + capsys.readouterr().err
     assert not CONTROLS.search(text) and r"a\x1b[31m" in text

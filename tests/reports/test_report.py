@@ -12,8 +12,7 @@ from PIL import Image
 
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
-from tf_pflego import data, reports
-from tf_pflego.program.report import command
+from tf_pflego import data, main, reports
 from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
 
@@ -54,7 +53,7 @@ def with_seed(directory, seed):
 
 
 def refused(capsys, arguments, *parts):
-    assert command(list(map(str, arguments))) == 2
+    assert main.main(["tf_pflego", "report", *map(str, arguments)]) == 2
     message = capsys.readouterr().err
     assert message.startswith("tf_pflego: ") and message.count("\n") == 1
     for part in parts:
@@ -86,14 +85,10 @@ def test_a_page_of_three_runs(runs, tmp_path):
 
 
 def test_it_starts_without_tensorflow(runs, tmp_path):
-    program = "import sys, tf_pflego.program.report as r; code = r.command(sys.argv[1:]); "
-    program += (
-        "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules); sys.exit(code)"
-    )
+    program = "import sys, tf_pflego as pfl; pfl.report(sys.argv[1], sys.argv[2]); "
+    program += "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules)"
     output = tmp_path / "r.html"
-    subprocess.run(
-        [sys.executable, "-c", program, runs["fedavg"], f"--output={output}"], check=True
-    )
+    subprocess.run([sys.executable, "-c", program, runs["fedavg"], output], check=True)
     done = subprocess.run(
         [sys.executable, "-m", "tf_pflego.main", "report", runs["fedavg"], f"--output={output}"],
         capture_output=True,
@@ -287,7 +282,7 @@ def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path):
 def test_png_figures(runs, tmp_path, capsys):
     formula = shutil.copytree(runs["pflego"], tmp_path / r"$\frac{$")
     arguments = [*runs.values(), formula, "--format=png", f"--output={tmp_path / 'figures'}"]
-    assert command(list(map(str, arguments))) == 0
+    assert main.main(["tf_pflego", "report", *map(str, arguments)]) == 0
     written = [line.removeprefix("written to ") for line in capsys.readouterr().out.splitlines()]
     names = {path.rpartition("/")[2] for path in written}
     assert {"curves_train_loss.png", "clients.png", "gains.png", "partition.png"} <= names
@@ -325,7 +320,7 @@ def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path
 
 def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     run, output = runs["fedavg"], f"--output={tmp_path / 'r.html'}"
-    refused(capsys, [output], "required: DIR", "--help")
+    refused(capsys, [output], "is required: DIR", "--help")
     refused(capsys, [tmp_path / "nowhere", output], "does not exist")
     refused(capsys, [run.parent, output], "Perhaps you mean a run inside it, such as")
     refused(capsys, [run / "config.json", output], "is a file")
@@ -338,7 +333,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     )
     refused(capsys, [run, f"--output={run / 'metrics.jsonl'}"], "ends in .html")
     refused(capsys, [run, f"--output={tmp_path}"], "ends in .html")
-    refused(capsys, [run, output, "--format=pdf"], "invalid choice: 'pdf'")
+    refused(capsys, [run, output, "--format=pdf"], "must be one of html, png; got 'pdf'")
     refused(capsys, [run, output, f"--reference={tmp_path}"], "--reference must be one of the runs")
     assert not (tmp_path / "r.html").exists()
 

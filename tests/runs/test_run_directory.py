@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tf_pflego.runs.source import source_commit
+from tf_pflego.runs.training import source_commit
 
 pytestmark = pytest.mark.same_on_both_lines
 

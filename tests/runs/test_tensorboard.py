@@ -77,9 +77,10 @@ def test_a_run_that_was_killed_has_each_round_once(digits_dir, tmp_path, capsys)
 def test_what_is_not_finite_is_left_out(tmp_path):
     from tf_pflego.runs.tensorboard import EventFiles
 
-    events = EventFiles(tmp_path / "tensorboard", [{"round": 1, "seconds": 0.5}])
-    events.add_round({"round": 2, "seconds": float("nan"), "not_finite_clients": [1, 2]})
-    events.add_round({"round": 3, "participants": 4})
+    events = EventFiles(tmp_path / "tensorboard")
+    events.on_run_begin(None, [{"round": 1, "seconds": 0.5}])
+    events.after_round(None, {"round": 2, "seconds": float("nan"), "not_finite_clients": [1, 2]})
+    events.after_round(None, {"round": 3, "participants": 4})
     events.close()
     assert events_of(tmp_path) == {("seconds", 1): 0.5, ("participants", 3): 4.0}
 

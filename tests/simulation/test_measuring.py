@@ -11,7 +11,7 @@ from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
-from tf_pflego.runs.client_table import read_client_columns
+from tf_pflego.runs import reader
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows
 
@@ -136,7 +136,7 @@ def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path):
     assert summary["macro_f1/client_mean"] == curve[-1]
     assert summary["macro_f1/client_mean/last10"] == pytest.approx(np.mean(curve[-10:]))
     assert "macro_f1/client_mean/best" not in summary  # Less may be better.
-    columns = read_client_columns(tmp_path / "run" / "clients.csv")
+    columns = reader.columns(tmp_path / "run" / "clients.csv")
     with pfl.load_run(tmp_path / "run", clients=clients) as run:
         found = run.evaluate(metrics={"macro_f1": macro_f1}).own_metrics["macro_f1"]
         labels = [clients.test.of(client)[1] for client in range(4)]

@@ -16,7 +16,7 @@ from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
-from tf_pflego.runs.client_table import read_client_columns
+from tf_pflego.runs import reader
 from tf_pflego.runs.progress import result_table
 from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
 from tf_pflego.simulation.simulation import Simulation
@@ -161,7 +161,7 @@ def config_of(path, digits_dir, **others):
 def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, capsys):
     """The others can be tested later, from its checkpoint."""
     sample = sample_of_clients(0, 12, 5)
-    columns = read_client_columns(run_directory / "clients.csv")
+    columns = reader.columns(run_directory / "clients.csv")
     assert list(map(int, columns["client"])) == sample.tolist()
     with pfl.load_run(run_directory, digits_dir) as run:
         assert run.summary[f"{ERROR}/last10"] > 0

@@ -107,5 +107,7 @@ def test_an_export_is_not_made_through_a_link(name, target, tmp_path):
 
 def test_event_files_are_not_written_through_a_link(target, tmp_path):
     (tmp_path / "tensorboard").symlink_to(target.parent)
-    EventFiles(tmp_path / "tensorboard", []).close()
+    events = EventFiles(tmp_path / "tensorboard")
+    events.on_run_begin(None, [])
+    events.close()
     assert not (tmp_path / "tensorboard").is_symlink()

@@ -28,7 +28,7 @@ from absl import flags
 from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.runs import config
-from tf_pflego.runs.places import PLACES
+from tf_pflego.runs.reader import PLACES
 from tf_pflego.system.lock import DirectoryLock
 
 pytestmark = pytest.mark.same_on_both_lines

@@ -36,25 +36,16 @@ class _Argument(NamedTuple):
 
 
 def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0) -> list[str]:
-    """Gives flags their values.
+    """Gives flags their values, and returns the arguments that are no flags, at most so many.
 
-    Args:
-      flag_values: The flags.
-      arguments: What follows the program's name.
-      most: How many arguments that are no flags are taken.
-
-    Returns:
-      The arguments that are no flags.
-
-    Raises:
-      CommandLineError: There are more arguments that are no flags, a flag that there is not, one
-        with a value that it does not take, or a flag file that cannot be read.
+    Anything that is wrong with them, or with a flag file, is a CommandLineError.
     """
-    found = expanded(arguments)
+    written = expanded(arguments)
+    flag_values.set_gnu_getopt(True)  # Flags may follow directories.
     try:
-        rest = flag_values(["tf_pflego", *(argument.text for argument in found)])[1:]
+        rest = flag_values(["tf_pflego", *(argument.text for argument in written)])[1:]
     except (flags.Error, ValueError) as error:
-        raise CommandLineError(_explained(error, flag_values, found)) from error
+        raise CommandLineError(_explained(error, flag_values, written)) from error
     if len(rest) > most:
         expected = (
             f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
@@ -71,12 +62,8 @@ def as_flags(
     """Returns a message in which arguments are written as flags.
 
     The package's errors name arguments as Python has them, `NAME` or `NAME=VALUE` in backticks;
-    those that are flags become --NAME and --NAME=VALUE.
-
-    Args:
-      message: The message.
-      names: The names of the flags.
-      others: Arguments in Python that are flags under another name, each with that name.
+    those that are flags become --NAME and --NAME=VALUE. `others` are arguments that are flags under
+    another name, each with that name.
     """
 
     def written(match):
@@ -97,26 +84,19 @@ def expanded(
 ) -> list[_Argument]:
     """Returns arguments with those of flag files in their places.
 
-    Args:
-      arguments: What follows the program's name.
-      place: Where they were written, if that is a file.
-      within: The files that are being read.
-      sizes: The bytes of each that has been read, to which more are added.
-
-    Raises:
-      CommandLineError: A file cannot be read, is not text, has a line that is no flag, or includes
-        itself, or there are too many.
+    `place` is the file in which they were written, `within` are the files that are being read, and
+    to the `sizes` of those that have been read more are added.
     """
-    found: list[_Argument] = []
+    expansion: list[_Argument] = []
     sizes = [] if sizes is None else sizes
     left = iter(arguments)
     for argument in left:
         if argument == "--":
-            found += map(_Argument, [argument, *left])
+            expansion += map(_Argument, [argument, *left])
             break
         name, equals, path = argument.partition("=")
         if name not in ("--flagfile", "-flagfile"):
-            found.append(_Argument(argument, place))
+            expansion.append(_Argument(argument, place))
             continue
         path = path.strip() if equals else next(left, "")
         if not path:
@@ -124,8 +104,8 @@ def expanded(
                 f"--flagfile must name a file; got nothing{place}. Write --flagfile=FILE, or leave "
                 "it out."
             )
-        found += _of_file(path, place, within, sizes)
-    return found
+        expansion += _of_file(path, place, within, sizes)
+    return expansion
 
 
 def _of_file(path, place, within, sizes):
@@ -135,7 +115,7 @@ def _of_file(path, place, within, sizes):
         raise CommandLineError(
             f"--flagfile must not include itself; got {path!r} again{place}. Leave that line out."
         )
-    found = []
+    expansion = []
     sizes.append(len(text))
     if len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES:
         raise CommandLineError(
@@ -154,8 +134,8 @@ def _of_file(path, place, within, sizes):
             )
         if line.lstrip("-") == "flagfile":
             line += "="  # Its value must be on the same line.
-        found += expanded([line], here, (*within, real), sizes)
-    return found
+        expansion += expanded([line], here, (*within, real), sizes)
+    return expansion
 
 
 def _text(path, place):
@@ -218,4 +198,4 @@ def _explained(error, flag_values, arguments):
 
 def _place(arguments, name):
     """Returns where a flag was written last."""
-    return next((own.place for own in reversed(arguments) if own.is_of(name)), "")
+    return next((one.place for one in reversed(arguments) if one.is_of(name)), "")

@@ -1,7 +1,7 @@
 """The flags of the program, made from the settings of runs and methods."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -9,179 +9,54 @@ from absl import flags
 
 from tf_pflego import algorithms
 from tf_pflego.algorithms import REGISTRY, own_methods
-from tf_pflego.core import settings
 from tf_pflego.program import command_line
 from tf_pflego.runs import methods
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import values
 
-# The flags as help groups them: a title, an example and the names. A test holds them complete.
-GROUPS = (
-    ("method", "--algorithm=pflego --network=mlp", ("algorithm", "network")),
-    (
-        "data",
-        "--dataset=fashion_mnist --data_dir=$HOME/data --download",
-        ("dataset", "data_dir", "download", "omniglot_splits"),
-    ),
-    (
-        "clients and what they hold",
-        "--num_clients=50 --partition=dirichlet --dirichlet_alpha=0.1",
-        (
-            "num_clients",
-            "partition",
-            "personalization",
-            "classes_per_client",
-            "dirichlet_alpha",
-            "min_examples",
-            "label_space",
-            "class_mask",
-        ),
-    ),
-    (
-        "clients that disagree",
-        "--permuted_clients=0.5 --label_space=global",
-        ("permuted_clients", "shifted_clients", "shift"),
-    ),
-    (
-        "rounds",
-        "--num_rounds=500 --clients_per_round=10 --dropout_rate=0.1",
-        (
-            "num_rounds",
-            "clients_per_round",
-            "participation",
-            "clients_per_round_range",
-            "dropout_rate",
-            "seed",
-        ),
-    ),
-    (
-        "evaluation",
-        "--eval_every=5 --eval_clients=1000",
-        ("eval_every", "train_loss_every", "eval_clients", "validation_fraction"),
-    ),
-    (
-        "clients that take no part",
-        "--new_clients=10",
-        ("new_clients", "new_client_epochs", "new_client_learning_rate"),
-    ),
-    (
-        "output directory",
-        "--output_dir=runs/first --resume",
-        (
-            "output_dir",
-            "overwrite",
-            "resume",
-            "checkpoint_every",
-            "checkpoints_kept",
-            "tensorboard",
-        ),
-    ),
-    (
-        "where the clients run",
-        "--engine=in_process",
-        ("engine", "activation_gigabytes", "max_restarts"),
-    ),
-    (
-        "a Ray cluster",
-        "--engine=ray --num_shards=8 --ray_address=auto",
-        (
-            "num_shards",
-            "ray_address",
-            "cpus_per_shard",
-            "gpus_per_shard",
-            "shard_resources",
-            "node_deadline",
-        ),
-    ),
-)
 
-Registry = Mapping[str, tuple[type, Callable]]  # name -> (configuration, builder)
-
-
-def define_flags(flag_values: flags.FlagValues, registry: Registry = REGISTRY) -> None:
-    """Defines a flag for each field of `RunConfig` and of every algorithm's configuration.
-
-    Raises:
-      ValueError: A hyper-parameter has the name of a flag of the run, or two algorithms that share
-        a flag define it differently.
-    """
-    of_run = dataclasses.fields(RunConfig)
-    for field in of_run:
-        define_flag(field, field.default, flag_values)
-    for name, users in _users(registry).items():
-        if name in {field.name for field in of_run}:
-            raise ValueError(
-                f"`{name}` of {', '.join(users)} must not have the name of a flag of the run. "
-                "Rename the hyper-parameter."
-            )
-        field = _shared(name, users)
-        # The flag has no default of its own: each algorithm has one, and two of them may differ.
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines a flag for each field of `RunConfig` and of every method's hyper-parameters."""
+    define_options(RunConfig, flag_values)
+    # Methods that share a hyper-parameter define it alike, which a test holds. The flag has no
+    # default of its own: each method has one, and two of them may differ.
+    for field in _hyper_parameters().values():
         define_flag(field, None, flag_values)
 
 
-def _users(registry):
-    """Returns {hyper-parameter: {algorithm: field}} for the algorithms that have it."""
-    users: dict[str, dict[str, dataclasses.Field]] = {}
-    for algorithm, (config, _) in registry.items():
-        for field in dataclasses.fields(config):
-            users.setdefault(field.name, {})[algorithm] = field
-    return users
-
-
-def _shared(name, users):
-    """Returns the first algorithm's field, after a check that all others define it like this."""
-    (first, field), *others = users.items()
-    for other, own in others:
-        expected, got = settings.definition(field), settings.definition(own)
-        differing = [key for key in expected if expected[key] != got[key]]
-        if differing:
-            key = differing[0]
-            raise ValueError(
-                f"`{name}` of {other} must be defined as that of {first} is, with {key} "
-                f"{expected[key]!r}; got {got[key]!r}. Use one function of core.settings for both, "
-                "or another name."
-            )
-    return field
+def _hyper_parameters():
+    """Returns the fields of all methods' hyper-parameters by their names."""
+    kinds = [kind for kind, _ in REGISTRY.values()]
+    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
 
 
 def from_flags(
     flag_values: flags.FlagValues, resumed: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[RunConfig, dict[str, Any], list[str]]:
-    """Returns what the command line configures.
+    """Returns the configuration of the run, the hyper-parameters, and what is to be said of flags.
 
-    Args:
-      flag_values: The flags.
-      resumed: The configuration of the run that goes on, if one does: flags that are not given have
-        its values, and the defaults where it does not have them.
-
-    Returns:
-      The configuration of the run, the hyper-parameters of its algorithm, and what is to be said of
-      flags that were given although the run does not read them.
-
-    Raises:
-      ValueError: A flag has a value that it does not take, or two were given that set the same.
+    Flags that are not given have the values of the run that is `resumed`, if one is. Of those that
+    are given although the run does not read them, a line is to be said each.
     """
 
     def value(name):
         flag = flag_values[name]
         return flag.value if flag.present else resumed.get(name, flag.value)
 
-    given: dict[str, Any] = {
-        field.name: value(field.name) for field in dataclasses.fields(RunConfig)
-    }
-    config = RunConfig(**given)
+    config = RunConfig(**{field.name: value(field.name) for field in dataclasses.fields(RunConfig)})
     method = algorithms.method_of(config.algorithm)
-    own = {field.name for field in dataclasses.fields(method.settings)}
-    others = {field.name for cls, _ in REGISTRY.values() for field in dataclasses.fields(cls)} - own
-    given = {name: value(name) for name in own if value(name) is not None}
-    foreign = sorted(name for name in others if flag_values[name].value is not None)
+    names = {field.name for field in dataclasses.fields(method.settings)}
+    chosen = {name: value(name) for name in names if value(name) is not None}
+    hyper_parameters = method.settings(**chosen)
+    foreign = [
+        n for n in sorted(_hyper_parameters().keys() - names) if flag_values[n].value is not None
+    ]
     unused = [f"{method.name} has no `{name}`; it is ignored" for name in foreign]
-    of_algorithm = method.settings(**given)
-    unused += _not_read(config, of_algorithm, flag_values)
-    return config, dataclasses.asdict(of_algorithm), unused
+    unused += _not_read(config, hyper_parameters, flag_values)
+    return config, dataclasses.asdict(hyper_parameters), unused
 
 
-def _not_read(config, of_algorithm, flag_values):
+def _not_read(config, hyper_parameters, flag_values):
     """Yields what is to be said of flags that were given and that the run does not read.
 
     A flag that has no effect is said and ignored. Two flags of which each says what the other says
@@ -192,17 +67,17 @@ def _not_read(config, of_algorithm, flag_values):
         return flag_values[name].present and flag_values[name].value is not False
 
     of_run = {field.name: field for field in dataclasses.fields(config)}
-    fields = of_run | {field.name: field for field in dataclasses.fields(of_algorithm)}
+    fields = of_run | {field.name: field for field in dataclasses.fields(hyper_parameters)}
 
-    def held(name):
-        return config.chosen(name) if name in of_run else getattr(of_algorithm, name)
+    def value_of(name):
+        return config.chosen(name) if name in of_run else getattr(hyper_parameters, name)
 
     def missing(name):
         """Returns the flag without which one has no effect, and its values, or None."""
         if fields[name].metadata["read_with"] is None:
             return None
         other, wanted = fields[name].metadata["read_with"]
-        absent = held(other) not in wanted if wanted else not held(other)
+        absent = value_of(other) not in wanted if wanted else not value_of(other)
         return (other, wanted) if absent else missing(other)
 
     for name, field in fields.items():
@@ -286,10 +161,6 @@ def define_flags_of_own_method(arguments: Sequence[str], flag_values: flags.Flag
     """Defines a flag for each hyper-parameter of the own method that arguments name, if they do.
 
     It takes the place of a flag of the same name that methods of the package have.
-
-    Raises:
-      CommandLineError: A flag file cannot be read.
-      ValueError: The file of the method cannot be run, or has no such builder.
     """
     named = flags.FlagValues()
     named.set_gnu_getopt(True)

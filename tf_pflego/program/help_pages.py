@@ -6,15 +6,14 @@ TensorFlow is not needed for them.
 import dataclasses
 import inspect
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from tf_pflego.algorithms import REGISTRY, method_of
 from tf_pflego.core import settings
-from tf_pflego.program import flags
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs import config
+from tf_pflego.system import terminal
 
 QUIET = "nothing is shown but what is wrong and the result, which is one line of a run or an export"
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
@@ -22,11 +21,7 @@ _VALUES = {bool: "", int: "=N", float: "=NUMBER", str: "=TEXT"}
 
 
 class Page:
-    """A page of help that is being written.
-
-    Args:
-      columns: The width of the terminal; None for 80.
-    """
+    """A page of help that is being written, for a terminal of so many columns; None for 80."""
 
     def __init__(self, columns: int | None):
         self._columns = min(max(columns or 80, _LEAST_COLUMNS), _MOST_COLUMNS)
@@ -34,14 +29,8 @@ class Page:
 
     def text(self, text: str, indent: int = 0, further: int = 0) -> None:
         """Adds a paragraph, whose second line and the next are indented further."""
-        self._lines += textwrap.wrap(
-            " ".join(text.split()),
-            self._columns,
-            initial_indent=" " * indent,
-            subsequent_indent=" " * (indent + further),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        line = " " * indent + " ".join(text.split())
+        self._lines += terminal.wrapped(line, self._columns, further).split("\n")
 
     def gap(self) -> None:
         """Adds an empty line."""
@@ -68,12 +57,7 @@ class Page:
 
 
 def of_training(algorithm: str | None, columns: int | None) -> str:
-    """Returns the help of the verb train.
-
-    Args:
-      algorithm: The method, if one was named: its hyper-parameters come first.
-      columns: The width of the terminal; None if there is none.
-    """
+    """Returns the help of train, with the hyper-parameters of a method first if one is named."""
     page = Page(columns)
     page.text("usage: tf-pflego [train] [--flagfile=FILE] [--NAME=VALUE ...]", 0, 7)
     page.gap()
@@ -81,14 +65,15 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
         _introduce(page)
     else:
         _describe(page, algorithm)
-    fields = {field.name: field for field in dataclasses.fields(config.RunConfig)}
-    for title, example, names in flags.GROUPS:
+    for part in config.PARTS:
+        title, _, example = (inspect.getdoc(part) or "").rstrip(".").partition(", as in ")
         page.gap()
-        page.text(f"{title}:")
+        page.text(f"{title[0].lower()}{title[1:]}:")
         page.text(f"example: {example}", 2, 9)
-        if "algorithm" in names and algorithm is None:
+        fields = dataclasses.fields(part)
+        if fields[0].name == "algorithm" and algorithm is None:
             page.text("--algorithm=NAME", 2)
-            page.text(f"the method to train with (default {fields['algorithm'].default}):", 6)
+            page.text(f"the method to train with (default {fields[0].default}):", 6)
             page.pairs((f"    {name}", summary_of(name)) for name in REGISTRY)
             page.text("A method of your own is FILE.py:FUNCTION, as docs/own_method.md shows.", 6)
             page.text(
@@ -96,7 +81,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
                 "--help shows those of Ditto, with their ranges and defaults.",
                 6,
             )
-        page.flags(fields[name] for name in names if name != "algorithm")
+        page.flags(field for field in fields if field.name != "algorithm")
     page.gap()
     page.text(
         "--flagfile=FILE reads flags from a file, one per line; those after it on the command line "
@@ -134,11 +119,16 @@ def _introduce(page):
 
 
 def of_options(
-    verb: str, usage: str, options: type, examples: Sequence[str], columns: int | None
+    verb: str,
+    usage: str,
+    options: type,
+    examples: Sequence[str],
+    columns: int | None,
+    places: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Returns the help of a verb whose flags are a dataclass of settings; see `of_verb`."""
     about = inspect.getdoc(sys.modules[options.__module__]) or ""
-    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options))
+    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options), places)
 
 
 def of_verb(
@@ -150,17 +140,7 @@ def of_verb(
     fields: Sequence[dataclasses.Field] = (),
     places: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Returns the help of a verb.
-
-    Args:
-      verb: Its name.
-      usage: What follows the name in its usage.
-      about: What it does.
-      examples: Command lines.
-      columns: The width of the terminal; None if there is none.
-      fields: The settings that are its flags.
-      places: What it takes by position, each with a line about it.
-    """
+    """Returns the help of a verb: usage, what it does, examples, `places` by position and flags."""
     page = Page(columns)
     page.text(f"usage: tf-pflego {verb} {usage}", 0, 7)
     page.gap()
@@ -171,6 +151,8 @@ def of_verb(
     page.gap()
     page.pairs(places.items())
     if fields:
+        if places:
+            page.gap()
         page.text("flags:")
         page.flags(fields)
     page.gap()

@@ -136,15 +136,15 @@ def run(flag_values, interruption: Interruption) -> None:
 
 
 def _shots_of(text):
-    found = []
+    shots = []
     for part in text.split(","):
         if part != ALL and not (part.isascii() and part.isdecimal() and 0 < int(part) < 10**9):
             raise ValueError(
                 f"`shots` must be numbers of examples, or all, with commas between; got {text!r}. "
                 "Write e.g. `shots='1,5,all'`."
             )
-        found.append(part if part == ALL else int(part))
-    return found
+        shots.append(part if part == ALL else int(part))
+    return shots
 
 
 def _arrays_of(paths):
@@ -152,12 +152,12 @@ def _arrays_of(paths):
 
     The datasets that the program has are of images.
     """
-    found = []
+    files = []
     names = ("train_examples", "train_labels", "test_examples", "test_labels")
     for path in paths:
         try:
             with np.load(pathlib.Path(path).expanduser(), allow_pickle=False) as arrays:
-                held = [arrays[name] for name in names]
+                contents = [arrays[name] for name in names]
         except Exception as error:
             # Of what is no such file NumPy and zipfile raise errors of many kinds.
             raise ValueError(
@@ -165,15 +165,15 @@ def _arrays_of(paths):
                 f"read as one ({' '.join(str(error).split())}). Correct the path, or write it with "
                 "`numpy.savez`."
             ) from error
-        for name, array in zip(names[::2], held[::2], strict=True):
+        for name, array in zip(names[::2], contents[::2], strict=True):
             if array.ndim != 4 or array.dtype != np.uint8:
                 raise ValueError(
                     f"`data` must have images as the run's dataset has them, uint8 of shape [n, "
                     f"height, width, channels]; {name} of {path} is {array.dtype} of shape "
                     f"{list(array.shape)}. Prepare them in the same way."
                 )
-        found.append((held[:2], held[2:]))
-    return found
+        files.append((contents[:2], contents[2:]))
+    return files
 
 
 def _clients_of(paths, arrays, of_run):

@@ -1,69 +1,76 @@
-"""`tf-pflego report`: writes a page about runs, or figures for a paper; it starts no TensorFlow."""
+"""Writes a page about runs, or figures for a paper.
 
-import argparse
-from collections.abc import Sequence
+The page has curves, clients, partition, cost to a target accuracy and
+settings. It needs no network and no program but a browser. Runs that still go on or were
+interrupted are shown as far as they are.
+"""
 
-from tf_pflego.program import command_line
+import dataclasses
+import functools
+
+from tf_pflego.core import settings
+from tf_pflego.core.settings import setting
+from tf_pflego.program import flags, help_pages
 from tf_pflego.reports import FORMATS, write
 from tf_pflego.system import terminal
+from tf_pflego.system.signals import Interruption
+
+MOST_PLACES = 10_000
+_DEFAULTS = {"html": "report.html", "png": "report"}
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise ValueError(f"{message}. See `{self.prog} --help`.")
+@dataclasses.dataclass(frozen=True)
+class ReportOptions:
+    """What is written, and where."""
 
-
-def command(argv: Sequence[str], prog: str = "tf-pflego report") -> int:
-    """Does what a command line says.
-
-    Args:
-      argv: What follows the name of the command.
-      prog: The name of the command, for its help.
-
-    Returns:
-      The exit code: 0, or 2 after an error that the user can correct.
-    """
-    parser = _Parser(
-        prog=prog,
-        description="Writes a page about one or more runs: curves, clients, partition, cost to a "
-        "target accuracy, settings. The page needs no network and no program but a browser. Runs "
-        "that still go on or were interrupted are shown as far as they are.",
-        epilog="example: tf-pflego report runs/first runs/second --output=report.html",
+    output: str = setting(
+        "",
+        "the page, report.html if it is left out; or with --format=png the directory of figures, "
+        "report if it is left out",
+        is_path=True,
     )
-    parser.add_argument("dirs", nargs="+", metavar="DIR", help="the --output_dir of a run")
-    parser.add_argument(
-        "--output",
-        help="the page (default report.html), or with --format=png the directory of figures "
-        "(default report)",
+    format: str = setting("html", "a page, or PNG figures for a paper", choices=FORMATS)
+    reference: str = setting(
+        "",
+        "the run that the clients of the others are compared with; empty for the first that has "
+        "ended",
+        is_path=True,
     )
-    parser.add_argument(
-        "--format", choices=FORMATS, default="html", help="a page, or PNG figures for a paper"
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+define_flags = functools.partial(flags.define_options, ReportOptions)
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help."""
+    return help_pages.of_options(
+        "report",
+        "DIR [DIR ...] [--NAME=VALUE ...]",
+        ReportOptions,
+        ["runs/first runs/second --output=report.html"],
+        columns,
+        {"DIR": "output directory of a run"},
     )
-    parser.add_argument(
-        "--reference",
-        metavar="DIR",
-        help="the run that the clients of the others are compared with (default: the first that "
-        "has ended)",
-    )
-    parser.add_argument(
-        "--quiet", action="store_true", help="nothing is shown but what is wrong and the result"
-    )
+
+
+def run(flag_values, interruption: Interruption, *dirs: str) -> None:
+    """Writes the report, and shows where it is."""
+    options = flags.options_from(ReportOptions, flag_values)
+    if not dirs:
+        raise ValueError(
+            "the output directory of a run is required: DIR; got none. Name one or more, as in "
+            "`tf-pflego report runs/first`; --help has more."
+        )
+    output = options.output or _DEFAULTS[options.format]
     try:
-        options = parser.parse_args(list(argv))
-        output = options.output or ("report.html" if options.format == "html" else "report")
-        for path in write(options.dirs, output, options.format, options.reference):
-            terminal.show(f"written to {path}")
-    except ValueError as error:
-        return _fail(str(error))
+        paths = write(dirs, output, options.format, options.reference or None)
     except OSError as error:
-        return _fail(
+        raise ValueError(
             f"`output` must be a place that can be written; {error.filename or output} is not "
             f"({error.strerror}). Choose another `output`."
-        )
-    return 0
-
-
-def _fail(message):
-    message = command_line.as_flags(" ".join(message.split()), ("output", "format", "reference"))
-    terminal.say(f"tf_pflego: {message}")
-    return 2
+        ) from error
+    for path in paths:
+        terminal.show(f"written to {path}")

@@ -11,10 +11,10 @@ from typing import Any
 
 from tf_pflego import engines
 from tf_pflego.program import command_line, flags, help_pages
-from tf_pflego.program.starting import start_tensorflow
+from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import methods, stored_run, training
-from tf_pflego.runs.places import PLACES
 from tf_pflego.runs.progress import result_table
+from tf_pflego.runs.reader import PLACES
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import temporary, terminal, values

@@ -5,7 +5,6 @@ Each module has `define_flags(flag_values)`, `help_page(flag_values, columns)` a
 MOST_PLACES directories by position is given them after these. One whose flags have other names than
 the arguments in Python that they become names them in FLAGS_OF_ARGUMENTS, {argument: flag}. One
 whose arguments bring flags of their own has `define_flags_of_arguments(arguments, flag_values)`.
-`report` is `program.report`, which takes directories and starts no TensorFlow.
 """
 
 VERBS = {

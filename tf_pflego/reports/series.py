@@ -14,7 +14,7 @@ import numpy as np
 
 from tf_pflego.reports.metrics import PERCENT, Rounds, scale_of, shortened
 from tf_pflego.reports.stored import ReportedRun
-from tf_pflego.runs.places import PLACES
+from tf_pflego.runs.reader import PLACES
 
 AXES = {"rounds": "rounds", "seconds": "seconds of training", "megabytes": "megabytes down and up"}
 # A series of runs that has this algorithm is drawn with a bolder line.

@@ -37,13 +37,7 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
 
 
 def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
-    """Returns all clients of a run, which are loaded if none are given.
-
-    Args:
-      run_config: The run.
-      clients: Those given, or None. If they have no validation examples and the run wants some,
-        these are drawn.
-    """
+    """Returns all clients of a run, loaded or given, with validation examples if it wants some."""
     if clients is None:
         return load_clients(run_config)
     check_clients(clients)
@@ -58,11 +52,11 @@ def _round_robin(run_config, dataset, num_clients):
             f"`partition` must be groups or dirichlet for {dataset.name}, which has no test "
             "examples of its own; got round_robin. Correct `partition`."
         )
-    held = run_config.classes_per_client or data.classes_per_client(
+    count = run_config.classes_per_client or data.classes_per_client(
         run_config.personalization, dataset.num_classes
     )
     labels = dataset.train.labels, dataset.test.labels
-    return data.round_robin(*labels, num_clients, held, dataset.num_classes, run_config.seed)
+    return data.round_robin(*labels, num_clients, count, dataset.num_classes, run_config.seed)
 
 
 def _dirichlet(run_config, dataset, num_clients):

@@ -1,7 +1,5 @@
 """The clients at the end of a run: the columns of clients.csv, and those that fare worst."""
 
-import csv
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,12 +19,7 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
     """Returns the columns of clients.csv, one row per client that was tested.
 
     Clients that have names have them as `name`. For each group of clients there is a column that is
-    1 for those who belong to it and else 0.
-
-    Args:
-      evaluations: What `Simulation.evaluate_all` returns, of all clients or of a sample; without a
-        training loss, the columns have none.
-      data: The clients' data.
+    1 for those who belong to it and else 0. Evaluations without a loss give none.
     """
     first = next(iter(evaluations.values()))
     tested = range(data.num_clients) if first.clients is None else first.clients.tolist()
@@ -55,13 +48,9 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
 def new_client_columns(
     evaluation: Evaluation, epoch: int, first_client: int, names: Sequence[str] | None = None
 ) -> Columns:
-    """Returns the columns of new_clients.csv, one row per new client.
+    """Returns the columns of new_clients.csv, one row per new client, whose ids follow the first's.
 
-    Args:
-      evaluation: Of clients that never took part, after so many epochs of their own training.
-      epoch: How many.
-      first_client: The id of the first; the others' follow.
-      names: Those of all clients of the run, by their ids; None if they have none.
+    The evaluation is after so many epochs of their own training; `names` are those of all clients.
     """
     count = len(evaluation.test_hits)
     ids = range(first_client, first_client + count)
@@ -81,8 +70,8 @@ def _names(names, ids):
 
 
 def _validation_examples(evaluation):
-    found = evaluation.validation_examples
-    return {} if found is None else {"validation_examples": found}
+    counts = evaluation.validation_examples
+    return {} if counts is None else {"validation_examples": counts}
 
 
 def _accuracies(evaluation, prefix=""):
@@ -95,23 +84,12 @@ def _accuracies(evaluation, prefix=""):
     }
 
 
-def read_client_columns(path: pathlib.Path) -> Columns:
-    """Returns the columns of a clients.csv, as text."""
-    with open(path, encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    return dict(zip(header, zip(*rows, strict=True), strict=True))
-
-
 def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
     """Returns how the clients fare that are served worst, by their test accuracy.
 
-    Args:
-      columns: Those of clients.csv.
-
-    Returns:
-      The mean accuracy of the worst tenth of the clients, how many these are, and for each of the
-      worst five, the worst first, what it is called, its classes, numbers of training and test
-      examples, and accuracy.
+    These are the mean accuracy of the worst tenth of the clients, how many these are, and for each
+    of the worst five, the worst first, what it is called, its classes, numbers of training and test
+    examples, and accuracy.
     """
     accuracy = [float(share) for share in columns["test_accuracy"]]
     order = sorted(range(len(accuracy)), key=accuracy.__getitem__)

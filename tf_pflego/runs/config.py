@@ -1,4 +1,4 @@
-"""The configuration of a run, which checks itself, and the command-line flags made from it."""
+"""The configuration of a run, which is composed of parts and checks itself."""
 
 import dataclasses
 import re
@@ -24,51 +24,43 @@ _ON_CLUSTER = ("ray_address", None)
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
-    """What a run is, apart from the hyper-parameters of its algorithm.
-
-    Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
-    `os.PathLike` for directories.
-
-    Raises:
-      ValueError: A field does not take its value, or two do not go together.
-    """
+class MethodSettings:
+    """Method, as in --algorithm=pflego --network=mlp."""
 
     algorithm: str = setting(
         "pflego", "method to train with: its name, or FILE.py:FUNCTION for one of your own"
     )
-    engine: str = setting(
-        DEFAULT_ENGINE,
-        "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
-        "is the default where TensorFlow Federated is installed",
-        choices=ENGINES,
+    network: str = setting(
+        "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Data, as in --dataset=fashion_mnist --data_dir=$HOME/data --download."""
+
     dataset: str = setting("digits", "dataset, by its TFDS name", choices=catalogue.NAMES)
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
     omniglot_splits: str = setting(
         "train,test", "splits of Omniglot to merge", read_with=("dataset", ("omniglot",))
     )
-    network: str = setting(
-        "auto", "body of the model; auto for the dataset's own", choices=("auto", *NETWORKS)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSettings:
+    """Clients and what they hold, as in --partition=dirichlet --dirichlet_alpha=0.1."""
+
+    num_clients: int = setting(
+        0,
+        "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group",
+        at_least=0,
     )
     partition: str = setting(
         "auto",
         "how examples are dealt out: each client some classes (round_robin), shares of each class "
         "(dirichlet) or a group of the dataset (groups); auto for the dataset's own",
         choices=("auto", *partition_lib.NAMES),
-    )
-    dirichlet_alpha: float = setting(
-        0.3,
-        "alpha of --partition=dirichlet; smaller for clients that differ more",
-        above=0,
-        read_with=("partition", ("dirichlet",)),
-    )
-    min_examples: int = setting(
-        40,
-        "least number of a client's examples with --partition=dirichlet",
-        at_least=1,
-        read_with=("partition", ("dirichlet",)),
     )
     personalization: str = setting(
         "high",
@@ -83,55 +75,34 @@ class RunConfig:
         read_with=("partition", ("round_robin",)),
         replaces="personalization",
     )
-    num_clients: int = setting(
-        0,
-        "I, number of clients; 0 for 100, for 20 with Office-Home, or one per group",
-        at_least=0,
-    )
-    clients_per_round: int = setting(
-        20,
-        "r, number of participants per round; for --participation=binomial their mean number",
-        at_least=1,
-    )
-    participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
-    clients_per_round_range: str = setting(
-        "",
-        "least and most participants per round, as least,most, for --participation=range",
-        read_with=("participation", ("range",)),
-    )
-    dropout_rate: float = setting(
-        0.0,
-        "probability in [0, 1) with which each client that is drawn drops out before it reports; "
-        "gradients are scaled by I / (r (1 - dropout_rate)) then",
-        at_least=0,
-        below=1,
-    )
-    num_rounds: int = settings.num_rounds()
-    activation_gigabytes: float = setting(
-        2.0,
-        "memory for the activations of all clients that run at once; if they do not fit, examples "
-        "pass through the network in blocks",
+    dirichlet_alpha: float = setting(
+        0.3,
+        "alpha of --partition=dirichlet; smaller for clients that differ more",
         above=0,
+        read_with=("partition", ("dirichlet",)),
     )
-    new_clients: int = setting(
-        0,
-        "how many clients, the last ones, take no part and train on their own after the last round",
-        at_least=0,
-    )
-    new_client_epochs: int = setting(
-        20,
-        "epochs of the new clients, by plain SGD on mini-batches of 128",
-        at_least=0,
-        read_with=("new_clients", None),
-    )
-    new_client_learning_rate: float = setting(
-        0.01, "learning rate of the new clients", above=0, read_with=("new_clients", None)
+    min_examples: int = setting(
+        40,
+        "least number of a client's examples with --partition=dirichlet",
+        at_least=1,
+        read_with=("partition", ("dirichlet",)),
     )
     label_space: str = setting(
         "local",
         "whether labels number a client's own classes (local) or the dataset's (global)",
         choices=clients.LABEL_SPACES,
     )
+    class_mask: bool = setting(
+        False,
+        "let a client predict only among the classes that it holds; its loss counts no others",
+        read_with=("label_space", ("global",)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DisagreementSettings:
+    """Clients that disagree, as in --permuted_clients=0.5 --label_space=global."""
+
     permuted_clients: float = setting(
         0.0,
         "share of the clients of which each names the classes by a permutation of its own",
@@ -151,11 +122,43 @@ class RunConfig:
         choices=tuple(disagreement.SHIFTS),
         read_with=("shifted_clients", None),
     )
-    class_mask: bool = setting(
-        False,
-        "let a client predict only among the classes that it holds; its loss counts no others",
-        read_with=("label_space", ("global",)),
+
+
+@dataclasses.dataclass(frozen=True)
+class FederationSettings:
+    """Rounds, as in --num_rounds=500 --clients_per_round=10 --dropout_rate=0.1."""
+
+    num_rounds: int = settings.num_rounds()
+    clients_per_round: int = setting(
+        20,
+        "r, number of participants per round; for --participation=binomial their mean number",
+        at_least=1,
     )
+    participation: str = setting("fixed", "how participants are drawn", choices=PARTICIPATIONS)
+    clients_per_round_range: str = setting(
+        "",
+        "least and most participants per round, as least,most, for --participation=range",
+        read_with=("participation", ("range",)),
+    )
+    dropout_rate: float = setting(
+        0.0,
+        "probability in [0, 1) with which each client that is drawn drops out before it reports; "
+        "gradients are scaled by I / (r (1 - dropout_rate)) then",
+        at_least=0,
+        below=1,
+    )
+    seed: int = setting(
+        0,
+        "seed of the run, from which all random draws follow",
+        at_least=0,
+        at_most=values.SEED_LIMIT,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Evaluation, as in --eval_every=5 --eval_clients=1000."""
+
     eval_every: int = settings.eval_every()
     train_loss_every: int = settings.train_loss_every()
     eval_clients: int = settings.eval_clients()
@@ -166,12 +169,32 @@ class RunConfig:
         at_least=0,
         below=1,
     )
-    seed: int = setting(
+
+
+@dataclasses.dataclass(frozen=True)
+class NewClientSettings:
+    """Clients that take no part, as in --new_clients=10."""
+
+    new_clients: int = setting(
         0,
-        "seed of the run, from which all random draws follow",
+        "how many clients, the last ones, take no part and train on their own after the last round",
         at_least=0,
-        at_most=values.SEED_LIMIT,
     )
+    new_client_epochs: int = setting(
+        20,
+        "epochs of the new clients, by plain SGD on mini-batches of 128",
+        at_least=0,
+        read_with=("new_clients", None),
+    )
+    new_client_learning_rate: float = setting(
+        0.01, "learning rate of the new clients", above=0, read_with=("new_clients", None)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSettings:
+    """Output directory, as in --output_dir=runs/first --resume."""
+
     output_dir: str = setting(
         "",
         "directory for configuration, partition and metrics; empty to write no files",
@@ -202,7 +225,31 @@ class RunConfig:
         "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard",
         read_with=("output_dir", None),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class PlaceSettings:
+    """Where the clients run, as in --engine=in_process."""
+
+    engine: str = setting(
+        DEFAULT_ENGINE,
+        "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
+        "is the default where TensorFlow Federated is installed",
+        choices=ENGINES,
+    )
+    activation_gigabytes: float = setting(
+        2.0,
+        "memory for the activations of all clients that run at once; if they do not fit, examples "
+        "pass through the network in blocks",
+        above=0,
+    )
     max_restarts: int = settings.max_restarts()
+
+
+@dataclasses.dataclass(frozen=True)
+class RaySettings:
+    """A Ray cluster, as in --engine=ray --num_shards=8 --ray_address=auto."""
+
     num_shards: int = setting(
         2,
         "into how many shards the clients are dealt with --engine=ray",
@@ -233,6 +280,30 @@ class RunConfig:
         above=0,
         read_with=_ON_CLUSTER,
     )
+
+
+# A dataclass takes the fields of its last base first.
+@dataclasses.dataclass(frozen=True)
+class RunConfig(
+    RaySettings,
+    PlaceSettings,
+    OutputSettings,
+    NewClientSettings,
+    EvaluationSettings,
+    FederationSettings,
+    DisagreementSettings,
+    ClientSettings,
+    DataSettings,
+    MethodSettings,
+):
+    """What a run is, apart from the hyper-parameters of its algorithm.
+
+    Values of other types that stand for the same are converted: NumPy's numbers, whole floats, and
+    `os.PathLike` for directories.
+
+    Raises:
+      ValueError: A field does not take its value, or two do not go together.
+    """
 
     def __post_init__(self):
         algorithms.check_name(self.algorithm)
@@ -266,14 +337,9 @@ class RunConfig:
         """Returns the engine: its name, or what a run on Ray needs besides it."""
         if self.engine != "ray":
             return self.engine
-        return RayOptions(
-            self.num_shards,
-            self.ray_address,
-            self.cpus_per_shard,
-            self.gpus_per_shard,
-            self.shard_resources,
-            self.node_deadline,
-        )
+        # The fields of both are in the same order.
+        fields = dataclasses.fields(RaySettings)
+        return RayOptions(*(getattr(self, field.name) for field in fields))
 
     def participation_of(self, num_clients: int) -> Participation:
         """Returns how participants are drawn from `num_clients` clients."""
@@ -284,3 +350,7 @@ class RunConfig:
         return Participation(
             num_clients, self.clients_per_round, self.participation, bounds, self.dropout_rate
         )
+
+
+# The parts as help shows them, whose first lines are "Title, as in EXAMPLE.".
+PARTS = RunConfig.__bases__[::-1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_pflego.data import ClientData
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.places import DEALING, OF_CLIENTS, OWN_CLIENTS
+from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
 
 
 def recorded(run_config: RunConfig, clients: ClientData, load: Callable) -> dict[str, Any]:

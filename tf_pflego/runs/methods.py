@@ -20,22 +20,14 @@ SOURCE = "algorithm_source"
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
     *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
+    "callbacks",
     *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
 }
 
 
 def method_of(run_config: config.RunConfig, algorithm: Named | None = None) -> Method:
-    """Returns the method of a run.
-
-    Args:
-      run_config: The run.
-      algorithm: The method, if it is not the one that `run_config` names.
-
-    Raises:
-      TypeError, ValueError: There is no such method, or two are named, or a hyper-parameter has a
-        name that a run has already.
-    """
-    if isinstance(algorithm, Method):  # It has been found already.
+    """Returns the method that is given or, if none is, the one that the configuration names."""
+    if isinstance(algorithm, Method):  # It has been looked up already.
         return algorithm
     if algorithm is not None and run_config.algorithm != config.RunConfig.algorithm:
         raise ValueError(
@@ -66,17 +58,7 @@ def is_own(configuration: Mapping[str, Any]) -> bool:
 def method_of_stored(
     configuration: Mapping[str, Any], algorithm: Named | None, path: pathlib.Path
 ) -> Method:
-    """Returns the method of a run, of which code is loaded only from what the user names.
-
-    Args:
-      configuration: What the run has kept.
-      algorithm: What the user names; None for a method of the package.
-      path: The directory of the run.
-
-    Raises:
-      RunDirectoryError: The run is of an own method that is not given, or of another than given.
-      TypeError, ValueError: There is no such method.
-    """
+    """Returns the method of a run; code is loaded only from what the user names."""
     name = configuration["algorithm"]
     if not is_own(configuration):
         if algorithm is not None:

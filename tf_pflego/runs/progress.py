@@ -5,6 +5,7 @@ from typing import Any
 
 import tqdm
 
+from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import STANDARD_ERROR
 from tf_pflego.system import terminal
@@ -16,15 +17,10 @@ _VALIDATION = "validation_accuracy/client_mean"
 _ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
 
 
-class Progress:
-    """Shows a bar where lines can be drawn again, else a line for each evaluated round.
-
-    It is on `system.terminal.stream_of_progress`. Terminals and notebooks show a bar.
+class Progress(Callback):
+    """Shows a bar in terminals and notebooks, elsewhere a line for each evaluated round.
 
     The bar comes with the first finished round; until then `system.terminal.doing` has the line.
-
-    Args:
-      num_rounds: T.
     """
 
     def __init__(self, num_rounds: int):
@@ -32,7 +28,7 @@ class Progress:
         self._started = time.time()
         self._bar = None
 
-    def add_round(self, record: dict[str, Any]) -> None:
+    def after_round(self, simulation, record):
         """Shows a finished round."""
         text = None
         if "test_accuracy/client_mean" in record:
@@ -84,10 +80,7 @@ class Progress:
 def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     """Returns the table that a run ends with, in at most 60 columns.
 
-    Args:
-      summary: What `simulation.summary.summarize` returns.
-      title: The line above it.
-      clients: The columns of clients.csv.
+    `clients` are the columns of clients.csv.
     """
     worst, number, rows_of_worst = worst_rows(clients)
     tested = len(clients["client"])

@@ -1,14 +1,64 @@
-"""The files of a run, read with limits; see `system.limited_files`. TensorFlow is not needed."""
+"""The files of a run: what its settings say, and its tables, read with limits.
+
+A file that is not what a run writes is a DamagedFileError; see `system.limited_files`. Nothing here
+needs TensorFlow.
+"""
 
 import csv
 import io
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import limited_files
 from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
+
+# Settings that say where things are and how they are kept, which makes no run another run.
+PLACES = (
+    "data_dir",
+    "download",
+    "output_dir",
+    "overwrite",
+    "resume",
+    "checkpoint_every",
+    "checkpoints_kept",
+    "max_restarts",
+    "ray_address",
+    "cpus_per_shard",
+    "gpus_per_shard",
+    "shard_resources",
+    "node_deadline",
+    "tensorboard",
+)
+
+# What the configuration of a run says of the partition of clients that the user gave.
+OWN_CLIENTS = "own"
+# The settings that say how a dataset is dealt out; they are None then, as they say nothing.
+DEALING = (
+    "omniglot_splits",
+    "dirichlet_alpha",
+    "min_examples",
+    "personalization",
+    "classes_per_client",
+    "permuted_clients",
+    "shifted_clients",
+    "shift",
+)
+# All that such a run has from its clients. Earlier versions wrote defaults there.
+OF_CLIENTS = (*DEALING, "partition", "network", "label_space", "class_mask", "validation_fraction")
+# Settings that earlier versions did not have, with the values that mean what these versions did.
+_ADDED = {
+    "dropout_rate": 0.0,
+    "num_shards": 2,
+    "eval_clients": 0,
+    "class_mask": False,
+    "validation_fraction": 0.0,
+    "permuted_clients": 0.0,
+    "shifted_clients": 0.0,
+    "shift": "rotate",
+}
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
 _MOST_COUNTED = 10**limited_files.MOST_DIGITS
@@ -17,13 +67,26 @@ _WHOLE = ("num_rounds", "num_clients", "clients_per_round", "eval_clients", "see
 _TEXTS = ("algorithm", "dataset")
 
 
-def configuration(path: pathlib.Path) -> dict[str, Any]:
-    """Returns what config.json holds; what is told of a run is of the type that it must be.
+def differences(
+    expected: Mapping[str, Any], got: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Returns the settings in which one run is another than the expected one, with both values.
 
-    Raises:
-      DamagedFileError: As `json_object`, or a setting has a value that it cannot have.
-      OSError: It is missing or cannot be read.
+    `defaults` are those of hyper-parameters, which earlier versions did not always write.
     """
+    expected, got = ({**_ADDED, **defaults, **settings} for settings in (expected, got))
+    unsaid = {*PLACES}
+    if got["partition"] == OWN_CLIENTS != expected.get("partition"):
+        unsaid |= {*OF_CLIENTS}  # As earlier versions wrote it; a checkpoint tells the data.
+    pairs = {
+        name: (expected.get(name, "none"), got.get(name, "none"))
+        for name in sorted((expected.keys() | got.keys()) - unsaid)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def configuration(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what config.json holds; what is told of a run is of the type that it must be."""
     settings = json_object(path)
     for name in _WHOLE:
         value = settings.get(name, 0)
@@ -42,10 +105,6 @@ def records(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rounds of metrics.jsonl; a last line without its end is one being written.
 
     What is counted is in [0, 10^18], and the rounds are 1, 2, ..; a metric is whatever it is.
-
-    Raises:
-      DamagedFileError: A line is no such record, or there are too many lines or names.
-      OSError: It is missing or cannot be read.
     """
     whole, _, _ = content(path).rpartition(b"\n")
     names: set[str] = set()
@@ -74,12 +133,7 @@ def records(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def columns(path: pathlib.Path) -> dict[str, list[str]]:
-    """Returns the columns of a CSV file, as text.
-
-    Raises:
-      DamagedFileError: It is no table, or too large.
-      OSError: It is missing or cannot be read.
-    """
+    """Returns the columns of a CSV file, as text."""
     text = content(path)
     try:
         rows = csv.reader(io.StringIO(text.decode(), newline=""))

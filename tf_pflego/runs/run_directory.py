@@ -25,13 +25,11 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core import nests
-from tf_pflego.core.nests import Structure
 from tf_pflego.core.server_optimizer import CONSTANT
 from tf_pflego.data.clients import ClientData
-from tf_pflego.runs import partition_file
+from tf_pflego.runs import partition_file, reader
 from tf_pflego.runs.client_table import client_columns, new_client_columns
-from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
-from tf_pflego.runs.tensorboard import EventFiles
+from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
@@ -39,23 +37,11 @@ from tf_pflego.system import durable, terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
-_CHECKPOINTS = "checkpoints"
-_TENSORBOARD = "tensorboard"
+_CHECKPOINTS, _TENSORBOARD = "checkpoints", "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
 _FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
 _STEPS = (".new_run", ".whole_run", ".old_run")
-# Flags that earlier versions did not have, with the values that mean what these versions did.
-_ADDED_FLAGS = {
-    "dropout_rate": 0.0,
-    "num_shards": 2,
-    "eval_clients": 0,
-    "class_mask": False,
-    "validation_fraction": 0.0,
-    "permuted_clients": 0.0,
-    "shifted_clients": 0.0,
-    "shift": "rotate",
-}
 
 
 class RunDirectoryError(ValueError):
@@ -70,25 +56,21 @@ def holds_run(path: pathlib.Path) -> bool:
 class RunDirectory:
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
+    The run may take the place of another one if it may `overwrite`, or go on with the one that is
+    there if it is to `resume`. Anything else in the way is a RunDirectoryError.
+
     Args:
       path: The directory; it is made if it does not exist.
-      configuration: Every flag and hyper-parameter of the run.
-      overwrite: Whether the run may take the place of another one in the directory. It does so when
-        it is whole.
+      configuration: Every setting and hyper-parameter of the run.
+      overwrite: Whether the run may take the place of another one.
       resume: Whether the run goes on with the one in the directory, if there is one.
       kept: How many checkpoints stay.
-      tensorboard: Whether the metrics are also written as TensorBoard reads them.
       defaults: Of the hyper-parameters; earlier versions left out some that had them.
 
     Attributes:
       path: The directory.
-      finished: The summary, if `resume` was asked for and the run has all its rounds.
-
-    Raises:
-      RunDirectoryError: The directory cannot be written, or is in use, or holds another run, or a
-        link in a file's place, or the run in it has another configuration, or too many rounds, or
-        no checkpoint.
-      CheckpointError: The checkpoints are damaged.
+      events: Where the files of TensorBoard are, while the run is under way.
+      finished: The summary, if `resume` was asked for and the run has ended.
     """
 
     def __init__(
@@ -98,21 +80,19 @@ class RunDirectory:
         overwrite: bool = False,
         resume: bool = False,
         kept: int = 2,
-        tensorboard: bool = False,
         defaults: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.path = pathlib.Path(path).expanduser()
         self.finished = None
         self._configuration = configuration
-        self._defaults = _ADDED_FLAGS | defaults
-        self._tensorboard = tensorboard
-        self._events = None
+        self._defaults = defaults
         self._metrics = None
         self._checkpoint = None  # that the run goes on from
         self._lock = self._locked()
         try:
             self._refuse_links()
             self._work = self._place(overwrite, resume)
+            self.events = self._work / _TENSORBOARD
             self._checkpoints = Checkpoints(self._work / _CHECKPOINTS, kept)
             if resume:
                 self._find_earlier()
@@ -128,8 +108,6 @@ class RunDirectory:
 
     def close(self) -> None:
         """Frees the directory for other runs. If nothing was written, nothing is left there."""
-        if self._events is not None:
-            self._events.close()
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # What could not be written has been reported.
                 self._metrics.close()
@@ -142,28 +120,11 @@ class RunDirectory:
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Starts the run, or restores the state from which it goes on.
+        """Starts the run or restores the state from which it goes on; returns the rounds done.
 
-        Args:
-          simulation: The simulation, before its first round.
-          clients: The data of all clients, also of those that take no part.
-          versions: Those of the program and of what it uses.
-
-        Returns:
-          The metrics of the rounds that are done.
+        `clients` are all clients, also those that take no part.
         """
         self._client_names = clients.client_names
-        records = self._start(simulation, clients, versions)
-        self._begin_events(records)
-        return records
-
-    def _begin_events(self, records):
-        if self._tensorboard:
-            if self._events is not None:
-                self._events.close()
-            self._events = EventFiles(self._work / _TENSORBOARD, records)
-
-    def _start(self, simulation, clients, versions):
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
         durable.remove(self.path / ".new_run")
@@ -174,7 +135,7 @@ class RunDirectory:
         are_own = self._configuration["partition"] == OWN_CLIENTS
         partition_file.write(self._work, clients, are_own)
         self._metrics = open(self._work / _METRICS, "xb")
-        self._held = {"bytes": 0, "crc32": 0}
+        self._written = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1
         return []
 
@@ -187,13 +148,9 @@ class RunDirectory:
         with durable.naming(self._work / _METRICS):
             self._metrics.write(line)
             self._metrics.flush()
-        self._held = {
-            "bytes": self._held["bytes"] + len(line),
-            "crc32": zlib.crc32(line, self._held["crc32"]),
-        }
+        size, crc32 = self._written["bytes"], self._written["crc32"]
+        self._written = {"bytes": size + len(line), "crc32": zlib.crc32(line, crc32)}
         self._round = record["round"]
-        if self._events is not None:
-            self._events.add_round(record)
 
     def save_checkpoint(self, simulation: Simulation) -> None:
         """Writes a checkpoint, unless it is there or the metrics do not fit the simulation.
@@ -204,49 +161,32 @@ class RunDirectory:
         number = simulation.round_number
         if simulation.in_round or number != self._round or number == self._checkpoint_round:
             return
-        about = {"configuration": self._configuration, "metrics": self._held}
+        about = {"configuration": self._configuration, "metrics": self._written}
         simulation.save_to(self._checkpoints, about, [self._work / _METRICS])
         self._checkpoint_round = number
 
     def go_back(self, simulation: Simulation) -> list[dict[str, Any]]:
-        """Goes back to the newest checkpoint of this run, from which it goes on.
-
-        Returns:
-          The metrics of the rounds up to there.
-
-        Raises:
-          CheckpointError: There is none that is whole.
-        """
+        """Goes back to the newest checkpoint; returns the metrics of the rounds before it."""
         if self._metrics is not None:
             self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
             raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")
-        records = self._restore(simulation, content)
-        self._begin_events(records)
-        return records
+        return self._restore(simulation, content)
 
     def finish(
         self,
         summary: dict[str, Any],
         evaluations: dict[str, Evaluation],
         data: ClientData,
-        server_state: Structure,
+        server_state: nests.Structure,
         new_clients: Sequence[Evaluation] = (),
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
-        Args:
-          summary: What `simulation.summary.summarize` returns.
-          evaluations: What `Simulation.evaluate_all` returns.
-          data: The clients' data.
-          server_state: The server's state.
-          new_clients: The evaluations of clients that never took part, after 0, 1, .. epochs of
-            their own training. Their ids follow those of `data`.
+        `new_clients` are evaluated after 0, 1, .. epochs; their ids follow those of `data`.
         """
         durable.to_disk(self._work / _METRICS)
-        if self._events is not None:
-            self._events.close()
         columns = client_columns(evaluations, data)
         self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
         leaves = nests.named(server_state).items()
@@ -255,8 +195,8 @@ class RunDirectory:
             files.npz(self._work / "server.npz", arrays)
         if new_clients:
             parts = [
-                new_client_columns(found, epoch, data.num_clients, self._client_names)
-                for epoch, found in enumerate(new_clients)
+                new_client_columns(evaluation, epoch, data.num_clients, self._client_names)
+                for epoch, evaluation in enumerate(new_clients)
             ]
             rows = [row for part in parts for row in zip(*part.values(), strict=True)]
             self._write_csv("new_clients.csv", parts[0], rows)
@@ -296,16 +236,16 @@ class RunDirectory:
         """Returns the directory in which the run works."""
         self._replace()
         new = self.path / ".new_run"
-        held = [name for name in _FILES if (self.path / name).exists()]
+        present = [name for name in _FILES if (self.path / name).exists()]
         if resume:
             return new if new.exists() else self.path
-        if (held or new.exists()) and not overwrite:
+        if (present or new.exists()) and not overwrite:
             raise RunDirectoryError(
                 f"`output_dir` must not hold another run; {self.path} has "
-                f"{', '.join(reversed(held)) or new.name}. Choose another `output_dir`, go on with "
-                "that run with `resume=True`, or replace it with `overwrite=True`."
+                f"{', '.join(reversed(present)) or new.name}. Choose another `output_dir`, go on "
+                "with that run with `resume=True`, or replace it with `overwrite=True`."
             )
-        return new if held else self.path
+        return new if present else self.path
 
     def _find_earlier(self):
         """Finds out where the run in the directory goes on, and whether it may."""
@@ -328,7 +268,8 @@ class RunDirectory:
         wanted = self._configuration["num_rounds"]
         # A summary that is damaged is written again, from the newest checkpoint.
         content = _read_json(summary)
-        if content is not None and content.get("round") == wanted:
+        # A callback may have ended the run before the rounds that it was made for.
+        if content is not None and wanted in (content.get("round"), earlier.get("num_rounds")):
             self.finished = content
             return
         if self._checkpoint is None:
@@ -345,27 +286,21 @@ class RunDirectory:
             )
 
     def _refuse_another(self, earlier):
-        own, earlier = (self._defaults | flags for flags in (self._configuration, earlier))
-        unsaid = PLACES
-        if own["partition"] == OWN_CLIENTS != earlier.get("partition"):
-            unsaid += OF_CLIENTS  # As earlier versions wrote it; a checkpoint tells the data.
-        differing = [
-            f"`{name}`: expected {earlier.get(name, 'none')!s}, got {own.get(name, 'none')!s}"
-            for name in sorted(own.keys() | earlier.keys())
-            if name not in ("num_rounds", *unsaid) and own.get(name) != earlier.get(name)
-        ]
-        rounds = earlier.get("num_rounds")
+        own = self._configuration
+        differing = reader.differences(earlier, own, self._defaults)
+        rounds, _ = differing.pop("num_rounds", (own["num_rounds"], None))
+        if differing:
+            pairs = [f"`{n}`: expected {one!s}, got {two!s}" for n, (one, two) in differing.items()]
+            raise RunDirectoryError(
+                f"`resume` needs the settings of the run in {self._work}; {'; '.join(pairs)}. "
+                "Correct them, or choose another `output_dir`."
+            )
         falls = own.get("server_schedule", CONSTANT) != CONSTANT and not own["schedule_rounds"]
-        if not differing and falls and own["num_rounds"] != rounds:
+        if falls and own["num_rounds"] != rounds:
             raise RunDirectoryError(
                 f"`num_rounds` must be {rounds}, over which the learning rate of the run in "
                 f"{self._work} falls; got {own['num_rounds']}. Correct it, or start a run whose "
                 "`schedule_rounds` are more than its first `num_rounds`."
-            )
-        if differing:
-            raise RunDirectoryError(
-                f"`resume` needs the flags of the run in {self._work}; {'; '.join(differing)}. "
-                "Correct them, or choose another `output_dir`."
             )
 
     def _check_metrics(self, content):
@@ -379,24 +314,23 @@ class RunDirectory:
 
     def _go_on(self, simulation, versions):
         """Restores the simulation; only then is anything removed."""
-        content = self._checkpoint
         config = _read_json(self._work / _CONFIG)
-        records = self._restore(simulation, content)
-        held = None if config is None else config.get("versions")
-        if not isinstance(held, dict):
+        records = self._restore(simulation, self._checkpoint)
+        known = None if config is None else config.get("versions")
+        if not isinstance(known, dict):
             terminal.say(
                 f"tf_pflego: {_CONFIG} of the run in {self._work} is damaged and is written again; "
                 f"with which versions its first {self._round} rounds were run is lost"
             )
-            held = {f"from_round_{self._round + 1}": versions}
-        *_, last = [held, *(version for version in held.values() if isinstance(version, dict))]
+            known = {f"from_round_{self._round + 1}": versions}
+        *_, last = [known, *(version for version in known.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
             terminal.say(
                 f"tf_pflego: the run in {self._work} goes on with other versions than {last}; its "
                 "results may differ in the last digits"
             )
-            held[f"from_round_{self._round + 1}"] = versions
-        self._write_json(_CONFIG, self._configuration | {"versions": held})
+            known[f"from_round_{self._round + 1}"] = versions
+        self._write_json(_CONFIG, self._configuration | {"versions": known})
         return records
 
     def _restore(self, simulation, content):
@@ -410,8 +344,8 @@ class RunDirectory:
         # A copy of the run may share the file by a hard link, and must keep what it has.
         with durable.batch() as files, files.open(path) as stream:
             stream.write(lines)
-        self._metrics = open(path, "ab", opener=_without_links)
-        self._held = content["metrics"]
+        self._metrics = open(path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_NOFOLLOW))
+        self._written = content["metrics"]
         self._round = self._checkpoint_round = content["round"]
         return [json.loads(line) for line in lines.splitlines()]
 
@@ -443,10 +377,9 @@ class RunDirectory:
 def _read_json(path):
     """Returns what a file holds, or None if it is absent or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return reader.json_object(path)
+    except (FileNotFoundError, reader.DamagedFileError):
         return None
-    return content if isinstance(content, dict) else None
 
 
 def _finite_or_none(metrics):
@@ -463,7 +396,3 @@ def _move(source, target, names):
             (source / name).rename(target / name)
     for directory in (source, target):
         durable.to_disk(directory)
-
-
-def _without_links(path, flags):
-    return os.open(path, flags | os.O_NOFOLLOW)

@@ -19,7 +19,7 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, methods, partition_file, reader, training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.runs.places import OF_CLIENTS, OWN_CLIENTS, PLACES
+from tf_pflego.runs.reader import OF_CLIENTS, OWN_CLIENTS, PLACES
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
 from tf_pflego.simulation.evaluation import Evaluation
@@ -215,8 +215,7 @@ class StoredRun:
                 content = checkpoints.newest()
                 if content is None:
                     raise self._no_checkpoint()
-                simulation.restore_from(checkpoints, content)
-                return
+                return simulation.restore_from(checkpoints, content)
             except (CheckpointError, OSError):
                 if attempt == _ATTEMPTS or self._checkpoint_files() == seen:
                     raise
@@ -252,36 +251,25 @@ class StoredRun:
     def _configured(self):
         """Returns the RunConfig and the algorithm's hyper-parameters."""
         names = {field.name for field in dataclasses.fields(RunConfig)}
+        stored = self.configuration
         try:
-            missing = {"algorithm", "dataset", "engine", "seed"} - self.configuration.keys()
+            missing = {"algorithm", "dataset", "engine", "seed"} - stored.keys()
             if missing:
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
-            if not isinstance(self.configuration["dataset"], str):
-                raise ValueError(f"dataset is {self.configuration['dataset']!r}")
-            own = {
-                name: value
-                for name, value in self.configuration.items()
-                if name in names and name not in PLACES
-            }
-            own["data_dir"] = self._data_dir or ""
-            if not self._has_dataset:
-                del own["dataset"]
-            if self._has_own_model:
-                del own["network"]
-            if own.get("partition") == OWN_CLIENTS:
-                del own["partition"]
-                own = {n: v for n, v in own.items() if n not in OF_CLIENTS or v is not None}
-            is_own = methods.is_own(self.configuration)
-            if is_own:
-                del own["algorithm"]
-            others = {
-                name: value
-                for name, value in self.configuration.items()
-                if name not in names and name != methods.SOURCE
-            }
-            run_config = RunConfig(**own)
+            if not isinstance(stored["dataset"], str):
+                raise ValueError(f"dataset is {stored['dataset']!r}")
+            is_own = methods.is_own(stored)
+            # What no setting can say: of a run on arrays, with a model or of a method of users.
+            unsaid = {*PLACES, *(["algorithm"] if is_own else [])}
+            unsaid |= set() if self._has_dataset else {"dataset"}
+            unsaid |= {"network"} if self._has_own_model else set()
+            if stored.get("partition") == OWN_CLIENTS:
+                unsaid |= {"partition", *(name for name in OF_CLIENTS if stored.get(name) is None)}
+            settings = {name: stored[name] for name in names - unsaid if name in stored}
+            run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
+            others = {n: v for n, v in stored.items() if n not in names and n != methods.SOURCE}
             if not is_own:  # What hyper-parameters an own method has, its source says.
-                algorithms.check(own["algorithm"], others)
+                algorithms.check(stored["algorithm"], others)
             return run_config, others
         except (ValueError, TypeError) as error:
             raise self._damaged("config.json", error) from error

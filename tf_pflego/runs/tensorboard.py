@@ -4,39 +4,44 @@ import contextlib
 import errno
 import math
 import pathlib
-from collections.abc import Iterable
-from typing import Any
 
 import tensorflow as tf
 
+from tf_pflego.runs.callbacks import Callback
 from tf_pflego.system import durable
 
 
-class EventFiles:
+class EventFiles(Callback):
     """Writes the metrics of rounds to an event file; each name of metrics.jsonl is a tag.
 
     The step is the number of the round. What is not a finite number is left out.
 
     Args:
-      directory: Its event files are replaced.
-      records: The rounds that are done.
+      directory: Where they are; those that are there are replaced.
     """
 
-    def __init__(self, directory: pathlib.Path, records: Iterable[dict[str, Any]]):
-        # What an interrupted run has written may go further than the checkpoint from which the run
-        # goes on, or end in the middle of an event. One new file has every round once.
-        durable.remove(directory)
+    def __init__(self, directory: pathlib.Path):
         self._directory = directory
+        self._writer = None
         self._scalar = tf.compat.v1.SummaryMetadata(
             plugin_data={"plugin_name": "scalars"}, data_class=1
         )
+
+    def on_run_begin(self, simulation, records):
+        """Writes the rounds that are done to a new file.
+
+        What an interrupted run has written may go further than the checkpoint from which the run
+        goes on, or end in the middle of an event. One new file has every round once.
+        """
+        self.close()
+        durable.remove(self._directory)
         with self._naming():
-            self._writer = tf.summary.create_file_writer(str(directory))
+            self._writer = tf.summary.create_file_writer(str(self._directory))
             for record in records:
                 self._write(record)
             self._writer.flush()
 
-    def add_round(self, record: dict[str, Any]) -> None:
+    def after_round(self, simulation, record):
         """Writes the metrics of a round, so that others can read them."""
         with self._naming():
             self._write(record)
@@ -44,8 +49,9 @@ class EventFiles:
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(tf.errors.OpError):  # What could not be written was reported.
-            self._writer.close()
+        if self._writer is not None:
+            with contextlib.suppress(tf.errors.OpError):  # What could not be written was reported.
+                self._writer.close()
 
     def _write(self, record):
         with self._writer.as_default(step=record["round"]), tf.summary.record_if(True):

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import pathlib
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,40 +11,21 @@ import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.engines.ray import ray_options
-from tf_pflego.runs import build, config, given_clients, methods
-from tf_pflego.runs.client_table import client_columns, read_client_columns
+from tf_pflego.runs import build, config, given_clients, methods, reader
+from tf_pflego.runs import callbacks as callbacks_lib
+from tf_pflego.runs.callbacks import Callback, Calls, WritesCheckpoints
+from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import RunDirectory
-from tf_pflego.runs.source import source_commit
+from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import new_clients
-from tf_pflego.simulation.evaluation import sample_of_clients
+from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients
 from tf_pflego.simulation.measuring import Metrics
-from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.summary import summarize
 from tf_pflego.system import terminal, values
 
 # What a run's directory has for its network, where the user gave a model.
 OWN_NETWORK = "own"
-
-
-def _train_new_clients(run_config, simulation, clients):
-    """Returns the evaluations of the new clients, and what the summary says of them."""
-    if not run_config.new_clients:
-        return [], {}
-    new = clients.part(simulation.data.num_clients, clients.num_clients)
-    found = new_clients.fine_tune(
-        simulation,
-        new,
-        run_config.new_client_epochs,
-        run_config.new_client_learning_rate,
-        engine=simulation.place_beside(new.num_clients),
-    )
-    return found, {
-        f"new_clients/{name}/{when}": value
-        for when, one in (("before", found[0]), ("after", found[-1]))
-        for name, value in one.metrics().items()
-        if name.endswith("accuracy/client_mean")
-    }
 
 
 def run(
@@ -54,13 +37,15 @@ def run(
     on_clients: Callable[[Mapping[str, Sequence[Any]]], None] | None = None,
     algorithm: algorithms.Named | None = None,
     metrics: Metrics | None = None,
+    callbacks: Sequence[Callback] = (),
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
 
     Args:
       run_config: The run.
-      on_round: Called with the metrics of each round, when they are written.
+      on_round: Called with the metrics of each round, when they are written; a `Callback` can do
+        more.
       clients: All its clients, such as those of `from_arrays`; None for those of the run's dataset.
         The output directory has their names, their partition, and fingerprints by which they are
         known again; its configuration has what they are. Validation examples are drawn from them as
@@ -76,6 +61,8 @@ def run(
         `run_config` names. The output directory has a checksum of its source, and not the source.
       metrics: Measures of your own for evaluated rounds and clients.csv, as in
         `Simulation.evaluate`.
+      callbacks: What is called before, between and after the rounds, in this order; each may end
+        the run, as `EarlyStopping` does. See `Callback`.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -83,6 +70,8 @@ def run(
         be used.
       WorkerError: The TFF worker failed again and again; the run can be resumed.
       NotFiniteError: As in `Simulation.run_round`; the rounds before are in a checkpoint.
+      Exception: What one of the functions or callbacks has raised; the rounds before are in a
+        checkpoint.
     """
     between_steps()
     build.check_config(run_config)
@@ -90,42 +79,35 @@ def run(
     method = methods.method_of(run_config, algorithm)
     build.with_schedule_rounds(run_config, method, hyper_parameters)
     hyper_parameters = dataclasses.asdict(algorithms.check(method, hyper_parameters))
+    callbacks = callbacks_lib.checked(callbacks)
     if on_round is not None:
         values.function("on_round", on_round)
+        callbacks.insert(0, Calls(on_round))
     if on_clients is not None:
         values.function("on_clients", on_clients)
-    listeners = on_round, between_steps, on_clients, metrics
+    one = _Run(
+        run_config, method, hyper_parameters, clients, model, metrics, callbacks, between_steps
+    )
     if not run_config.output_dir:
-        return _run(run_config, method, hyper_parameters, *listeners, clients, model)
+        return one.to_its_end(on_clients)
     with _directory(run_config, method, hyper_parameters, clients, model) as directory:
+        one.directory = directory
         if clients is not None and run_config.resume:
-            clients = build.all_clients(run_config, clients)
-            directory.refuse_other_clients(clients)
-        if directory.finished is not None:
-            terminal.note(
-                f"tf_pflego: the run in {directory.path} is finished, with all "
-                f"{run_config.num_rounds} rounds; nothing is done"
-            )
-            if on_clients is not None:
-                on_clients(read_client_columns(directory.path / "clients.csv"))
-            return directory.finished
-        return _run(run_config, method, hyper_parameters, *listeners, clients, model, directory)
+            one.clients = build.all_clients(run_config, clients)
+            directory.refuse_other_clients(one.clients)
+        if directory.finished is None:
+            return one.to_its_end(on_clients)
+        terminal.note(
+            f"tf_pflego: the run in {directory.path} is finished, with all "
+            f"{directory.finished['round']} rounds; nothing is done"
+        )
+        if on_clients is not None:
+            on_clients(reader.columns(directory.path / "clients.csv"))
+        return directory.finished
 
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
-    """Raises errors of `run` that are known without its data, and without TensorFlow.
-
-    Args:
-      run_config: The run.
-      **hyper_parameters: Those of the algorithm.
-
-    Raises:
-      ValueError: More clients take part in a round, or are evaluated, than there are, or a Ray
-        cluster would have more shards than clients, or a schedule has fewer rounds than the run, or
-        the output directory cannot be used.
-      ImportError: The engine is not installed.
-      WorkerError: There is no Ray cluster at the address.
-    """
+    """Raises errors of `run` that are known without its data, and without TensorFlow."""
     engines.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
     build.with_schedule_rounds(run_config, method, hyper_parameters)
@@ -155,132 +137,163 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
-        run_config.tensorboard,
         {field.name: field.default for field in dataclasses.fields(method.settings)},
     )
 
 
-def _run(*arguments):
-    try:
-        return _run_in_steps(*arguments)
-    finally:
-        terminal.done()
+class _Ends(Exception):
+    """A callback ends the run."""
 
 
-def _run_in_steps(
-    run_config,
-    method,
-    hyper_parameters,
-    on_round,
-    between_steps,
-    on_clients,
-    metrics,
-    clients,
-    model,
-    directory=None,
-):
-    if clients is None:
-        terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
-    clients = build.all_clients(run_config, clients)
-    between_steps()
-    worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
-    terminal.doing(f"building the model{worker}")
-    every = run_config.checkpoint_every if directory is not None else 0
-    with build.build_simulation(
-        run_config, clients, model, method, **hyper_parameters
-    ) as simulation:
-        between_steps()
-        records: list[dict[str, Any]] = []
+@dataclasses.dataclass
+class _Run:
+    """A run from its first step to its last."""
 
-        def despite_losses(action):
-            return _despite_losses(action, simulation, directory if every else None, records)
+    run_config: config.RunConfig
+    method: algorithms.Method
+    hyper_parameters: dict[str, Any]
+    clients: data.ClientData | None
+    model: models.SplitModel | None
+    metrics: Metrics | None
+    callbacks: list[Callback]
+    between_steps: Callable[[], None]
+    directory: RunDirectory | None = None
 
-        if directory is not None:
-            records[:] = despite_losses(lambda: directory.begin(simulation, clients, _versions()))
+    def to_its_end(self, on_clients: Callable[[Mapping], None] | None) -> dict[str, Any]:
+        """Runs all steps, and returns the summary."""
+        try:
+            return self._run_steps(on_clients)
+        finally:
+            terminal.done()
+
+    def _run_steps(self, on_clients):
+        run_config, directory = self.run_config, self.directory
+        if self.clients is None:
+            terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
+        clients = build.all_clients(run_config, self.clients)
+        self.between_steps()
+        worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
+        terminal.doing(f"building the model{worker}")
+        with build.build_simulation(
+            run_config, clients, self.model, self.method, **self.hyper_parameters
+        ) as self.simulation:
+            self.between_steps()
+            self.records: list[dict[str, Any]] = []
+            if directory is not None:
+                self.records = self._despite_losses(
+                    lambda: directory.begin(self.simulation, clients, _versions())
+                )
+            terminal.doing(f"tracing round {len(self.records) + 1}, which takes longest")
+            self._train()
+            terminal.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
+            self.between_steps()
+            of_new, summary_of_new = self._despite_losses(lambda: self._train_new_clients(clients))
+            self.between_steps()
+            ends_early = self.simulation.round_number < run_config.num_rounds
+            if directory is not None or on_clients is not None or ends_early:
+                # Only files have the loss, which takes a pass over all training examples.
+                with_loss = directory is not None or ends_early
+                evaluations = self._despite_losses(
+                    lambda: self.simulation.evaluate_all(with_loss, True, self.metrics)
+                )
+                self.between_steps()
+            records = self.records
+            if ends_early:  # Its last rounds may not have been evaluated.
+                records = [*records[:-1], metrics_of(evaluations) | records[-1]]
+            summary = summarize(records) | summary_of_new
+            if directory is not None:
+                state, own_data = self.simulation.server_state, self.simulation.data
+                directory.finish(summary, evaluations, own_data, state, of_new)
+            if on_clients is not None:
+                on_clients(client_columns(evaluations, self.simulation.data))
+            for callback in self.callbacks:
+                callback.on_run_end(self.simulation, summary)
+        return summary
+
+    def _train(self):
+        """Runs the rounds, and the callbacks between them; it ends with a checkpoint."""
+        run_config, directory = self.run_config, self.directory
+        every = run_config.checkpoint_every if directory is not None else 0
+        with contextlib.ExitStack() as closing:
+            progress = closing.enter_context(contextlib.closing(Progress(run_config.num_rounds)))
+            callbacks: list[Callback] = [progress]
+            if directory is not None:
+                if run_config.tensorboard:
+                    events = EventFiles(directory.events)
+                    callbacks.append(closing.enter_context(contextlib.closing(events)))
+                callbacks.append(Calls(directory.add_round))
+            callbacks += self.callbacks
             if every:
-                directory.save_checkpoint(simulation)
-        terminal.doing(f"tracing round {len(records) + 1}, which takes longest")
-        progress = Progress(run_config.num_rounds)
+                callbacks.append(WritesCheckpoints(directory, every))
+            callbacks.append(Calls(lambda record: self.between_steps()))
+            try:
+                self.between_steps()
+                self._despite_losses(lambda: self._run_rounds(callbacks))
+                if every:
+                    directory.save_checkpoint(self.simulation)
+            except BaseException:
+                if every:
+                    with contextlib.suppress(Exception):  # What ended the run is what is said.
+                        directory.save_checkpoint(self.simulation)
+                raise
+
+    def _run_rounds(self, callbacks):
+        """Runs the rounds that are left, or as many as the callbacks allow."""
 
         def listen(record):
-            progress.add_round(record)
-            records.append(record)
-            if directory is not None:
-                directory.add_round(record)
-            if every and (record["round"] % every == 0 or record["round"] == run_config.num_rounds):
-                directory.save_checkpoint(simulation)
-            if on_round is not None:
-                on_round(record)
-            between_steps()
+            self.records.append(record)
+            # Each is called, also where another one ends the run.
+            if any([one.after_round(self.simulation, record) for one in callbacks]):
+                raise _Ends
 
-        def train():
-            if simulation.round_number < run_config.num_rounds:
-                simulation.run(
-                    run_config.num_rounds - simulation.round_number,
-                    run_config.eval_every,
-                    run_config.train_loss_every,
-                    listen,
-                    metrics,
-                )
+        if any([one.on_run_begin(self.simulation, self.records) for one in callbacks]):
+            return
+        left = self.run_config.num_rounds - self.simulation.round_number
+        if left > 0:
+            every = self.run_config.eval_every, self.run_config.train_loss_every
+            with contextlib.suppress(_Ends):
+                self.simulation.run(left, *every, listen, self.metrics)
 
-        try:
-            between_steps()
-            despite_losses(train)
-        except (KeyboardInterrupt, SystemExit, engines.WorkerError, NotFiniteError):
-            if every:
-                with contextlib.suppress(engines.WorkerError):  # States may be lost.
-                    directory.save_checkpoint(simulation)
-            raise
-        finally:
-            progress.close()
-        summary = summarize(records)
-        terminal.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
-        between_steps()
-        of_new, summary_of_new = despite_losses(
-            lambda: _train_new_clients(run_config, simulation, clients)
+    def _despite_losses(self, action):
+        """Returns what an action does; after the loss of a shard it goes on from a checkpoint.
+
+        ShardLostError is raised if shards are lost again and again before one more round is done.
+        """
+        lost_at, losses, goes_back = -1, 0, False
+        while True:
+            try:
+                if goes_back:
+                    self.records = self.directory.go_back(self.simulation)
+                    goes_back = False
+                return action()
+            except engines.ShardLostError as error:
+                number = self.simulation.round_number
+                losses = losses + 1 if number <= lost_at else 1
+                lost_at = max(lost_at, number)
+                has_checkpoints = self.directory is not None and self.run_config.checkpoint_every
+                if not has_checkpoints or losses > self.simulation.max_restarts:
+                    raise
+                terminal.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
+                goes_back = True
+
+    def _train_new_clients(self, clients):
+        """Returns the evaluations of the new clients, and what the summary says of them."""
+        if not self.run_config.new_clients:
+            return [], {}
+        new = clients.part(self.simulation.data.num_clients, clients.num_clients)
+        evaluations = new_clients.fine_tune(
+            self.simulation,
+            new,
+            self.run_config.new_client_epochs,
+            self.run_config.new_client_learning_rate,
+            engine=self.simulation.place_beside(new.num_clients),
         )
-        summary |= summary_of_new
-        between_steps()
-        if directory is not None or on_clients is not None:
-            # Only files have the loss, which takes a pass over all training examples.
-            evaluations = despite_losses(
-                lambda: simulation.evaluate_all(directory is not None, True, metrics)
-            )
-            between_steps()
-        if directory is not None:
-            state = simulation.server_state
-            directory.finish(summary, evaluations, simulation.data, state, of_new)
-        if on_clients is not None:
-            on_clients(client_columns(evaluations, simulation.data))
-    return summary
-
-
-def _despite_losses(action, simulation, directory, records):
-    """Returns what an action does; after the loss of a shard it goes on from a checkpoint.
-
-    Args:
-      action: What to do.
-      simulation: The simulation.
-      directory: Of the run; None if it has no checkpoints.
-      records: Of the rounds that are done; they become those up to the checkpoint.
-
-    Raises:
-      ShardLostError: Shards were lost again and again before the action got beyond one round.
-    """
-    lost_at, losses, goes_back = -1, 0, False
-    while True:
-        try:
-            if goes_back:
-                records[:] = directory.go_back(simulation)
-                goes_back = False
-            return action()
-        except engines.ShardLostError as error:
-            losses = losses + 1 if simulation.round_number <= lost_at else 1
-            lost_at = max(lost_at, simulation.round_number)
-            if directory is None or losses > simulation.max_restarts:
-                raise
-            terminal.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
-            goes_back = True
+        return evaluations, {
+            f"new_clients/{name}/{when}": value
+            for when, one in (("before", evaluations[0]), ("after", evaluations[-1]))
+            for name, value in one.metrics().items()
+            if name.endswith("accuracy/client_mean")
+        }
 
 
 def _versions():
@@ -289,3 +302,26 @@ def _versions():
         "commit": source_commit(),
         "tensorflow": tf.__version__,
     }
+
+
+def source_commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
+    """Returns the commit of a package's source tree, or None if git has none.
+
+    If the package differs from its commit, "+changes" is appended. Files outside the package, such
+    as results, do not count, since they do not change the program. A repository that merely
+    surrounds the package is not its source tree; for example, the package may be installed into an
+    environment that lies in the repository of another project.
+    """
+
+    def git(*arguments):
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "--", "."):
+            return None
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", ".") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None

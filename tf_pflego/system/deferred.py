@@ -10,9 +10,11 @@ needed.
 has deferred loads the module.
 """
 
+import contextlib
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator
 
 from tf_pflego.system import terminal
 
@@ -49,13 +51,23 @@ def is_started() -> bool:
 
 
 def start() -> None:
-    """Imports TensorFlow now.
+    """Imports TensorFlow now; raises ImportError as `naming_misfits` does."""
+    with naming_misfits():
+        _imported("tensorflow")
 
-    Raises:
-      ImportError: It is not installed.
-      ImportError, TypeError, AttributeError: It does not fit what is installed beside it.
-    """
-    _imported("tensorflow")
+
+@contextlib.contextmanager
+def naming_misfits() -> Iterator[None]:
+    """Says what to do about packages that cannot be imported together, in an ImportError."""
+    try:
+        yield
+    except (ImportError, TypeError, AttributeError) as error:
+        # Packages whose versions do not fit raise these errors when they are imported.
+        message = " ".join(str(error).split())[:200]
+        raise ImportError(
+            f"a package that it needs cannot be imported ({message}). Install the versions that "
+            "work together; docs/installing.md has the command"
+        ) from error
 
 
 def _imported(name):

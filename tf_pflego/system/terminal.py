@@ -33,11 +33,7 @@ _quiet = False
 
 
 class Stream:
-    """A text stream whose writing never fails, for libraries that want a stream.
-
-    Args:
-      name: stdout or stderr; it is what `sys` has under this name.
-    """
+    """A text stream whose writing never fails: what `sys` has under the name stdout or stderr."""
 
     def __init__(self, name: str):
         self._name = name
@@ -150,12 +146,10 @@ def is_quiet() -> bool:
     return _quiet
 
 
-def wrapped(text: str, columns: int | None) -> str:
-    """Returns a text whose long lines are broken at words, with what follows indented.
+def wrapped(text: str, columns: int | None, further: int = 2) -> str:
+    """Returns a text whose long lines are broken at words, with what follows indented further.
 
-    Args:
-      text: One line or more; those that fit stay as they are.
-      columns: How long a line may be; None for any length.
+    Lines that fit in so many columns stay as they are; with None all do.
     """
     if columns is None:
         return text
@@ -169,7 +163,7 @@ def wrapped(text: str, columns: int | None) -> str:
             line.strip(),
             columns,
             initial_indent=indent,
-            subsequent_indent=f"{indent}  ",
+            subsequent_indent=indent + " " * further,
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -179,11 +173,8 @@ def wrapped(text: str, columns: int | None) -> str:
 def doing(what: str, plain: bool = False) -> None:
     """Shows what is being done from now on; whatever is written next takes its place.
 
-    A terminal has one line for it, with the seconds that it has taken so far.
-
-    Args:
-      what: Such as "loading digits".
-      plain: Whether a pipe or file gets a line with it, too.
+    A terminal has one line for it, with the seconds that it has taken so far. A pipe or file gets a
+    line if it is `plain`.
     """
     if _quiet:
         return

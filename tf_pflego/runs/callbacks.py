@@ -1,0 +1,182 @@
+"""What a run calls between its rounds: the package's own callbacks, and those of users."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_pflego.runs.run_directory import RunDirectory
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import terminal, values
+
+Record = dict[str, Any]
+
+
+class Callback:
+    """What a run calls as it goes on; derive from it and define the methods that you need.
+
+    A method may read, evaluate and save the simulation, and may not run, restore or close it. An
+    exception that it raises ends the run, after a checkpoint from which the run can be resumed.
+    """
+
+    def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool | None:
+        """Is called before the first round that is run.
+
+        It is called again, without the rounds that were lost, if a run on a Ray cluster goes back
+        to its last checkpoint.
+
+        Args:
+          simulation: The simulation.
+          records: The metrics of the rounds that are done: none, unless the run goes on with
+            another. What a callback remembers of rounds has to be what these say.
+
+        Returns:
+          True if the run is to end here.
+        """
+
+    def after_round(self, simulation: Simulation, record: Record) -> bool | None:
+        """Is called after each round, when its metrics are written.
+
+        Args:
+          simulation: The simulation.
+          record: The metrics of the round, as in metrics.jsonl; only evaluated rounds have
+            accuracies.
+
+        Returns:
+          True if the run is to end here, as it does after its last round.
+        """
+
+    def on_run_end(self, simulation: Simulation, summary: dict[str, Any]) -> None:
+        """Is called when the run is whole and its files are written.
+
+        Args:
+          simulation: The simulation, after the last round.
+          summary: What `run` returns.
+        """
+
+
+class EarlyStopping(Callback):
+    """Ends a run when a metric has not become better for some evaluated rounds.
+
+    What the run ends with is that of its last round, not of its best one. A run that is resumed
+    stops where it would have without the interruption.
+
+    Args:
+      metric: The metric, by its name in metrics.jsonl. The default is on validation examples, which
+        a run has with `validation_fraction`.
+      patience: How many evaluated rounds in a row may be no better; the last of them ends the run.
+      min_delta: By how much a value must be better than the best one so far.
+      mode: Whether a larger value is better (max) or a smaller one (min).
+
+    Attributes:
+      best: The best value so far.
+      best_round: The round that had it; 0 before the first.
+
+    Raises:
+      ValueError: An argument does not take its value.
+    """
+
+    def __init__(
+        self,
+        metric: str = "validation_accuracy/client_mean",
+        patience: int = 10,
+        min_delta: float = 0.0,
+        mode: str = "max",
+    ):
+        self.metric = values.text("metric", metric)
+        self.patience = values.whole("patience", patience, 1)
+        self.min_delta = values.number("min_delta", min_delta, at_least=0)
+        self.mode = values.one_of("mode", mode, ("max", "min"))
+        self._forget()
+
+    def _forget(self):
+        self.best = -math.inf if self.mode == "max" else math.inf
+        self.best_round = self._waited = 0
+
+    def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool:
+        """Takes account of the rounds that are done; see `Callback.on_run_begin`.
+
+        Raises:
+          ValueError: The metric is on validation examples, which the run does not have.
+        """
+        if "validation_accuracy/" in self.metric and simulation.data.validation is None:
+            raise ValueError(
+                f"`metric` must be one that the run has; got {self.metric}, and there are no "
+                "validation examples. Set `validation_fraction`, or name another metric."
+            )
+        self._forget()
+        for record in records:
+            self._take(record)
+        return self._waited >= self.patience
+
+    def after_round(self, simulation: Simulation, record: Record) -> bool:
+        """Takes account of a round; see `Callback.after_round`.
+
+        Raises:
+          ValueError: The run has no such metric.
+        """
+        # The first round is evaluated. Without participants it lacks theirs, and the loss may wait.
+        has_all = record["round"] == 1 and record["participants"]
+        if has_all and self.metric not in {*record, "train_loss"}:
+            raise ValueError(
+                f"`metric` must be one that evaluated rounds have; got {self.metric!r}. They have "
+                f"{', '.join(name for name in record if '/' in name)}, train_loss."
+            )
+        self._take(record)
+        if self._waited < self.patience:
+            return False
+        terminal.note(
+            f"tf_pflego: the run ends after round {record['round']}: {self.metric} has not become "
+            f"better than {self.best:.4f}, that of round {self.best_round}"
+        )
+        return True
+
+    def _take(self, record):
+        if self.metric not in record:
+            return
+        value = record[self.metric]
+        if value is None:  # It was not finite when it was written.
+            value = math.nan
+        gain = value - self.best if self.mode == "max" else self.best - value
+        if gain > self.min_delta:
+            self.best, self.best_round, self._waited = value, record["round"], 0
+        else:
+            self._waited += 1
+
+
+class Calls(Callback):
+    """Calls a function with the metrics of each round."""
+
+    def __init__(self, function: Callable[[Record], Any]):
+        self._function = function
+
+    def after_round(self, simulation, record):
+        """See `Callback`."""
+        self._function(record)
+
+
+class WritesCheckpoints(Callback):
+    """Writes a checkpoint before the first round, and after each whose number `every` divides."""
+
+    def __init__(self, directory: RunDirectory, every: int):
+        self._directory, self._every = directory, every
+
+    def on_run_begin(self, simulation, records):
+        """See `Callback`."""
+        self._directory.save_checkpoint(simulation)
+
+    def after_round(self, simulation, record):
+        """See `Callback`."""
+        if record["round"] % self._every == 0:
+            self._directory.save_checkpoint(simulation)
+
+
+def checked(callbacks: Any) -> list[Callback]:
+    """Returns the callbacks that a user gave; raises TypeError if they are something else."""
+    if not isinstance(callbacks, list | tuple):
+        raise TypeError(
+            f"`callbacks` must be a list of `Callback`; got {values.shown(callbacks)}. Put them in "
+            "a list."
+        )
+    for callback in callbacks:
+        values.instance("callbacks", callback, Callback, "Derive its class from `pfl.Callback`.")
+    return list(callbacks)
