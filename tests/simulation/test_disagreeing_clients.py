@@ -101,7 +101,9 @@ def test_a_round_says_how_each_group_fares(clients, eval_clients):
 
 def test_a_group_of_nobody_has_no_mean():
     ones, nobody = np.ones(3, int), np.zeros(3, bool)
-    metrics = Evaluation(None, ones, ones, ones, groups={"permuted": nobody}).metrics()
+    metrics = Evaluation(
+        {"test": {"accuracy": (ones, ones)}}, groups={"permuted": nobody}
+    ).metrics()
     assert metrics["test_accuracy/client_mean/not_permuted"] == 1
     assert "test_accuracy/client_mean/permuted" not in metrics
 

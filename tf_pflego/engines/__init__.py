@@ -5,7 +5,6 @@ from tf_pflego.engines.engine import (
     Engine,
     Outcome,
     ShardLostError,
-    Statistics,
     WorkerError,
 )
 from tf_pflego.engines.factory import DEFAULT, NAMES, build, place_beside, refuse_absent
@@ -22,7 +21,6 @@ __all__ = [
     "Outcome",
     "RayOptions",
     "ShardLostError",
-    "Statistics",
     "WorkerError",
     "build",
     "place_beside",

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tf_pflego.core.algorithm import Exchange, Round
+from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientIds, ClientStates
 
@@ -26,16 +27,7 @@ class Outcome(NamedTuple):
     summed: Structure  # the sum over the participants
     individual: Structure  # each leaf [c, ...]
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
-    test_hits: np.ndarray | None  # [c] int32, correct answers after local training, if tested
-    validation_hits: np.ndarray | None = None  # The same, if there are validation examples.
-
-
-class Statistics(NamedTuple):
-    """The results of some clients with one of the models that they can be served with."""
-
-    loss_sums: np.ndarray | None  # [c] float64, over their training examples, if requested
-    test_hits: np.ndarray  # [c] int64, correct answers on their test examples
-    validation_hits: np.ndarray | None = None  # The same, if there are validation examples.
+    counts: Counts  # each number [c] float64: tests after local training; empty if there were none
 
 
 class WorkerError(ChildProcessError):
@@ -104,18 +96,18 @@ class Engine(Protocol):
         """Discards the client states that exchanges have staged since the last commit."""
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
-    ) -> dict[str, Statistics]:
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, train: bool
+    ) -> dict[str, Counts]:
         """Tests clients as they would be served now; nothing is stored.
 
         Args:
           ids: The clients' ids, [c].
           seeds: [c, 2] int32, for clients that are fine-tuned before the test.
           server_state: The server's state.
-          losses: Whether to compute the losses over the training examples too.
+          train: Whether to test them on their training examples too.
 
         Returns:
-          The statistics by the name of the model that is served.
+          What was counted, by the name of the model that is served; each number [c] float64.
         """
 
     def predict(

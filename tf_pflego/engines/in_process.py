@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Exchange, Round
-from tf_pflego.engines.client_computation import ClientComputation
+from tf_pflego.engines.client_computation import ClientComputation, counts_of_packed
 from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.threads import clients_at_once
@@ -40,8 +40,8 @@ class InProcessEngine(LocalClients):
         facts, states = self.facts_of(cohort), self.states_of(cohort, computation)
         summed, outputs = run(message, cohort.messages, states, facts, round_)
         self.states.stage(cohort.ids, tf.nest.map_structure(np.asarray, outputs.state))
-        hits = outputs.hits() if evaluate else (None, None)
-        return Outcome(summed, outputs.individual, outputs.finite.numpy(), *hits)
+        counts = counts_of_packed(computation.measures, outputs.counts)
+        return Outcome(summed, outputs.individual, outputs.finite.numpy(), counts)
 
     def _side_by_side(self, computation: ClientComputation):
         """Returns a function of a whole cohort, whose arguments have a leading axis of clients."""

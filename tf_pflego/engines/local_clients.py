@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes
+from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.mapped import MappedData
@@ -11,13 +12,17 @@ from tf_pflego.engines.client_computation import (
     ClientComputation,
     ClientFacts,
     client_facts,
-    count_hits,
+    counted,
+    counts_of_packed,
     fine_tuned,
+    measures_of,
+    packed,
     read_client,
+    read_rows,
     unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
-from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
+from tf_pflego.engines.engine import ClientIds, Cohort
 from tf_pflego.engines.threads import clients_at_once
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.system import rows
@@ -97,60 +102,50 @@ class LocalClients:
         )
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
-    ) -> dict[str, Statistics]:
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, train: bool
+    ) -> dict[str, Counts]:
         """See `Engine.evaluate`."""
-        if losses not in self._evaluations:
-            self._evaluations[losses] = Traced(self._evaluation(losses), any_number=(1, 2))
+        measures = {
+            name: measures_of(served, tuple(self.data.splits), train)
+            for name, served in self.algorithm.served.items()
+        }
+        if train not in self._evaluations:
+            self._evaluations[train] = Traced(self._evaluation(measures), any_number=(1, 2))
         ids, parts = np.asarray(ids, np.int64), []
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             states = self.states.read(ids[block], server_state)
             facts = self._facts(ids[block], seeds[block])
-            parts.append(self._evaluations[losses](server_state, states, facts))
-        loss_sums, hits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return {
-            name: Statistics(loss_sums[:, k].astype(np.float64) if losses else None, *hits[:, k].T)
-            for k, name in enumerate(self.algorithm.served)
-        }
+            parts.append(self._evaluations[train](server_state, states, facts))
+        return counts_of_packed(measures, np.concatenate(parts))
 
-    def _evaluation(self, losses):
+    def _evaluation(self, measures):
         """Returns a function that tests a block of clients with each model that is served."""
+        tested = {split for of_model in measures.values() for split in of_model}
+        tests = tested - {"train"}
+        # To read training examples is to copy them.
+        reads_train = tested != tests or any(s.fine_tune for s in self.algorithm.served.values())
 
         def evaluate(server_state, states, facts):
             data = self.data.open()
 
             def one(inputs):
                 state, facts = inputs
-                facts = unpacked(facts)
+                facts = unpacked(facts, tuple(self.data.splits))
+                rows = {split: read_rows(data, facts, split) for split in tests}
                 client = None
-
-                def training():
-                    nonlocal client
-                    if client is None:
-                        client = read_client(data.train, facts)
-                    return client
-
-                tests = [data.test.read(facts.first_test, facts.count_test)]
-                if data.validation:
-                    tests.append(data.validation.read(*tf.unstack(facts.validation)))
-                loss_sums, hits = [], []
-                for served in self.algorithm.served.values():
-                    weights = served.weights(server_state, state)
-                    if served.fine_tune is not None:
-                        weights = fine_tuned(served, weights, training())
-                    for examples, labels in tests:
-                        logits = served.predict(weights, examples, facts.classes)
-                        hits.append(count_hits(logits, labels))
-                    if losses:
-                        logits = served.predict(weights, training().examples, facts.classes)
-                        loss_sums.append(_loss_sum(logits, training().labels))
-                hits = tf.reshape(tf.stack(hits), [-1, len(tests)])
-                return tf.stack(loss_sums) if losses else tf.zeros([0]), hits
+                if reads_train:
+                    client = read_client(data, facts)
+                    rows["train"] = client.examples, client.labels
+                counts = {}
+                for name, served in self.algorithm.served.items():
+                    weights = fine_tuned(served, served.weights(server_state, state), client)
+                    counts[name] = counted(served, weights, measures[name], rows, facts.classes)
+                return packed(counts)
 
             return tf.map_fn(
                 one,
                 (states, facts),
-                fn_output_signature=(tf.float32, tf.int32),
+                fn_output_signature=tf.float64,
                 parallel_iterations=clients_at_once(),
             )
 
@@ -162,32 +157,28 @@ class LocalClients:
         """See `Engine.predict`."""
         key = split, name
         if key not in self._predictions:
-            self._predictions[key] = Traced(self._prediction(*key), any_number=(1, 2, 3))
-        ids, examples, parts = np.asarray(ids, np.int64), self.data.clients.splits[split], []
+            self._predictions[key] = Traced(self._prediction(*key), any_number=(1, 2))
+        ids, sizes, parts = np.asarray(ids, np.int64), self.data.clients.splits[split].sizes, []
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             states = self.states.read(ids[block], server_state)
             facts = self._facts(ids[block], seeds[block])
-            sizes = examples.sizes[ids[block]]
-            places = np.column_stack([examples.offsets[ids[block]], sizes])
-            found = self._predictions[key](server_state, states, facts, places)
-            parts += np.split(found.numpy(), np.cumsum(sizes)[:-1])
+            predicted = self._predictions[key](server_state, states, facts).numpy()
+            parts += np.split(predicted, np.cumsum(sizes[ids[block]])[:-1])
         return parts
 
     def _prediction(self, split, name):
         """Returns a function that predicts for a block of clients, whose rows follow each other."""
         served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
 
-        def predict(server_state, states, facts, places):
-            data, count = self.data.open(), tf.shape(places)[0]
+        def predict(server_state, states, facts):
+            data, count = self.data.open(), tf.shape(facts.weight)[0]
 
             def step(k, array):
-                own = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts, places))
-                state, facts_of_one, place = own
-                facts_of_one = unpacked(facts_of_one)
-                weights = served.weights(server_state, state)
-                if served.fine_tune is not None:
-                    weights = fine_tuned(served, weights, read_client(data.train, facts_of_one))
-                examples, _ = getattr(data, split).read(*tf.unstack(place))
+                state, facts_of_one = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts))
+                facts_of_one = unpacked(facts_of_one, tuple(self.data.splits))
+                client = read_client(data, facts_of_one) if served.fine_tune else None
+                weights = fine_tuned(served, served.weights(server_state, state), client)
+                examples, _ = read_rows(data, facts_of_one, split)
                 logits = served.predict(weights, examples, facts_of_one.classes)
                 return k + 1, array.write(k, tf.nn.softmax(logits))
 
@@ -200,8 +191,3 @@ class LocalClients:
             return array.concat()
 
         return predict
-
-
-def _loss_sum(logits, labels):
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return tf.reduce_sum(losses)

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.measures import hits
 from tf_pflego.data.clients import ClientData, copied_as_model_inputs
-from tf_pflego.engines.client_computation import count_hits, fine_tuned
+from tf_pflego.engines.client_computation import fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving.served_client import (
@@ -182,7 +183,7 @@ class NewClients:
         examples, labels = self._clients.test.of(client)
         examples = copied_as_model_inputs(tf.constant(examples))
         logits = self._predict(weights, examples, self._classes(client))
-        return int(count_hits(logits, tf.constant(labels))) / len(labels)
+        return int(hits(logits, tf.constant(labels))[0]) / len(labels)
 
 
 def _refuse_unfit(simulation, clients):

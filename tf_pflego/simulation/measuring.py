@@ -69,23 +69,16 @@ class Measuring:
         metrics = self._checked(metrics or {})
         ids = np.arange(self._data.num_clients) if sample is None else sample
         client_seeds = self._seeds(ids, round_number)
-        statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
-        train, test = self._data.train.sizes[ids], self._data.test.sizes[ids]
-        validation = self._data.validation
+        counts = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
         return {
             name: Evaluation(
-                found.loss_sums / train if train_loss else None,
-                train,
-                found.test_hits,
-                test,
+                of_model,
                 sample,
                 None if sample is None else self._data.num_clients,
                 self._data.groups_of(ids),
-                found.validation_hits,
-                None if validation is None else validation.sizes[ids],
                 self._measure(metrics, server_state, round_number, ids, name),
             )
-            for name, found in statistics.items()
+            for name, of_model in counts.items()
         }
 
     def _measure(self, metrics, server_state, round_number, ids, name):

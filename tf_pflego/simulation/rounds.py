@@ -13,7 +13,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.simulation import not_finite
-from tf_pflego.simulation.evaluation import accuracies
+from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import terminal
 
@@ -133,13 +133,8 @@ class Rounds:
             record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
             up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
             record["bytes_up"] += up
-            if evaluate:
-                sizes = self._data.test.sizes[ids]
-                groups = self._data.groups_of(ids)
-                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes, groups)
-                if self._data.validation is not None:
-                    sizes, hits = self._data.validation.sizes[ids], outcome.validation_hits
-                    metrics |= accuracies("participant_validation_accuracy", hits, sizes, groups)
+            tested = Evaluation(outcome.counts, groups=self._data.groups_of(ids))
+            metrics = {f"participant_{name}": value for name, value in tested.metrics().items()}
         return server_state, record, metrics, set()
 
     def _round(self, number, position):

@@ -20,17 +20,17 @@ import ray
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Algorithm, Exchange, Round
+from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure, positions
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import client_states
-from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
+from tf_pflego.engines.engine import ClientIds, Cohort, Outcome
 from tf_pflego.engines.ray.host import Call, Opened, checksum_of
 from tf_pflego.engines.ray.ray_cluster import RayCluster
 from tf_pflego.system import terminal
 
 # A shard that takes so many times as long as the others, and so many seconds, is named.
 _SLOW, _SLOW_SECONDS = 3.0, 2.0
-_LOSS_SUM, _HITS = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
 
 
 class RayEngine:
@@ -128,25 +128,14 @@ class RayEngine:
         self.states.roll_back()
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
-    ) -> dict[str, Statistics]:
+        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, train: bool
+    ) -> dict[str, Counts]:
         """See `Engine.evaluate`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
         parts = self.on_shards(
-            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], losses), state
+            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], train), state
         )
-        found = {}
-        for name in self.algorithm.served:
-            of_shards = [(rows, result[name]) for rows, result in parts]
-            hits = [(rows, one.test_hits) for rows, one in of_shards]
-            sums = [(rows, one.loss_sums) for rows, one in of_shards]
-            held = [(rows, one.validation_hits) for rows, one in of_shards]
-            found[name] = Statistics(
-                _placed(sums, len(ids), _LOSS_SUM) if losses else None,
-                _placed(hits, len(ids), _HITS),
-                None if held[0][1] is None else _placed(held, len(ids), _HITS),
-            )
-        return found
+        return _together([rows for rows, _ in parts], [counts for _, counts in parts], len(ids))
 
     def predict(
         self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
@@ -337,23 +326,21 @@ def _placed(parts, count, spec):
     return whole
 
 
+def _together(positions_of_shards, nests_of_shards, count):
+    """Returns the nest of all c clients, each leaf [c, ...], from those of the shards."""
+
+    def whole(*leaves):
+        spec = tf.TensorSpec(leaves[0].shape[1:], leaves[0].dtype)
+        return _placed(list(zip(positions_of_shards, leaves, strict=True)), count, spec)
+
+    return tf.nest.map_structure(whole, *nests_of_shards)
+
+
 def _joined(outcomes, positions_of_shards, count):
     """Returns the outcome of all shards, whose sums are added in the order of the shards."""
     summed = tf.nest.map_structure(np.array, outcomes[0].summed)
     for outcome in outcomes[1:]:
         # Into the same arrays, since new ones of many shards would take most of the time.
         tf.nest.map_structure(_add_to, summed, outcome.summed)
-
-    def together(leaves):
-        spec = tf.TensorSpec(leaves[0].shape[1:], leaves[0].dtype)
-        return _placed(list(zip(positions_of_shards, leaves, strict=True)), count, spec)
-
-    individual = tf.nest.map_structure(
-        lambda *leaves: together(leaves), *(outcome.individual for outcome in outcomes)
-    )
-    finite = together([outcome.finite for outcome in outcomes])
-    hits = []
-    for field in ("test_hits", "validation_hits"):
-        found = [getattr(outcome, field) for outcome in outcomes]
-        hits.append(None if found[0] is None else together(found))
-    return Outcome(summed, individual, finite, *hits)
+    of_clients = [outcome[1:] for outcome in outcomes]
+    return Outcome(summed, *_together(positions_of_shards, of_clients, count))

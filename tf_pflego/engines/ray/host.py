@@ -13,9 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData, Origin
-from tf_pflego.engines.engine import Cohort, Outcome, Statistics
+from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.system import errors
 
@@ -157,10 +158,10 @@ class Host:
         return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
 
     def evaluate(
-        self, key: int, ids: np.ndarray, seeds: np.ndarray, losses: bool, server_state: Structure
-    ) -> dict[str, Statistics]:
+        self, key: int, ids: np.ndarray, seeds: np.ndarray, train: bool, server_state: Structure
+    ) -> dict[str, Counts]:
         """See `Engine.evaluate`."""
-        return self._engines[key].evaluate(ids, seeds, server_state, losses)
+        return self._engines[key].evaluate(ids, seeds, server_state, train)
 
     def predict(
         self,

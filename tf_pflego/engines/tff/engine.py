@@ -27,7 +27,11 @@ import tensorflow_federated as tff
 from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
+from tf_pflego.engines.client_computation import (
+    ClientComputation,
+    ClientOutputs,
+    counts_of_packed,
+)
 from tf_pflego.engines.engine import Cohort, Outcome, WorkerError
 from tf_pflego.engines.local_clients import LocalClients
 from tf_pflego.engines.tff.files import Inbox, Outbox, remove_files
@@ -104,8 +108,8 @@ class TffEngine(LocalClients):
         facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
         summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
         self.states.stage(cohort.ids, outputs.state)
-        hits = outputs.hits() if evaluate else (None, None)
-        return Outcome(summed, outputs.individual, outputs.finite, *hits)
+        counts = counts_of_packed(federated.computation.measures, outputs.counts)
+        return Outcome(summed, outputs.individual, outputs.finite, counts)
 
     def _run(self, federated, *inputs):
         """Returns `federated.run(*inputs)`, on another worker if this one fails."""

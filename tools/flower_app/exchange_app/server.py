@@ -96,7 +96,7 @@ class FlowerEngine:
         gradients = [federation.from_record(reply["summed"], message) for reply in replies]
         summed = tf.nest.map_structure(lambda *leaves: sum(leaves[1:], leaves[0]), *gradients)
         finite = np.array([reply["facts"]["finite"] for reply in replies])
-        return Outcome(summed, individual=(), finite=finite, test_hits=None)
+        return Outcome(summed, individual=(), finite=finite, counts={})
 
     def commit(self):
         """See `Engine.commit`. The devices learn it from the state that the next message names."""
