@@ -20,7 +20,7 @@ from tf_pflego.core.algorithm import (
 from tf_pflego.core.measures import Counts, Measures
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.mapped import MappedData, OpenData
+from tf_pflego.data.mapped import OpenData
 
 
 class ClientFacts(NamedTuple):
@@ -75,7 +75,7 @@ class ClientComputation:
     Args:
       algorithm: The algorithm.
       exchange: One of its exchanges.
-      data: The clients' data.
+      data_spec: The spec of the clients' data, opened.
       state_spec: The spec of a client's state.
       message: The message to all, for its shapes.
       messages: The messages to single clients, each leaf [c, ...], for their shapes.
@@ -95,7 +95,7 @@ class ClientComputation:
         self,
         algorithm: Algorithm,
         exchange: Exchange,
-        data: MappedData,
+        data_spec: OpenData,
         state_spec: Structure,
         message: Structure,
         messages: Structure,
@@ -104,7 +104,7 @@ class ClientComputation:
     ):
         self._served = next(iter(algorithm.served.values()))
         self._exchange = exchange
-        self._splits = tuple(data.splits)
+        self._splits = splits_of(data_spec)
         self.measures = measures_of(self._served, self._splits, train=False) if evaluate else {}
         self._state_spec = state_spec
         length = 2 * len(self._splits) + 2 + algorithm.model.num_classes
@@ -115,11 +115,11 @@ class ClientComputation:
             lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.as_dtype(leaf.dtype)), messages
         )
         traced = tf.function(self._run, autograph=False).get_concrete_function(
-            data.specs(), specs_of(message), message_to_one, leaves, facts, specs_of(round_)
+            data_spec, specs_of(message), message_to_one, leaves, facts, specs_of(round_)
         )
         self.summed_spec, self.outputs_spec = specs_of(traced.structured_outputs)
         nests.refuse_unlike(state_spec, self.outputs_spec.state, "client_update", "init_client")
-        first = len(tf.nest.flatten((data.specs(), message, message_to_one)))
+        first = len(tf.nest.flatten((data_spec, message, message_to_one)))
         placeholders = traced.inputs[first : first + len(leaves)]
         self.reads = [bool(placeholder.consumers()) for placeholder in placeholders]
         self._traced = traced
@@ -170,6 +170,11 @@ def all_finite(structure: Structure) -> tf.Tensor:
     floats = [leaf for leaf in tf.nest.flatten(structure) if leaf.dtype.is_floating]
     found = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in floats]
     return tf.reduce_all(tf.stack([tf.constant(True), *found]))
+
+
+def splits_of(data: OpenData) -> tuple[str, ...]:
+    """Returns the names of the splits that there are."""
+    return tuple(split for split, rows in data._asdict().items() if rows)
 
 
 def read_rows(data: OpenData, facts: UnpackedFacts, split: str) -> tuple[tf.Tensor, tf.Tensor]:

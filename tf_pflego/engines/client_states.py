@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure, positions
-from tf_pflego.engines.tracing import Traced
+from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
 ClientIds = Sequence[int] | np.ndarray  # [c]
@@ -63,7 +63,10 @@ class ClientStates:
         # The commit that wrote a client's state, counted from 1; 0 for a client that has no state.
         self._commits = np.zeros(count, np.int64)
         self.leaf_names = list(positions(self.spec))
-        self._init = Traced(_for_many(algorithm.init_client, self.spec), any_number=(1, 2))
+        first_states = _for_many(algorithm.init_client, self.spec)
+        self._init = traces_of(algorithm, server_state).get(
+            "first_states", lambda: Traced(first_states, any_number=(1, 2))
+        )
         self._pending: tuple[np.ndarray, list] | None = None
         self._undo: list[tuple[np.ndarray, list, np.ndarray]] = []
 
@@ -190,12 +193,16 @@ def spec_and_reads(algorithm: Algorithm, server_state: Structure) -> tuple[Struc
       The spec, and for each leaf of the server's state whether `init_client` reads it.
     """
     seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
-    init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
-        specs_of(server_state), seed, classes
-    )
-    placeholders = init.inputs[: len(tf.nest.flatten(server_state))]
-    reads = [bool(placeholder.consumers()) for placeholder in placeholders]
-    return specs_of(init.structured_outputs), reads
+
+    def traced():
+        init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
+            specs_of(server_state), seed, classes
+        )
+        placeholders = init.inputs[: len(tf.nest.flatten(server_state))]
+        reads = [bool(placeholder.consumers()) for placeholder in placeholders]
+        return specs_of(init.structured_outputs), reads
+
+    return traces_of(algorithm, server_state).get("spec", traced)
 
 
 def _for_many(init_client, spec):

@@ -3,11 +3,11 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes, specs_of
 from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.mapped import MappedData
+from tf_pflego.data.mapped import MappedData, OpenData
 from tf_pflego.engines.client_computation import (
     ClientComputation,
     ClientFacts,
@@ -19,12 +19,13 @@ from tf_pflego.engines.client_computation import (
     packed,
     read_client,
     read_rows,
+    splits_of,
     unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort
 from tf_pflego.engines.threads import clients_at_once
-from tf_pflego.engines.tracing import Traced
+from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
 
@@ -40,6 +41,7 @@ class LocalClients:
     Attributes:
       data: The clients' data in files that processes can map.
       states: The clients' states.
+      traces: What is traced, for this simulation of the algorithm and the next.
     """
 
     def __init__(
@@ -50,8 +52,16 @@ class LocalClients:
         self.states = ClientStates(
             algorithm, server_state, clients.head_classes, seed, clients.identities
         )
-        self._evaluations: dict[bool, Traced] = {}
-        self._predictions: dict[tuple[str, str], Traced] = {}
+        self._data_spec = specs_of(self.data.specs(), any_number=True)
+        of_data = tuple(tf.nest.flatten(self._data_spec))
+        self.traces = traces_of(algorithm, server_state, *of_data)
+        self._opened: OpenData | None = None
+
+    def opened(self) -> OpenData:
+        """Returns the rows of all splits, which this process maps into its memory once."""
+        if self._opened is None:
+            self._opened = tf.function(self.data.open, autograph=False)()
+        return self._opened
 
     def commit(self) -> None:
         """See `Engine.commit`."""
@@ -72,6 +82,7 @@ class LocalClients:
 
     def close(self) -> None:
         """See `Engine.close`: closes the files."""
+        self._opened = None
         self.data.close()
         self.states.close()
 
@@ -93,7 +104,7 @@ class LocalClients:
         return ClientComputation(
             self.algorithm,
             exchange,
-            self.data,
+            self._data_spec,
             self.states.spec,
             message,
             cohort.messages,
@@ -109,85 +120,86 @@ class LocalClients:
             name: measures_of(served, tuple(self.data.splits), train)
             for name, served in self.algorithm.served.items()
         }
-        if train not in self._evaluations:
-            self._evaluations[train] = Traced(self._evaluation(measures), any_number=(1, 2))
+        run = self.traces.get(
+            ("evaluate", train),
+            lambda: Traced(_evaluation(self.algorithm.served, measures), any_number=(0, 2, 3)),
+        )
         ids, parts = np.asarray(ids, np.int64), []
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             states = self.states.read(ids[block], server_state)
             facts = self._facts(ids[block], seeds[block])
-            parts.append(self._evaluations[train](server_state, states, facts))
+            parts.append(run(self.opened(), server_state, states, facts))
         return counts_of_packed(measures, np.concatenate(parts))
-
-    def _evaluation(self, measures):
-        """Returns a function that tests a block of clients with each model that is served."""
-        tested = {split for of_model in measures.values() for split in of_model}
-        tests = tested - {"train"}
-        # To read training examples is to copy them.
-        reads_train = tested != tests or any(s.fine_tune for s in self.algorithm.served.values())
-
-        def evaluate(server_state, states, facts):
-            data = self.data.open()
-
-            def one(inputs):
-                state, facts = inputs
-                facts = unpacked(facts, tuple(self.data.splits))
-                rows = {split: read_rows(data, facts, split) for split in tests}
-                client = None
-                if reads_train:
-                    client = read_client(data, facts)
-                    rows["train"] = client.examples, client.labels
-                counts = {}
-                for name, served in self.algorithm.served.items():
-                    weights = fine_tuned(served, served.weights(server_state, state), client)
-                    counts[name] = counted(served, weights, measures[name], rows, facts.classes)
-                return packed(counts)
-
-            return tf.map_fn(
-                one,
-                (states, facts),
-                fn_output_signature=tf.float64,
-                parallel_iterations=clients_at_once(),
-            )
-
-        return evaluate
 
     def predict(
         self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
     ) -> list[np.ndarray]:
         """See `Engine.predict`."""
-        key = split, name
-        if key not in self._predictions:
-            self._predictions[key] = Traced(self._prediction(*key), any_number=(1, 2))
+        served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
+        run = self.traces.get(
+            ("predict", split, name),
+            lambda: Traced(_prediction(served, num_rows, split), any_number=(0, 2, 3)),
+        )
         ids, sizes, parts = np.asarray(ids, np.int64), self.data.clients.splits[split].sizes, []
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             states = self.states.read(ids[block], server_state)
             facts = self._facts(ids[block], seeds[block])
-            predicted = self._predictions[key](server_state, states, facts).numpy()
+            predicted = run(self.opened(), server_state, states, facts).numpy()
             parts += np.split(predicted, np.cumsum(sizes[ids[block]])[:-1])
         return parts
 
-    def _prediction(self, split, name):
-        """Returns a function that predicts for a block of clients, whose rows follow each other."""
-        served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
 
-        def predict(server_state, states, facts):
-            data, count = self.data.open(), tf.shape(facts.weight)[0]
+def _evaluation(models, measures):
+    """Returns a function that tests a block of clients with each model that is served."""
+    tested = {split for of_model in measures.values() for split in of_model}
+    tests = tested - {"train"}
+    # To read training examples is to copy them.
+    reads_train = tested != tests or any(served.fine_tune for served in models.values())
 
-            def step(k, array):
-                state, facts_of_one = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts))
-                facts_of_one = unpacked(facts_of_one, tuple(self.data.splits))
-                client = read_client(data, facts_of_one) if served.fine_tune else None
+    def evaluate(data, server_state, states, facts):
+        def one(inputs):
+            state, facts = inputs
+            facts = unpacked(facts, splits_of(data))
+            rows = {split: read_rows(data, facts, split) for split in tests}
+            client = None
+            if reads_train:
+                client = read_client(data, facts)
+                rows["train"] = client.examples, client.labels
+            counts = {}
+            for name, served in models.items():
                 weights = fine_tuned(served, served.weights(server_state, state), client)
-                examples, _ = read_rows(data, facts_of_one, split)
-                logits = served.predict(weights, examples, facts_of_one.classes)
-                return k + 1, array.write(k, tf.nn.softmax(logits))
+                counts[name] = counted(served, weights, measures[name], rows, facts.classes)
+            return packed(counts)
 
-            array = tf.TensorArray(
-                tf.float32, count, infer_shape=False, element_shape=[None, num_rows]
-            )
-            _, array = tf.while_loop(
-                lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
-            )
-            return array.concat()
+        return tf.map_fn(
+            one,
+            (states, facts),
+            fn_output_signature=tf.float64,
+            parallel_iterations=clients_at_once(),
+        )
 
-        return predict
+    return evaluate
+
+
+def _prediction(served, num_rows, split):
+    """Returns a function that predicts for a block of clients, whose rows follow each other."""
+
+    def predict(data, server_state, states, facts):
+        count = tf.shape(facts.weight)[0]
+
+        def step(k, array):
+            state, facts_of_one = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts))
+            facts_of_one = unpacked(facts_of_one, splits_of(data))
+            client = read_client(data, facts_of_one) if served.fine_tune else None
+            weights = fine_tuned(served, served.weights(server_state, state), client)
+            examples, _ = read_rows(data, facts_of_one, split)
+            logits = served.predict(weights, examples, facts_of_one.classes)
+            return k + 1, array.write(k, tf.nn.softmax(logits))
+
+        array = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None, num_rows])
+        _, array = tf.while_loop(
+            lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
+        )
+        return array.concat()
+
+    return predict

@@ -1,5 +1,6 @@
 """The training of a round: its exchanges, one after the other, and who has a part in them."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, Upl
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.tracing import Traced
+from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.simulation import not_finite
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.records import BOOKKEEPING
@@ -27,6 +28,7 @@ class Rounds:
       federation: What is known about it before its first round.
       engine: Where the clients run.
       seed: The seed of the run.
+      server_state: The server's first state, for its shapes.
 
     Attributes:
       server: The server's functions of each exchange.
@@ -39,6 +41,7 @@ class Rounds:
         federation: Federation,
         engine: engines.Engine,
         seed: int,
+        server_state: Structure,
     ):
         self._algorithm = algorithm
         self._data = data
@@ -49,7 +52,11 @@ class Rounds:
             tf.constant(federation.num_clients, tf.int32),
             tf.constant(federation.mean_clients_per_round, tf.float32),
         )
-        self.server = [ServerFunctions(exchange) for exchange in algorithm.exchanges]
+        traces = traces_of(algorithm, server_state)
+        self.server = [
+            traces.get(("server", id(exchange)), functools.partial(ServerFunctions, exchange))
+            for exchange in algorithm.exchanges
+        ]
 
     def train(
         self, number: int, server_state: Structure, participation: Participation, evaluate: bool

@@ -125,7 +125,9 @@ class Simulation:
         self.server_state = server_state
         self._spec = specs_of(server_state)
         self._sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
-        self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
+        self._rounds = Rounds(
+            self.algorithm, data, federation, self._engine, self.seed, server_state
+        )
         self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
 
     def __repr__(self) -> str:

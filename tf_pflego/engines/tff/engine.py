@@ -102,7 +102,10 @@ class TffEngine(LocalClients):
         shapes = tuple(leaf.shape for leaf in tf.nest.flatten(message))
         key = (id(exchange), evaluate, shapes)
         if key not in self._exchanges:
-            computation = self.computation(exchange, message, cohort, round_, evaluate)
+            computation = self.traces.get(
+                ("client", *key),
+                lambda: self.computation(exchange, message, cohort, round_, evaluate),
+            )
             self._exchanges[key] = _FederatedExchange(computation, self, message, cohort, round_)
         federated = self._exchanges[key]
         facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)

@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     engine = FlowerEngine(grid, run)
     of_all = run.participation.federation
     state = run.algorithm.init_server(of_all)
-    rounds = Rounds(run.algorithm, run.clients, of_all, engine, federation.SEED)
+    rounds = Rounds(run.algorithm, run.clients, of_all, engine, federation.SEED, state)
     seconds = []
     for number in range(1, config["num_rounds"] + 1):
         started = time.perf_counter()
