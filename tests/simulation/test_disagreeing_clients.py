@@ -14,9 +14,8 @@ from tf_pflego.data import Dataset, Examples
 from tf_pflego.runs import build
 from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import result_table
-from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.evaluation import Evaluation, summarize
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.simulation.summary import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 

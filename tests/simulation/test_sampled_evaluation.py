@@ -18,9 +18,8 @@ from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs.client_table import read_client_columns
 from tf_pflego.runs.progress import result_table
-from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
+from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients, summarize
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.simulation.summary import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 

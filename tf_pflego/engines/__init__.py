@@ -9,8 +9,8 @@ from tf_pflego.engines.engine import (
 )
 from tf_pflego.engines.factory import DEFAULT, NAMES, build, place_beside, refuse_absent
 from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.engines.local_clients import prepare_process
 from tf_pflego.engines.ray.ray_options import RayOptions
-from tf_pflego.engines.threads import prepare_process
 
 __all__ = [
     "DEFAULT",

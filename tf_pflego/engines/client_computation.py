@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -70,18 +70,7 @@ class ClientOutputs(NamedTuple):
 
 
 class ClientComputation:
-    """One client's part of an exchange.
-
-    Args:
-      algorithm: The algorithm.
-      exchange: One of its exchanges.
-      data_spec: The spec of the clients' data, opened.
-      state_spec: The spec of a client's state.
-      message: The message to all, for its shapes.
-      messages: The messages to single clients, each leaf [c, ...], for their shapes.
-      round_: The round, for its shapes.
-      evaluate: Whether to test the client's weights on its test and validation examples after its
-        training.
+    """One client's part of an exchange, traced for specs or for what has the same shapes.
 
     Attributes:
       reads: For each leaf of a state, whether the computation reads it; the other leaves need not
@@ -135,17 +124,11 @@ class ClientComputation:
     ) -> tuple[Structure, ClientOutputs]:
         """Returns (summed, outputs) as operations of the graph being built.
 
-        Args:
-          data: The clients' data, opened.
-          message: From the server to all.
-          message_to_one: From the server to this client.
-          state_leaves: The leaves of the client's state that the computation reads, in order.
-          facts: The client's facts.
-          round_: The round.
+        Of the state it takes those leaves alone that it reads, in order.
         """
-        given = iter(state_leaves)
+        passed = iter(state_leaves)
         leaves = [
-            next(given) if read else tf.zeros(spec.shape, spec.dtype)
+            next(passed) if read else tf.zeros(spec.shape, spec.dtype)
             for read, spec in zip(self.reads, tf.nest.flatten(self._state_spec), strict=True)
         ]
         return self._traced(data, message, message_to_one, leaves, facts, round_)
@@ -168,8 +151,8 @@ class ClientComputation:
 def all_finite(structure: Structure) -> tf.Tensor:
     """Returns [] bool, whether no number of a nest of tensors is infinite or NaN."""
     floats = [leaf for leaf in tf.nest.flatten(structure) if leaf.dtype.is_floating]
-    found = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in floats]
-    return tf.reduce_all(tf.stack([tf.constant(True), *found]))
+    finite = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in floats]
+    return tf.reduce_all(tf.stack([tf.constant(True), *finite]))
 
 
 def splits_of(data: OpenData) -> tuple[str, ...]:
@@ -195,8 +178,8 @@ def read_client(data: OpenData, facts: UnpackedFacts) -> Client:
     )
 
 
-def fine_tuned(served: Served, weights: Structure, client: Client | None) -> Structure:
-    """Returns the weights that the client predicts with; None stands for one not to be read."""
+def fine_tuned(served: Served, weights: Structure, client: Any) -> Structure:
+    """Returns the weights that the client predicts with; without fine-tuning it is not read."""
     return weights if served.fine_tune is None else served.fine_tune(weights, client)
 
 

@@ -1,13 +1,13 @@
 """The interface of all engines. An engine holds the clients' data and states, and tests them."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tf_pflego.core.algorithm import Exchange, Round
 from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
-from tf_pflego.engines.client_states import ClientIds, ClientStates
+from tf_pflego.engines.client_states import ClientIds
 
 
 class Cohort(NamedTuple):
@@ -60,10 +60,12 @@ class Engine(Protocol):
     A round's new client states are staged by its exchanges; `commit` keeps them.
 
     Attributes:
-      states: The clients' states.
+      states: The clients' states, as `ClientStates` has them.
+      place: What to build another engine with, beside this one: a name, or the hosts of this one.
     """
 
-    states: ClientStates
+    states: Any
+    place: Any
 
     def run_exchange(
         self,
@@ -96,31 +98,31 @@ class Engine(Protocol):
         """Discards the client states that exchanges have staged since the last commit."""
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, train: bool
+        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
     ) -> dict[str, Counts]:
         """Tests clients as they would be served now; nothing is stored.
 
         Args:
           ids: The clients' ids, [c].
           seeds: [c, 2] int32, for clients that are fine-tuned before the test.
-          server_state: The server's state.
           train: Whether to test them on their training examples too.
+          server_state: The server's state.
 
         Returns:
           What was counted, by the name of the model that is served; each number [c] float64.
         """
 
     def predict(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
         """Predicts as clients would be served now; nothing is stored.
 
         Args:
           ids: As in `evaluate`.
           seeds: As in `evaluate`.
-          server_state: The server's state.
           split: Which of the clients' examples.
           name: The name of the model that is served.
+          server_state: The server's state.
 
         Returns:
           For each client the probabilities [n_i, K] float32, one for each row of a head.

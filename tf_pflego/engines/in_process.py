@@ -3,28 +3,18 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Exchange, Round
 from tf_pflego.engines.client_computation import ClientComputation, counts_of_packed
-from tf_pflego.engines.engine import Cohort, Outcome
-from tf_pflego.engines.local_clients import LocalClients
-from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.engine import Outcome
+from tf_pflego.engines.local_clients import LocalClients, clients_at_once
 from tf_pflego.engines.tracing import Traced
 
 
 class InProcessEngine(LocalClients):
-    """Runs an algorithm's exchanges in this process. Its arguments are those of `LocalClients`."""
+    """Runs an algorithm's exchanges in this process."""
 
-    def run_exchange(
-        self,
-        exchange: Exchange,
-        message,
-        cohort: Cohort,
-        server_state,
-        round_: Round,
-        evaluate: bool,
-    ) -> Outcome:
-        """See `Engine.run_exchange`."""
+    place = "in_process"
 
+    def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
         def traced():
             computation = self.computation(exchange, message, cohort, round_, evaluate)
             return computation, Traced(_side_by_side(computation), any_number=(0, 2, 3, 4))

@@ -1,5 +1,7 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
@@ -24,19 +26,12 @@ from tf_pflego.engines.client_computation import (
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.engine import ClientIds, Cohort
-from tf_pflego.engines.threads import clients_at_once
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
 
 class LocalClients:
     """The clients of a federation; a subclass adds the way in which their exchanges run.
-
-    Args:
-      algorithm: The algorithm.
-      clients: The clients' data.
-      server_state: The server's first state, for its shapes.
-      seed: The seed of the run.
 
     Attributes:
       data: The clients' data in files that processes can map.
@@ -64,24 +59,19 @@ class LocalClients:
         return self._opened
 
     def commit(self) -> None:
-        """See `Engine.commit`."""
         self.states.commit()
 
     def roll_back(self) -> None:
-        """See `Engine.roll_back`."""
         self.states.roll_back()
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        """See `Engine.read_states`."""
         return self.states.read(ids, server_state)
 
     def write_states(self, ids: ClientIds, states: Structure) -> None:
-        """See `Engine.write_states`."""
         self.states.stage(ids, states)
         self.states.commit()
 
     def close(self) -> None:
-        """See `Engine.close`: closes the files."""
         self._opened = None
         self.data.close()
         self.states.close()
@@ -113,9 +103,8 @@ class LocalClients:
         )
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, train: bool
+        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
     ) -> dict[str, Counts]:
-        """See `Engine.evaluate`."""
         measures = {
             name: measures_of(served, tuple(self.data.splits), train)
             for name, served in self.algorithm.served.items()
@@ -124,29 +113,61 @@ class LocalClients:
             ("evaluate", train),
             lambda: Traced(_evaluation(self.algorithm.served, measures), any_number=(0, 2, 3)),
         )
-        ids, parts = np.asarray(ids, np.int64), []
-        for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
-            states = self.states.read(ids[block], server_state)
-            facts = self._facts(ids[block], seeds[block])
-            parts.append(run(self.opened(), server_state, states, facts))
-        return counts_of_packed(measures, np.concatenate(parts))
+        blocks = self._blocks(ids, seeds, server_state)
+        return counts_of_packed(measures, np.concatenate([run(*inputs) for _, inputs in blocks]))
 
     def predict(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
-        """See `Engine.predict`."""
         served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
         run = self.traces.get(
             ("predict", split, name),
             lambda: Traced(_prediction(served, num_rows, split), any_number=(0, 2, 3)),
         )
-        ids, sizes, parts = np.asarray(ids, np.int64), self.data.clients.splits[split].sizes, []
+        sizes, predicted = self.data.clients.splits[split].sizes, []
+        for some, inputs in self._blocks(ids, seeds, server_state):
+            predicted += np.split(run(*inputs).numpy(), np.cumsum(sizes[some])[:-1])
+        return predicted
+
+    def _blocks(self, ids, seeds, server_state):
+        """Yields some of the clients after the other, and what a traced function takes of them."""
+        ids = np.asarray(ids, np.int64)
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
-            states = self.states.read(ids[block], server_state)
-            facts = self._facts(ids[block], seeds[block])
-            predicted = run(self.opened(), server_state, states, facts).numpy()
-            parts += np.split(predicted, np.cumsum(sizes[ids[block]])[:-1])
-        return parts
+            some = ids[block]
+            states = self.states.read(some, server_state)
+            yield some, (self.opened(), server_state, states, self._facts(some, seeds[block]))
+
+
+def threads_per_operation(clients_per_round: float) -> int | None:
+    """Returns the number of threads for one operation: 1, or None to leave it to TensorFlow.
+
+    It is 1 if a round has at least as many participants as there are cores, since they keep every
+    core busy then. An operation that is split among busy cores waits for them: with 20 clients on
+    two cores, a round would take up to twice as long.
+    """
+    return 1 if clients_per_round >= (os.cpu_count() or 1) else None
+
+
+def clients_at_once() -> int:
+    """Returns how many clients run side by side in this process: as many as operations do.
+
+    More would only take more memory.
+    """
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+
+
+def prepare_process(clients_per_round: float) -> None:
+    """Sets up TensorFlow in this process for rounds in process.
+
+    Only a program should call this, since the setting holds for the whole process. It has an effect
+    only before TensorFlow has run its first operation.
+    """
+    threads = threads_per_operation(clients_per_round)
+    if threads is not None:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        except RuntimeError:
+            pass  # TensorFlow is running already; rounds are slower and nothing else changes.
 
 
 def _evaluation(models, measures):

@@ -63,7 +63,7 @@ def new_client_columns(
     examples = {
         f"{split}_examples": next(iter(named.values()))[1] for split, named in counts.items()
     }
-    count = len(evaluation.test_examples)
+    count = len(next(iter(examples.values())))
     ids = range(first_client, first_client + count)
     return {
         "epoch": [epoch] * count,

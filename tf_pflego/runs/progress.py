@@ -85,7 +85,7 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     """Returns the table that a run ends with, in at most 60 columns.
 
     Args:
-      summary: What `simulation.summary.summarize` returns.
+      summary: What `simulation.evaluation.summarize` returns.
       title: The line above it.
       clients: The columns of clients.csv.
     """

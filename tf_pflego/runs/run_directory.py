@@ -237,7 +237,7 @@ class RunDirectory:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
         Args:
-          summary: What `simulation.summary.summarize` returns.
+          summary: What `simulation.evaluation.summarize` returns.
           evaluations: What `Simulation.evaluate_all` returns.
           data: The clients' data.
           server_state: The server's state.

@@ -15,10 +15,9 @@ from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import RunDirectory
 from tf_pflego.runs.source import source_commit
 from tf_pflego.serving import fine_tuning
-from tf_pflego.simulation.evaluation import sample_of_clients
+from tf_pflego.simulation.evaluation import sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.not_finite import NotFiniteError
-from tf_pflego.simulation.summary import summarize
 from tf_pflego.system import terminal, values
 
 # What a run's directory has for its network, where the user gave a model.

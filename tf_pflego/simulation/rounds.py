@@ -20,15 +20,7 @@ from tf_pflego.system import terminal
 
 
 class Rounds:
-    """Trains the rounds of one federation.
-
-    Args:
-      algorithm: The algorithm.
-      data: The clients' data.
-      federation: What is known about it before its first round.
-      engine: Where the clients run.
-      seed: The seed of the run.
-      server_state: The server's first state, for its shapes.
+    """Trains the rounds of one federation, from a server's state like the one that is given.
 
     Attributes:
       server: The server's functions of each exchange.
@@ -64,12 +56,6 @@ class Rounds:
         """Runs the exchanges of a round until all that its participants have computed is finite.
 
         The engine holds the new states of the clients until it is told to keep or discard them.
-
-        Args:
-          number: The round's number.
-          server_state: The server's state before it.
-          participation: How its participants are drawn.
-          evaluate: Whether to test the participants after their local training.
 
         Returns:
           The server's new state, the record of the round without its seconds, and the metrics of

@@ -22,7 +22,7 @@ tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is opti
 
 PROGRAM = """
 import sys, time
-from tf_pflego.engines.worker import Worker
+from tf_pflego.engines.tff.worker import Worker
 if __name__ == "__main__":
     worker = Worker()
     print(worker.pid, flush=True)
@@ -88,7 +88,7 @@ server.start()
 ask = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/echo")
 assert ask(b"1", wait_for_ready=True) == b"1"
 
-from tf_pflego.engines.worker import Worker
+from tf_pflego.engines.tff.worker import Worker
 
 forks = []
 os.register_at_fork(before=lambda: forks.append(1))

@@ -63,7 +63,7 @@ def test(message: Message, context: Context) -> Message:
     if facts["kept"]:
         _restore(engine, server_state, context.state[f"state_{facts['kept']}"])
     seeds = np.array([facts["seed"]], np.int32)
-    found = engine.evaluate(_ONLY, seeds, server_state, train=False)
+    found = engine.evaluate(_ONLY, seeds, False, server_state)
     engine.close()
     hits, _ = next(iter(found.values()))["test"]["accuracy"]
     reply = RecordDict({"facts": ConfigRecord({"hits": int(hits[0])})})
