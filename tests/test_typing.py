@@ -32,7 +32,8 @@ def functions_of(name):
     if not inspect.isclass(found):
         yield name, found
         return
-    for attribute, member in vars(found).items():
+    for attribute in dir(found):
+        member = inspect.getattr_static(found, attribute)
         member = getattr(member, "fget", getattr(member, "__func__", member))
         if inspect.isfunction(member) and not attribute.startswith("_"):
             yield f"{name}.{attribute}", member

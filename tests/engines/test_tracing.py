@@ -1,10 +1,19 @@
+import collections
+import copy
+import dataclasses
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.algorithms.everything import build_everything
+from tests.conftest import make_clients
+from tests.engines.agreement import ENGINES
+from tf_pflego.core.participation import Participation
 from tf_pflego.engines.tracing import Traced
-
-pytestmark = pytest.mark.same_on_both_lines
+from tf_pflego.simulation.simulation import Simulation
 
 
 def counted(any_number=()):
@@ -38,3 +47,69 @@ def test_what_is_wrong_for_another_reason_is_said():
     with pytest.raises((TypeError, ValueError)):
         run({"a": tf.constant(["a", "b"])}, tf.ones([3]))
     assert len(traces) == 1
+
+
+def counted_toy(model):
+    """The method that uses everything, whose functions count how often they are traced."""
+    traces = collections.Counter()
+
+    def counted(name, function):
+        def run(*arguments):
+            traces[name] += 1
+            return function(*arguments)
+
+        return run
+
+    toy = build_everything(model)
+    fields = ("client_update", "server_update", "client_messages")
+    exchanges = tuple(
+        dataclasses.replace(
+            exchange,
+            **{
+                name: counted(f"{name} {position}", getattr(exchange, name))
+                for name in fields
+                if getattr(exchange, name)
+            },
+        )
+        for position, exchange in enumerate(toy.exchanges)
+    )
+    served = {
+        name: dataclasses.replace(one, predict=counted(f"predict {name}", one.predict))
+        for name, one in toy.served.items()
+    }
+    init = counted("init_client", toy.init_client)
+    return dataclasses.replace(toy, init_client=init, exchanges=exchanges, served=served), traces
+
+
+def run_and_end(algorithm, clients, engine):
+    """Does all that is traced, and returns the end."""
+    with Simulation(algorithm, clients, Participation(3, 2), engine, seed=6) as simulation:
+        simulation.run(3)
+        predictions = simulation.predict()
+        leaves = (simulation.server_state, simulation.client_states(range(3)), predictions)
+        return [np.asarray(leaf) for leaf in tf.nest.flatten(leaves)]
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.values != ("ray",)])
+def test_a_second_simulation_of_a_method_traces_nothing(engine, tiny_model, tiny_clients):
+    """Even on other clients, if their examples are alike; it ends as with a method of its own."""
+    algorithm, traces = counted_toy(tiny_model)
+    run_and_end(algorithm, tiny_clients, engine)
+    once = dict(traces)
+    assert len(once) == 8
+    others = make_clients((4, 6, 9), (3, 2, 2), (2, 3, 2), seed=1)
+    ends = [run_and_end(algorithm, others, engine)]
+    assert traces == once
+    ends.append(run_and_end(build_everything(tiny_model), others, engine))
+    for a, b in zip(*ends, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):
+    algorithm, _ = counted_toy(tiny_model)
+    run_and_end(algorithm, tiny_clients, "in_process")
+    kept = weakref.ref(vars(algorithm)["_traces"])
+    assert not vars(copy.deepcopy(kept()))["_kept"]
+    del algorithm
+    gc.collect()
+    assert kept() is None

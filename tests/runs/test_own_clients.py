@@ -83,7 +83,7 @@ def test_the_configuration_says_what_was_run(finished, tmp_path):
     said |= {"validation_fraction": None, "dataset": "mine"}
     assert {name: run.configuration[name] for name in said} == said
     assert [len(own) for own in run.partition.validation_indices] == [3] * 4
-    assert run.evaluate().validation_hits.shape == (4,)
+    assert run.evaluate().of_clients()["validation_accuracy"].shape == (4,)
 
 
 def test_a_dataset_that_was_loaded_for_the_run_is_no_own_clients(digits_dir, tmp_path):

@@ -14,9 +14,8 @@ from tf_pflego.data import Dataset, Examples
 from tf_pflego.runs import build
 from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import result_table
-from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.evaluation import Evaluation, summarize
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.simulation.summary import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -101,7 +100,9 @@ def test_a_round_says_how_each_group_fares(clients, eval_clients):
 
 def test_a_group_of_nobody_has_no_mean():
     ones, nobody = np.ones(3, int), np.zeros(3, bool)
-    metrics = Evaluation(None, ones, ones, ones, groups={"permuted": nobody}).metrics()
+    metrics = Evaluation(
+        {"test": {"accuracy": (ones, ones)}}, groups={"permuted": nobody}
+    ).metrics()
     assert metrics["test_accuracy/client_mean/not_permuted"] == 1
     assert "test_accuracy/client_mean/permuted" not in metrics
 

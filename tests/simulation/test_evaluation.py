@@ -7,8 +7,8 @@ import tensorflow as tf
 from tests.oracles import network
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
+from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.simulation.summary import summarize
 from tf_pflego.system import rows
 
 pytestmark = pytest.mark.same_on_both_lines

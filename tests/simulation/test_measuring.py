@@ -1,9 +1,11 @@
 """What all clients predict, and measures of a user's own of it."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from sklearn.metrics import f1_score
 
 import tf_pflego as pfl
@@ -63,6 +65,37 @@ def test_classes_that_a_client_does_not_hold_have_no_probability(masked_model, m
             np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
             absent = np.setdiff1d(np.arange(4), masked_clients.classes[client])
             assert not probabilities[:, absent].any()
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
+    """Nothing but a method's `Served` names what a test counts."""
+
+    def squared_logits(logits, labels):
+        return tf.reduce_sum(logits**2), 2 * tf.shape(labels)[0]
+
+    clients = tiny_clients.with_validation(0.4, seed=2)
+    method = algorithms.build("fedavg", tiny_model, local_steps=3)
+    ((name, served),) = method.served.items()
+    measures = {split: {"energy": squared_logits} for split in clients.splits}
+    other = {name: dataclasses.replace(served, measures=measures)}
+    other = dataclasses.replace(method, served=other)
+    with Simulation(other, clients, Participation(3, 2), engine) as simulation:
+        record = simulation.run_round(evaluate=True)
+        evaluation = simulation.evaluate()
+        assert not [metric for metric in record if "accuracy" in metric or "loss" in metric]
+        assert record["participant_test_energy/client_mean"] > 0
+        assert record["train_energy"] == evaluation.metrics()["train_energy"]
+        for split, examples in clients.splits.items():
+            energies = []
+            for client in range(3):
+                x, _ = examples.of(client)
+                logits = served.predict(
+                    simulation.served_weights(client), x, np.arange(3, dtype=np.int32)
+                )
+                energies.append(np.mean(np.square(logits).sum(axis=1)) / 2)
+            found = evaluation.of_clients()[f"{split}_energy"]
+            np.testing.assert_allclose(found, energies, rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -15,9 +15,9 @@ from tf_pflego.models import networks
 from tf_pflego.runs import build as building
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.simulation.summary import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -18,9 +18,8 @@ from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs import reader
 from tf_pflego.runs.progress import result_table
-from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
+from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients, summarize
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.simulation.summary import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -48,7 +47,7 @@ def test_the_sample_is_tested_as_all_clients_are(engine, tiny_model):
             for name, all_clients in every.items():
                 own = found[name]
                 np.testing.assert_array_equal(own.clients, sample)
-                for a, b in zip(own[:4], all_clients[:4], strict=True):
+                for a, b in zip(flat(own.counts), flat(all_clients.counts), strict=True):
                     np.testing.assert_array_equal(a, b[sample])
             first = next(iter(found.values())).metrics()
             assert {key: record[key] for key in first} == first
@@ -69,13 +68,17 @@ def flat(nest):
     return [np.asarray(leaf) for leaf in tf.nest.flatten(nest)]
 
 
+def counts_of(hits, sizes):
+    return {"test": {"accuracy": (hits, sizes)}}
+
+
 def test_over_all_samples_the_mean_and_its_error_are_those_of_theory():
     """Enumerated: the mean is unbiased, and so is the square of its standard error."""
     hits, sizes = np.array([1, 4, 2, 6, 3, 5]), np.array([4, 8, 8, 8, 4, 16])
     means, errors = [], []
     for chosen in itertools.combinations(range(6), 3):
         ids = np.array(chosen)
-        metrics = Evaluation(None, sizes[ids], hits[ids], sizes[ids], ids, 6).metrics()
+        metrics = Evaluation(counts_of(hits[ids], sizes[ids]), ids, 6).metrics()
         means.append(metrics[MEAN])
         errors.append(metrics[ERROR])
     assert np.mean(means) == pytest.approx(np.mean(hits / sizes))
@@ -89,7 +92,7 @@ def test_the_error_of_the_mean_over_examples_is_that_of_repeated_draws():
     found, errors, name = [], [], "test_accuracy/example_mean"
     for seed in range(300):
         ids = sample_of_clients(seed, 400, 100)
-        metrics = Evaluation(None, sizes[ids], hits[ids], sizes[ids], ids, 400).metrics()
+        metrics = Evaluation(counts_of(hits[ids], sizes[ids]), ids, 400).metrics()
         found.append(metrics[name])
         errors.append(metrics[f"{name}/standard_error"])
     assert np.mean(found) == pytest.approx(hits.sum() / sizes.sum(), abs=3e-3)
@@ -170,7 +173,7 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, ca
         np.testing.assert_allclose(
             [float(share) for share in columns["test_accuracy"]], shares[sample], rtol=1e-5
         )
-        shares_of_held = every.validation_hits / every.validation_examples
+        shares_of_held = every.of_clients()["validation_accuracy"]
         np.testing.assert_allclose(
             [float(share) for share in columns["validation_accuracy"]],
             shares_of_held[sample],

@@ -51,3 +51,11 @@ def test_functions_that_are_not_traced_are_refused(tiny_model, tiny_clients, eag
             pfl.Simulation(*given)
         tf.config.run_functions_eagerly(False)
         assert simulation.run_round()["round"] == 1
+
+
+def test_what_is_no_engine_is_refused(tiny_model, tiny_clients):
+    algorithm = pfl.build_algorithm("pflego", tiny_model)
+    with pytest.raises(
+        TypeError, match=r"`engine` must be of the class RayOptions; got int\. Name"
+    ):
+        pfl.Simulation(algorithm, tiny_clients, pfl.Participation(3, 2), 3)

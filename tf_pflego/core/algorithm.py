@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.measures import CLASSIFICATION, Measures
 from tf_pflego.core.nests import Structure
 from tf_pflego.system import texts
 
@@ -131,12 +132,14 @@ class Served:
         that the body, which stays, makes of them. A learning rate of 0 asks for an automatic one.
         If this is None, a model learns on by gradient steps on all its weights, with a rate that
         must be given.
+      measures: What a test of the model counts, by the split of its examples and by name.
     """
 
     weights: Callable[[Structure, Structure], Structure]
     predict: Callable[[Structure, tf.Tensor, tf.Tensor], tf.Tensor]
     fine_tune: Callable[[Structure, Client], Structure] | None = None
     personalize: Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    measures: Measures = dataclasses.field(default_factory=lambda: CLASSIFICATION)
 
 
 class Model(Protocol):

@@ -5,13 +5,12 @@ from tf_pflego.engines.engine import (
     Engine,
     Outcome,
     ShardLostError,
-    Statistics,
     WorkerError,
 )
 from tf_pflego.engines.factory import DEFAULT, NAMES, build, place_beside, refuse_absent
 from tf_pflego.engines.in_process import InProcessEngine
+from tf_pflego.engines.local_clients import prepare_process
 from tf_pflego.engines.ray.ray_options import RayOptions
-from tf_pflego.engines.threads import prepare_process
 
 __all__ = [
     "DEFAULT",
@@ -22,7 +21,6 @@ __all__ = [
     "Outcome",
     "RayOptions",
     "ShardLostError",
-    "Statistics",
     "WorkerError",
     "build",
     "place_beside",

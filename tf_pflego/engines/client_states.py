@@ -8,14 +8,55 @@ import tensorflow as tf
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure, positions
-from tf_pflego.engines.tracing import Traced
+from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
 ClientIds = Sequence[int] | np.ndarray  # [c]
 
 
-class ClientStates:
-    """The states of the clients of one run.
+class WrittenStates:
+    """Which clients of a run have a state, and the commit that wrote it, wherever the states are.
+
+    Args:
+      algorithm: The algorithm whose client states these are.
+      server_state: The server's first state, for its shapes.
+      num_clients: I.
+
+    Attributes:
+      spec: The spec of a client's state.
+      init_reads: For each leaf of the server's state, whether a first state depends on it.
+      leaf_names: The names of a state's leaves, as `nests.named` names them.
+      num_clients: I.
+      num_commits: How often `commit` was called.
+    """
+
+    def __init__(self, algorithm: Algorithm, server_state: Structure, num_clients: int):
+        self.spec, self.init_reads = _spec_and_reads(algorithm, server_state)
+        self.leaf_names = list(positions(self.spec))
+        self.num_clients = num_clients
+        self.num_commits = 0
+        # The commit that wrote a client's state, counted from 1; 0 for a client that has no state.
+        self._commits = np.zeros(num_clients, np.int64)
+
+    def written_since(self, commit: int) -> np.ndarray:
+        """Returns the ids, ascending, of the clients whose states were written after a commit.
+
+        Args:
+          commit: The commit's number; 0 for all clients that have a state.
+        """
+        return np.flatnonzero(self._commits > commit)
+
+    def forget(self) -> None:
+        """Leaves all clients without a state."""
+        self._commits[:] = 0
+
+    def _note(self, ids):
+        """Remembers that the states of clients are written by the next commit."""
+        self._commits[ids] = self.num_commits + 1
+
+
+class ClientStates(WrittenStates):
+    """The states of the clients of one run, in this process.
 
     A client's first state is made when it first takes part, from the server's state of that round,
     the seed and the client's identity. Rows of the arrays that no client has touched take no
@@ -32,12 +73,6 @@ class ClientStates:
       head_classes: (client ids [c], K) -> [c, K] int32; see `ClientData.head_classes`.
       seed: The seed of the run.
       identities: [I] int64, from which clients' draws follow; see `ClientData`.
-
-    Attributes:
-      spec: The spec of a client's state.
-      leaf_names: The names of a state's leaves, as `nests.named` names them.
-      num_clients: I.
-      num_commits: How often `commit` was called.
     """
 
     def __init__(
@@ -48,22 +83,20 @@ class ClientStates:
         seed: int,
         identities: np.ndarray,
     ):
-        self.spec, _ = spec_and_reads(algorithm, server_state)
+        super().__init__(algorithm, server_state, len(identities))
         self._head_classes, self._num_rows = head_classes, algorithm.model.num_classes
         self._seed = seed
         self._identities = identities
-        self.num_clients = count = len(identities)
-        in_memory = rows.fit_memory(count * num_bytes(self.spec))
+        in_memory = rows.fit_memory(self.num_clients * num_bytes(self.spec))
         self._leaves = [
-            rows.zeros(count, leaf.shape, leaf.dtype.as_numpy_dtype, in_memory)
+            rows.zeros(self.num_clients, leaf.shape, leaf.dtype.as_numpy_dtype, in_memory)
             for leaf in tf.nest.flatten(self.spec)
         ]
         self._files = [leaf for leaf in self._leaves if isinstance(leaf, rows.RowFile)]
-        self.num_commits = 0
-        # The commit that wrote a client's state, counted from 1; 0 for a client that has no state.
-        self._commits = np.zeros(count, np.int64)
-        self.leaf_names = list(positions(self.spec))
-        self._init = Traced(_for_many(algorithm.init_client, self.spec), any_number=(1, 2))
+        first_states = _for_many(algorithm.init_client, self.spec)
+        self._init = traces_of(algorithm, server_state).get(
+            "first_states", lambda: Traced(first_states, any_number=(1, 2))
+        )
         self._pending: tuple[np.ndarray, list] | None = None
         self._undo: list[tuple[np.ndarray, list, np.ndarray]] = []
 
@@ -125,21 +158,9 @@ class ClientStates:
             self._write(ids, leaves)
             self._commits[ids] = commits
 
-    def written_since(self, commit: int) -> np.ndarray:
-        """Returns the ids, ascending, of the clients whose states were written after a commit.
-
-        Args:
-          commit: The commit's number; 0 for all clients that have a state.
-        """
-        return np.flatnonzero(self._commits > commit)
-
-    def named_leaf(self, name: str, client_ids: np.ndarray) -> np.ndarray:
+    def named_leaf(self, client_ids: np.ndarray, name: str) -> np.ndarray:
         """Returns [c, ...], a copy of one leaf of the states of clients, all of which have one."""
         return self._leaves[self.leaf_names.index(name)][client_ids]
-
-    def forget(self) -> None:
-        """Leaves all clients without a state."""
-        self._commits[:] = 0
 
     def set_named(self, client_ids: np.ndarray, leaves: dict[str, np.ndarray]) -> None:
         """Replaces the states of clients, given as `named_leaf` returns them.
@@ -174,7 +195,7 @@ class ClientStates:
     def _write(self, ids, leaves):
         for leaf, value in zip(self._leaves, leaves, strict=True):
             leaf[ids] = value
-        self._commits[ids] = self.num_commits + 1
+        self._note(ids)
 
     def _first_states(self, ids, server_state):
         client_seeds = seeds.client_seeds(self._seed, "client_state", self._identities[ids])
@@ -183,19 +204,19 @@ class ClientStates:
         return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
 
 
-def spec_and_reads(algorithm: Algorithm, server_state: Structure) -> tuple[Structure, list[bool]]:
-    """Returns the spec of a client's state, and which leaves of the server's its first one needs.
-
-    Returns:
-      The spec, and for each leaf of the server's state whether `init_client` reads it.
-    """
+def _spec_and_reads(algorithm, server_state):
+    """Returns the spec of a client's state, and which leaves of the server's it reads."""
     seed, classes = (tf.TensorSpec([n], tf.int32) for n in (2, algorithm.model.num_classes))
-    init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
-        specs_of(server_state), seed, classes
-    )
-    placeholders = init.inputs[: len(tf.nest.flatten(server_state))]
-    reads = [bool(placeholder.consumers()) for placeholder in placeholders]
-    return specs_of(init.structured_outputs), reads
+
+    def traced():
+        init = tf.function(algorithm.init_client, autograph=False).get_concrete_function(
+            specs_of(server_state), seed, classes
+        )
+        placeholders = init.inputs[: len(tf.nest.flatten(server_state))]
+        reads = [bool(placeholder.consumers()) for placeholder in placeholders]
+        return specs_of(init.structured_outputs), reads
+
+    return traces_of(algorithm, server_state).get("spec", traced)
 
 
 def _for_many(init_client, spec):

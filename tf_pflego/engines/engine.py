@@ -1,12 +1,13 @@
 """The interface of all engines. An engine holds the clients' data and states, and tests them."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tf_pflego.core.algorithm import Exchange, Round
+from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
-from tf_pflego.engines.client_states import ClientIds, ClientStates
+from tf_pflego.engines.client_states import ClientIds
 
 
 class Cohort(NamedTuple):
@@ -26,16 +27,7 @@ class Outcome(NamedTuple):
     summed: Structure  # the sum over the participants
     individual: Structure  # each leaf [c, ...]
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
-    test_hits: np.ndarray | None  # [c] int32, correct answers after local training, if tested
-    validation_hits: np.ndarray | None = None  # The same, if there are validation examples.
-
-
-class Statistics(NamedTuple):
-    """The results of some clients with one of the models that they can be served with."""
-
-    loss_sums: np.ndarray | None  # [c] float64, over their training examples, if requested
-    test_hits: np.ndarray  # [c] int64, correct answers on their test examples
-    validation_hits: np.ndarray | None = None  # The same, if there are validation examples.
+    counts: Counts  # each number [c] float64: tests after local training; empty if there were none
 
 
 class WorkerError(ChildProcessError):
@@ -68,10 +60,12 @@ class Engine(Protocol):
     A round's new client states are staged by its exchanges; `commit` keeps them.
 
     Attributes:
-      states: The clients' states.
+      states: The clients' states, as `ClientStates` has them.
+      place: What to build another engine with, beside this one: a name, or the hosts of this one.
     """
 
-    states: ClientStates
+    states: Any
+    place: Any
 
     def run_exchange(
         self,
@@ -104,31 +98,31 @@ class Engine(Protocol):
         """Discards the client states that exchanges have staged since the last commit."""
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
-    ) -> dict[str, Statistics]:
+        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
+    ) -> dict[str, Counts]:
         """Tests clients as they would be served now; nothing is stored.
 
         Args:
           ids: The clients' ids, [c].
           seeds: [c, 2] int32, for clients that are fine-tuned before the test.
+          train: Whether to test them on their training examples too.
           server_state: The server's state.
-          losses: Whether to compute the losses over the training examples too.
 
         Returns:
-          The statistics by the name of the model that is served.
+          What was counted, by the name of the model that is served; each number [c] float64.
         """
 
     def predict(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
         """Predicts as clients would be served now; nothing is stored.
 
         Args:
           ids: As in `evaluate`.
           seeds: As in `evaluate`.
-          server_state: The server's state.
           split: Which of the clients' examples.
           name: The name of the model that is served.
+          server_state: The server's state.
 
         Returns:
           For each client the probabilities [n_i, K] float32, one for each row of a head.

@@ -14,75 +14,56 @@ NAMES = ("tff", "in_process", "ray")
 DEFAULT = "tff" if importlib.util.find_spec("tensorflow_federated") else "in_process"
 
 
-def build(
-    name, algorithm, clients, server_state, federation, seed, max_restarts, beside=None
-) -> Engine:
+def build(place, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
     """Returns an engine with the clients of a federation.
 
     Args:
-      name: One of `NAMES`, or `RayOptions`, or a `RayCluster` that stays open afterwards.
+      place: One of `NAMES`, or `RayOptions`, or the `place` of an engine that is open.
       algorithm: The algorithm.
       clients: The clients' data.
       server_state: The server's first state.
       federation: The federation.
       seed: The seed of the run.
       max_restarts: How often one exchange is run again because a worker process failed.
-      beside: An engine of this name that is open. On Ray the new one has its hosts, since the
-        cluster may have no place for more; whichever is closed last closes them.
 
     Raises:
       ValueError: There is no such engine.
-      ImportError: `tff` was chosen, and TensorFlow Federated cannot be imported.
+      ImportError: The package of the engine cannot be imported.
     """
-    if name == "ray":
-        name = RayOptions(min(RayOptions.num_shards, clients.num_clients))
-    if not isinstance(name, str):
-        return _on_cluster(name, algorithm, clients, server_state, seed, beside)
-    name = values.one_of("engine", name, NAMES)
-    if name == "in_process":
+    if isinstance(place, str) and values.one_of("engine", place, NAMES) == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
-    try:
-        from tf_pflego.engines.tff.engine import TffEngine
-    except ImportError as error:
-        raise _absent("tff", error) from error
-    return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
-
-
-def _on_cluster(place, algorithm, clients, server_state, seed, beside):
-    """Returns an engine on a `RayCluster`, or on one of its own with these `RayOptions`."""
+    if place == "tff":
+        try:
+            from tf_pflego.engines.tff.engine import TffEngine
+        except ImportError as error:
+            raise _absent("tff", error) from error
+        return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
+    if place == "ray":
+        place = RayOptions(min(RayOptions.num_shards, clients.num_clients))
+    if not hasattr(place, "num_shards"):  # A cluster that is open has them as its options do.
+        values.instance("engine", place, RayOptions, "Name an engine, or make `RayOptions`.")
     try:
         from tf_pflego.engines.ray.engine import RayEngine
         from tf_pflego.engines.ray.ray_cluster import RayCluster
     except ImportError as error:
         raise _absent("ray", error) from error
-    values.instance(
-        "engine", place, (RayOptions, RayCluster), "Name an engine, or make `RayOptions`."
-    )
-    shards = place.num_shards if beside is None else beside.num_shards
-    ray_options.refuse_empty_shards(shards, clients.num_clients)
-    if beside is not None:
-        return RayEngine(
-            algorithm, clients, server_state, seed, beside.cluster, beside.owns_cluster
-        )
-    if isinstance(place, RayCluster):
-        return RayEngine(algorithm, clients, server_state, seed, place, owns_cluster=False)
-    cluster = RayCluster(place)
+    ray_options.refuse_empty_shards(place.num_shards, clients.num_clients)
+    if isinstance(place, RayOptions):
+        place = RayCluster(place, closes_when_idle=True)
     try:
-        return RayEngine(algorithm, clients, server_state, seed, cluster, owns_cluster=True)
+        return RayEngine(algorithm, clients, server_state, seed, place)
     except BaseException:
-        cluster.close()
+        place.close_if_idle()
         raise
 
 
-def place_beside(engine, name, num_clients):
-    """Returns what to name as the engine of another simulation while one is open.
+def place_beside(engine: Engine, num_clients: int):
+    """Returns where another simulation of so many clients can be while an engine is open.
 
     On Ray these are the hosts that there are, since the cluster may have no place for more; for
     fewer clients than shards it is this process.
     """
-    if name == "ray" or not isinstance(name, str):
-        return engine.cluster if engine.num_shards <= num_clients else "in_process"
-    return name
+    return engine.place if getattr(engine, "num_shards", 0) <= num_clients else "in_process"
 
 
 class _Need(NamedTuple):

@@ -3,73 +3,57 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Exchange, Round
-from tf_pflego.engines.client_computation import ClientComputation
-from tf_pflego.engines.engine import Cohort, Outcome
-from tf_pflego.engines.local_clients import LocalClients
-from tf_pflego.engines.threads import clients_at_once
+from tf_pflego.engines.client_computation import ClientComputation, counts_of_packed
+from tf_pflego.engines.engine import Outcome
+from tf_pflego.engines.local_clients import LocalClients, clients_at_once
 from tf_pflego.engines.tracing import Traced
 
 
 class InProcessEngine(LocalClients):
-    """Runs an algorithm's exchanges in this process. Its arguments are those of `LocalClients`."""
+    """Runs an algorithm's exchanges in this process."""
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self._functions = {}
+    place = "in_process"
 
-    def run_exchange(
-        self,
-        exchange: Exchange,
-        message,
-        cohort: Cohort,
-        server_state,
-        round_: Round,
-        evaluate: bool,
-    ) -> Outcome:
-        """See `Engine.run_exchange`."""
-        key = (id(exchange), evaluate)
-        if key not in self._functions:
+    def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
+        def traced():
             computation = self.computation(exchange, message, cohort, round_, evaluate)
-            self._functions[key] = (
-                computation,
-                Traced(self._side_by_side(computation), any_number=(1, 2, 3)),
-            )
-        computation, run = self._functions[key]
+            return computation, Traced(_side_by_side(computation), any_number=(0, 2, 3, 4))
+
+        computation, run = self.traces.get((id(exchange), evaluate), traced)
         self.states.admit(cohort.ids, server_state)
         facts, states = self.facts_of(cohort), self.states_of(cohort, computation)
-        summed, outputs = run(message, cohort.messages, states, facts, round_)
+        summed, outputs = run(self.opened(), message, cohort.messages, states, facts, round_)
         self.states.stage(cohort.ids, tf.nest.map_structure(np.asarray, outputs.state))
-        hits = outputs.hits() if evaluate else (None, None)
-        return Outcome(summed, outputs.individual, outputs.finite.numpy(), *hits)
+        counts = counts_of_packed(computation.measures, outputs.counts)
+        return Outcome(summed, outputs.individual, outputs.finite.numpy(), counts)
 
-    def _side_by_side(self, computation: ClientComputation):
-        """Returns a function of a whole cohort, whose arguments have a leading axis of clients."""
-        specs = tf.nest.flatten(computation.outputs_spec)
 
-        def run(message, messages, states, facts, round_):
-            data = self.data.open()
-            count = tf.shape(facts.weight)[0]
+def _side_by_side(computation: ClientComputation):
+    """Returns a function of a whole cohort, whose arguments have a leading axis of clients."""
+    specs = tf.nest.flatten(computation.outputs_spec)
 
-            def step(k, total, arrays):
-                own = tf.nest.map_structure(lambda leaf: leaf[k], (messages, states, facts))
-                summed, outputs = computation(data, message, *own, round_)
-                total = tf.nest.map_structure(tf.add, total, summed)
-                outputs = tf.nest.flatten(outputs)
-                return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]
+    def run(data, message, messages, states, facts, round_):
+        count = tf.shape(facts.weight)[0]
 
-            # Only the sum and the arrays pass from one turn to the next: clients run in parallel.
-            zeros = tf.nest.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), computation.summed_spec
-            )
-            arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in specs]
-            _, total, arrays = tf.while_loop(
-                lambda k, total, arrays: k < count,
-                step,
-                (0, zeros, arrays),
-                parallel_iterations=clients_at_once(),
-            )
-            outputs = [array.stack() for array in arrays]
-            return total, tf.nest.pack_sequence_as(computation.outputs_spec, outputs)
+        def step(k, total, arrays):
+            own = tf.nest.map_structure(lambda leaf: leaf[k], (messages, states, facts))
+            summed, outputs = computation(data, message, *own, round_)
+            total = tf.nest.map_structure(tf.add, total, summed)
+            outputs = tf.nest.flatten(outputs)
+            return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]
 
-        return run
+        # Only the sum and the arrays pass from one turn to the next: clients run in parallel.
+        zeros = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), computation.summed_spec
+        )
+        arrays = [tf.TensorArray(spec.dtype, count, element_shape=spec.shape) for spec in specs]
+        _, total, arrays = tf.while_loop(
+            lambda k, total, arrays: k < count,
+            step,
+            (0, zeros, arrays),
+            parallel_iterations=clients_at_once(),
+        )
+        outputs = [array.stack() for array in arrays]
+        return total, tf.nest.pack_sequence_as(computation.outputs_spec, outputs)
+
+    return run

@@ -1,40 +1,42 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes, specs_of
+from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.data.mapped import MappedData
+from tf_pflego.data.mapped import MappedData, OpenData
 from tf_pflego.engines.client_computation import (
     ClientComputation,
     ClientFacts,
     client_facts,
-    count_hits,
+    counted,
+    counts_of_packed,
     fine_tuned,
+    measures_of,
+    packed,
     read_client,
+    read_rows,
+    splits_of,
     unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
-from tf_pflego.engines.engine import ClientIds, Cohort, Statistics
-from tf_pflego.engines.threads import clients_at_once
-from tf_pflego.engines.tracing import Traced
+from tf_pflego.engines.engine import ClientIds, Cohort
+from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
 
 class LocalClients:
     """The clients of a federation; a subclass adds the way in which their exchanges run.
 
-    Args:
-      algorithm: The algorithm.
-      clients: The clients' data.
-      server_state: The server's first state, for its shapes.
-      seed: The seed of the run.
-
     Attributes:
       data: The clients' data in files that processes can map.
       states: The clients' states.
+      traces: What is traced, for this simulation of the algorithm and the next.
     """
 
     def __init__(
@@ -45,28 +47,32 @@ class LocalClients:
         self.states = ClientStates(
             algorithm, server_state, clients.head_classes, seed, clients.identities
         )
-        self._evaluations: dict[bool, Traced] = {}
-        self._predictions: dict[tuple[str, str], Traced] = {}
+        self._data_spec = specs_of(self.data.specs(), any_number=True)
+        of_data = tuple(tf.nest.flatten(self._data_spec))
+        self.traces = traces_of(algorithm, server_state, *of_data)
+        self._opened: OpenData | None = None
+
+    def opened(self) -> OpenData:
+        """Returns the rows of all splits, which this process maps into its memory once."""
+        if self._opened is None:
+            self._opened = tf.function(self.data.open, autograph=False)()
+        return self._opened
 
     def commit(self) -> None:
-        """See `Engine.commit`."""
         self.states.commit()
 
     def roll_back(self) -> None:
-        """See `Engine.roll_back`."""
         self.states.roll_back()
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        """See `Engine.read_states`."""
         return self.states.read(ids, server_state)
 
     def write_states(self, ids: ClientIds, states: Structure) -> None:
-        """See `Engine.write_states`."""
         self.states.stage(ids, states)
         self.states.commit()
 
     def close(self) -> None:
-        """See `Engine.close`: closes the files."""
+        self._opened = None
         self.data.close()
         self.states.close()
 
@@ -88,7 +94,7 @@ class LocalClients:
         return ClientComputation(
             self.algorithm,
             exchange,
-            self.data,
+            self._data_spec,
             self.states.spec,
             message,
             cohort.messages,
@@ -97,111 +103,124 @@ class LocalClients:
         )
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
-    ) -> dict[str, Statistics]:
-        """See `Engine.evaluate`."""
-        if losses not in self._evaluations:
-            self._evaluations[losses] = Traced(self._evaluation(losses), any_number=(1, 2))
-        ids, parts = np.asarray(ids, np.int64), []
-        for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
-            states = self.states.read(ids[block], server_state)
-            facts = self._facts(ids[block], seeds[block])
-            parts.append(self._evaluations[losses](server_state, states, facts))
-        loss_sums, hits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return {
-            name: Statistics(loss_sums[:, k].astype(np.float64) if losses else None, *hits[:, k].T)
-            for k, name in enumerate(self.algorithm.served)
+        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
+    ) -> dict[str, Counts]:
+        measures = {
+            name: measures_of(served, tuple(self.data.splits), train)
+            for name, served in self.algorithm.served.items()
         }
-
-    def _evaluation(self, losses):
-        """Returns a function that tests a block of clients with each model that is served."""
-
-        def evaluate(server_state, states, facts):
-            data = self.data.open()
-
-            def one(inputs):
-                state, facts = inputs
-                facts = unpacked(facts)
-                client = None
-
-                def training():
-                    nonlocal client
-                    if client is None:
-                        client = read_client(data.train, facts)
-                    return client
-
-                tests = [data.test.read(facts.first_test, facts.count_test)]
-                if data.validation:
-                    tests.append(data.validation.read(*tf.unstack(facts.validation)))
-                loss_sums, hits = [], []
-                for served in self.algorithm.served.values():
-                    weights = served.weights(server_state, state)
-                    if served.fine_tune is not None:
-                        weights = fine_tuned(served, weights, training())
-                    for examples, labels in tests:
-                        logits = served.predict(weights, examples, facts.classes)
-                        hits.append(count_hits(logits, labels))
-                    if losses:
-                        logits = served.predict(weights, training().examples, facts.classes)
-                        loss_sums.append(_loss_sum(logits, training().labels))
-                hits = tf.reshape(tf.stack(hits), [-1, len(tests)])
-                return tf.stack(loss_sums) if losses else tf.zeros([0]), hits
-
-            return tf.map_fn(
-                one,
-                (states, facts),
-                fn_output_signature=(tf.float32, tf.int32),
-                parallel_iterations=clients_at_once(),
-            )
-
-        return evaluate
+        run = self.traces.get(
+            ("evaluate", train),
+            lambda: Traced(_evaluation(self.algorithm.served, measures), any_number=(0, 2, 3)),
+        )
+        blocks = self._blocks(ids, seeds, server_state)
+        return counts_of_packed(measures, np.concatenate([run(*inputs) for _, inputs in blocks]))
 
     def predict(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
-        """See `Engine.predict`."""
-        key = split, name
-        if key not in self._predictions:
-            self._predictions[key] = Traced(self._prediction(*key), any_number=(1, 2, 3))
-        ids, examples, parts = np.asarray(ids, np.int64), self.data.clients.splits[split], []
-        for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
-            states = self.states.read(ids[block], server_state)
-            facts = self._facts(ids[block], seeds[block])
-            sizes = examples.sizes[ids[block]]
-            places = np.column_stack([examples.offsets[ids[block]], sizes])
-            found = self._predictions[key](server_state, states, facts, places)
-            parts += np.split(found.numpy(), np.cumsum(sizes)[:-1])
-        return parts
-
-    def _prediction(self, split, name):
-        """Returns a function that predicts for a block of clients, whose rows follow each other."""
         served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
+        run = self.traces.get(
+            ("predict", split, name),
+            lambda: Traced(_prediction(served, num_rows, split), any_number=(0, 2, 3)),
+        )
+        sizes, predicted = self.data.clients.splits[split].sizes, []
+        for some, inputs in self._blocks(ids, seeds, server_state):
+            predicted += np.split(run(*inputs).numpy(), np.cumsum(sizes[some])[:-1])
+        return predicted
 
-        def predict(server_state, states, facts, places):
-            data, count = self.data.open(), tf.shape(places)[0]
-
-            def step(k, array):
-                own = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts, places))
-                state, facts_of_one, place = own
-                facts_of_one = unpacked(facts_of_one)
-                weights = served.weights(server_state, state)
-                if served.fine_tune is not None:
-                    weights = fine_tuned(served, weights, read_client(data.train, facts_of_one))
-                examples, _ = getattr(data, split).read(*tf.unstack(place))
-                logits = served.predict(weights, examples, facts_of_one.classes)
-                return k + 1, array.write(k, tf.nn.softmax(logits))
-
-            array = tf.TensorArray(
-                tf.float32, count, infer_shape=False, element_shape=[None, num_rows]
-            )
-            _, array = tf.while_loop(
-                lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
-            )
-            return array.concat()
-
-        return predict
+    def _blocks(self, ids, seeds, server_state):
+        """Yields some of the clients after the other, and what a traced function takes of them."""
+        ids = np.asarray(ids, np.int64)
+        for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
+            some = ids[block]
+            states = self.states.read(some, server_state)
+            yield some, (self.opened(), server_state, states, self._facts(some, seeds[block]))
 
 
-def _loss_sum(logits, labels):
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return tf.reduce_sum(losses)
+def threads_per_operation(clients_per_round: float) -> int | None:
+    """Returns the number of threads for one operation: 1, or None to leave it to TensorFlow.
+
+    It is 1 if a round has at least as many participants as there are cores, since they keep every
+    core busy then. An operation that is split among busy cores waits for them: with 20 clients on
+    two cores, a round would take up to twice as long.
+    """
+    return 1 if clients_per_round >= (os.cpu_count() or 1) else None
+
+
+def clients_at_once() -> int:
+    """Returns how many clients run side by side in this process: as many as operations do.
+
+    More would only take more memory.
+    """
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+
+
+def prepare_process(clients_per_round: float) -> None:
+    """Sets up TensorFlow in this process for rounds in process.
+
+    Only a program should call this, since the setting holds for the whole process. It has an effect
+    only before TensorFlow has run its first operation.
+    """
+    threads = threads_per_operation(clients_per_round)
+    if threads is not None:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        except RuntimeError:
+            pass  # TensorFlow is running already; rounds are slower and nothing else changes.
+
+
+def _evaluation(models, measures):
+    """Returns a function that tests a block of clients with each model that is served."""
+    tested = {split for of_model in measures.values() for split in of_model}
+    tests = tested - {"train"}
+    # To read training examples is to copy them.
+    reads_train = tested != tests or any(served.fine_tune for served in models.values())
+
+    def evaluate(data, server_state, states, facts):
+        def one(inputs):
+            state, facts = inputs
+            facts = unpacked(facts, splits_of(data))
+            rows = {split: read_rows(data, facts, split) for split in tests}
+            client = None
+            if reads_train:
+                client = read_client(data, facts)
+                rows["train"] = client.examples, client.labels
+            counts = {}
+            for name, served in models.items():
+                weights = fine_tuned(served, served.weights(server_state, state), client)
+                counts[name] = counted(served, weights, measures[name], rows, facts.classes)
+            return packed(counts)
+
+        return tf.map_fn(
+            one,
+            (states, facts),
+            fn_output_signature=tf.float64,
+            parallel_iterations=clients_at_once(),
+        )
+
+    return evaluate
+
+
+def _prediction(served, num_rows, split):
+    """Returns a function that predicts for a block of clients, whose rows follow each other."""
+
+    def predict(data, server_state, states, facts):
+        count = tf.shape(facts.weight)[0]
+
+        def step(k, array):
+            state, facts_of_one = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts))
+            facts_of_one = unpacked(facts_of_one, splits_of(data))
+            client = read_client(data, facts_of_one) if served.fine_tune else None
+            weights = fine_tuned(served, served.weights(server_state, state), client)
+            examples, _ = read_rows(data, facts_of_one, split)
+            logits = served.predict(weights, examples, facts_of_one.classes)
+            return k + 1, array.write(k, tf.nn.softmax(logits))
+
+        array = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None, num_rows])
+        _, array = tf.while_loop(
+            lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
+        )
+        return array.concat()
+
+    return predict

@@ -1,11 +1,16 @@
-"""Functions that are traced once, although the size of a cohort changes from call to call."""
+"""Functions that are traced once, whatever the size of a cohort and however many simulations."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tf_pflego.core.algorithm import Algorithm, specs_of
+from tf_pflego.core.nests import Structure
 from tf_pflego.system import forked
+
+_Kept = TypeVar("_Kept")
 
 
 def refuse_eager() -> None:
@@ -15,6 +20,34 @@ def refuse_eager() -> None:
             "functions must be traced, to be run by a simulation; TensorFlow is told to run them "
             "eagerly. Call `tf.config.run_functions_eagerly(False)` first."
         )
+
+
+class Traces:
+    """What has been traced, by keys. A copy of it, as in another process, has nothing."""
+
+    def __init__(self):
+        self._kept: dict[Hashable, Any] = {}
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
+        """Returns what `make` returned when the key was first asked for."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = make()
+            return self._kept[key]
+
+    def __reduce__(self):
+        return Traces, ()
+
+
+def traces_of(algorithm: Algorithm, server_state: Structure, *more: Hashable) -> Traces:
+    """Returns what simulations of an algorithm share, which ends with the algorithm.
+
+    They share it if the server's first state has the same shapes, so that each traced function
+    knows as many sizes as if it were traced anew, and if they agree in what `more` says.
+    """
+    of_algorithm: Traces = vars(algorithm).setdefault("_traces", Traces())
+    return of_algorithm.get((*tf.nest.flatten(specs_of(server_state)), *more), Traces)
 
 
 class Traced:
@@ -36,20 +69,27 @@ class Traced:
         self._any_number = any_number
         self._shapes: list[tf.TensorShape] = []
         self._concrete: Any = None
+        self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function returns; the arguments may be arrays or tensors."""
         forked.refuse("a model must learn and predict")
         if self._concrete is None:
-            self._trace(arguments, self._first_shapes(arguments))
+            with self._lock:
+                if self._concrete is None:
+                    self._trace(arguments, self._first_shapes(arguments))
+        concrete = self._concrete
         try:
-            return self._concrete(*arguments)
+            return concrete(*arguments)
         except (TypeError, ValueError):  # Asking for the shapes before each call would cost more.
-            shapes = [tf.TensorShape(leaf.shape) for leaf in tf.nest.flatten(arguments)]
-            pairs = list(zip(self._shapes, shapes, strict=True))
-            if all(known.is_compatible_with(shape) for known, shape in pairs):
-                raise
-        self._trace(arguments, [a.most_specific_compatible_shape(b) for a, b in pairs])
+            with self._lock:
+                if self._concrete is concrete:  # Else another thread has traced it once more.
+                    shapes = [tf.TensorShape(leaf.shape) for leaf in tf.nest.flatten(arguments)]
+                    pairs = list(zip(self._shapes, shapes, strict=True))
+                    if all(known.is_compatible_with(shape) for known, shape in pairs):
+                        raise
+                    shapes = [a.most_specific_compatible_shape(b) for a, b in pairs]
+                    self._trace(arguments, shapes)
         return self._concrete(*arguments)
 
     def _first_shapes(self, arguments):
@@ -66,5 +106,4 @@ class Traced:
         # A new function each time, so that tracing again does not find the earlier trace.
         function = tf.function(lambda *given: self._function(*given), autograph=False)
         specs = tf.nest.pack_sequence_as(arguments, specs)
-        self._concrete = function.get_concrete_function(*specs)
-        self._shapes = shapes
+        self._shapes, self._concrete = shapes, function.get_concrete_function(*specs)

@@ -22,24 +22,20 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
     1 for those who belong to it and else 0. Evaluations without a loss give none.
     """
     first = next(iter(evaluations.values()))
-    tested = range(data.num_clients) if first.clients is None else first.clients.tolist()
+    tested = np.arange(data.num_clients) if first.clients is None else first.clients
     classes = [data.classes[client] for client in tested]
     columns = {
-        "client": tested,
+        "client": tested.tolist(),
         **_names(data.client_names, tested),
-        "train_examples": first.train_examples,
-        "test_examples": first.test_examples,
-        **_validation_examples(first),
+        **{f"{name}_examples": split.sizes[tested] for name, split in data.splits.items()},
         "num_classes": [len(own) for own in classes],
         "classes": [" ".join(map(str, own)) for own in classes],
     }
-    for name, members in data.groups_of(np.asarray(tested)).items():
+    for name, members in data.groups_of(tested).items():
         columns[name] = members.astype(int)
     for position, (name, evaluation) in enumerate(evaluations.items()):
         prefix = f"{name}/" if position else ""
-        if evaluation.train_loss is not None:
-            columns[f"{prefix}train_loss"] = [f"{loss:.6g}" for loss in evaluation.train_loss]
-        columns |= _accuracies(evaluation, prefix)
+        columns |= _ratios(evaluation, prefix)
         for metric, values in evaluation.own_metrics.items():
             columns[f"{prefix}{metric}"] = [f"{value:.6g}" for value in values]
     return columns
@@ -52,16 +48,18 @@ def new_client_columns(
 
     The evaluation is after so many epochs of their own training; `names` are those of all clients.
     """
-    count = len(evaluation.test_hits)
+    counts = {split: named for split, named in evaluation.counts.items() if named}
+    examples = {
+        f"{split}_examples": next(iter(named.values()))[1] for split, named in counts.items()
+    }
+    count = len(next(iter(examples.values())))
     ids = range(first_client, first_client + count)
     return {
         "epoch": [epoch] * count,
         "client": ids,
         **_names(names, ids),
-        "train_examples": evaluation.train_examples,
-        "test_examples": evaluation.test_examples,
-        **_validation_examples(evaluation),
-        **_accuracies(evaluation),
+        **{name: numbers.astype(int) for name, numbers in examples.items()},
+        **{name: column for name, column in _ratios(evaluation).items() if name != "train_loss"},
     }
 
 
@@ -69,18 +67,10 @@ def _names(names, ids):
     return {} if names is None else {"name": [names[client] for client in ids]}
 
 
-def _validation_examples(evaluation):
-    counts = evaluation.validation_examples
-    return {} if counts is None else {"validation_examples": counts}
-
-
-def _accuracies(evaluation, prefix=""):
-    columns = {"test_accuracy": evaluation.test_hits / evaluation.test_examples}
-    if evaluation.validation_hits is not None:
-        shares = evaluation.validation_hits / evaluation.validation_examples
-        columns["validation_accuracy"] = shares
+def _ratios(evaluation, prefix=""):
     return {
-        f"{prefix}{name}": [f"{share:.6g}" for share in shares] for name, shares in columns.items()
+        f"{prefix}{name}": [f"{ratio:.6g}" for ratio in ratios]
+        for name, ratios in evaluation.of_clients().items()
     }
 
 

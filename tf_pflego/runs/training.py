@@ -19,9 +19,8 @@ from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import new_clients
-from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients
+from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
-from tf_pflego.simulation.summary import summarize
 from tf_pflego.system import terminal, values
 
 # What a run's directory has for its network, where the user gave a model.

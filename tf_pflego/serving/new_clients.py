@@ -16,10 +16,11 @@ from tf_pflego import algorithms, engines
 from tf_pflego.algorithms.local import ClientState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
+from tf_pflego.core.measures import hits
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
-from tf_pflego.engines.client_computation import count_hits, fine_tuned
+from tf_pflego.engines.client_computation import fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.simulation.client_models import (
@@ -177,7 +178,7 @@ class NewClients:
     def _accuracy(self, client, weights):
         tested = self._as_client(client, None, *self._clients.test.of(client))
         logits = self._predict(weights, tested.examples, tested.classes)
-        return int(count_hits(logits, tested.labels)) / int(tested.num_examples)
+        return int(hits(logits, tested.labels)[0]) / int(tested.num_examples)
 
 
 def fine_tune(

@@ -21,6 +21,7 @@ Random draws are pure functions of the seed, the round and the client, so that n
 be kept. A client that has been evaluated but never drawn has no state.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -35,6 +36,8 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError, Rows
@@ -156,11 +159,6 @@ class Checkpoints:
     ) -> Structure:
         """Puts the clients' states of a checkpoint into `states`, and returns the server's.
 
-        Args:
-          content: What `newest` has returned.
-          server_state: The spec of a state of the server.
-          states: The clients' states, which are replaced.
-
         Raises:
           CheckpointError: The files hold something else than states like these; nothing has
             changed.
@@ -208,7 +206,7 @@ class Checkpoints:
 
         def blocks_of(name, spec):
             for block in rows.blocks(len(ids), num_bytes(spec)):
-                yield states.named_leaf(name, ids[block])
+                yield states.named_leaf(ids[block], name)
 
         def arrays():
             yield "ids", ids
@@ -248,9 +246,9 @@ class Checkpoints:
         """Returns the paths of the JSON files, the newest first."""
         if not self.directory.is_dir():
             return []
-        found = [(_MANIFEST.fullmatch(path.name), path) for path in self.directory.iterdir()]
-        found = [(int(match[1]), path) for match, path in found if match]
-        return [path for _, path in sorted(found, reverse=True)]
+        matches = [(_MANIFEST.fullmatch(path.name), path) for path in self.directory.iterdir()]
+        numbered = [(int(match[1]), path) for match, path in matches if match]
+        return [path for _, path in sorted(numbered, reverse=True)]
 
     def _verified(self, path):
         """Returns the content of a checkpoint, after a check of all its files."""
@@ -293,3 +291,67 @@ def _of_leaf(name):
 
 def _crc32(content):
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def identity(
+    algorithm: str,
+    seed: int,
+    data: ClientData,
+    participation: Participation,
+    server_spec: Structure,
+    client_spec: Structure,
+) -> dict[str, Any]:
+    """Returns what simulations must agree on to go on from one another's checkpoints, as JSON."""
+    drawn = dataclasses.asdict(participation)
+    bounds = participation.clients_per_round_range
+    drawn["clients_per_round_range"] = list(bounds) if bounds else None
+    if not participation.dropout_rate:  # Checkpoints of earlier versions do not name it.
+        del drawn["dropout_rate"]
+    return {
+        "algorithm": algorithm,
+        "seed": int(seed),
+        "num_clients": data.num_clients,
+        "participation": drawn,
+        "server_state": _shapes(server_spec),
+        "client_state": _shapes(client_spec),
+        "data_crc32": _crc32_of_data(data),
+    }
+
+
+def differences(expected: dict[str, Any], got: dict[str, Any]) -> str:
+    """Returns in words how a simulation differs from the expected one; "" if it does not."""
+    text = "; ".join(
+        f"{key}: expected {_short(value, got.get(key))}, got {_short(got.get(key), value)}"
+        for key, value in expected.items()
+        # Of what compares as equal, such as 1, 1.0 and True, only the same is.
+        if json.dumps(got.get(key), sort_keys=True) != json.dumps(value, sort_keys=True)
+    )
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _shapes(spec):
+    return {
+        name: f"{leaf.dtype.name} {leaf.shape.as_list()}"
+        for name, leaf in nests.named(spec).items()
+    }
+
+
+def _short(value, other):
+    """Returns a value as text; of a dictionary, only what the other has not."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        parts = [f"{name} {part}" for name, part in value.items() if other.get(name) != part]
+        return ", ".join(parts) or "nothing else"
+    return value
+
+
+def _crc32_of_data(clients):
+    """Returns a checksum of the clients' examples, labels and classes that they predict among."""
+    found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
+    if not np.array_equal(clients.identities, np.arange(clients.num_clients)):
+        found = zlib.crc32(np.ascontiguousarray(clients.identities), found)
+    if clients.class_mask:
+        found = zlib.crc32(np.concatenate(clients.classes), zlib.crc32(b"class_mask", found))
+    for split in clients.splits.values():
+        for array in (split.offsets, split.labels, split.examples):
+            found = zlib.crc32(np.ascontiguousarray(array), found)
+    return found

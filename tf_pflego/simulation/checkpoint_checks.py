@@ -30,19 +30,7 @@ class DamagedError(Exception):
 
 
 class Rows:
-    """The rows of an array in an .npz file, read one after the other.
-
-    Args:
-      archive: The file.
-      name: The array's name.
-
-    Attributes:
-      shape: Its shape, (n, ...).
-      dtype: Its dtype.
-
-    Raises:
-      DamagedError: There is no such array, or not as the runs write it.
-    """
+    """The rows of an array in an .npz file, of `shape` (n, ...), read one after the other."""
 
     def __init__(self, archive: zipfile.ZipFile, name: str):
         try:
@@ -95,12 +83,7 @@ class Rows:
 
 
 def check_content(content: Any, round_number: int) -> None:
-    """Raises DamagedError unless the content of a JSON file is built as that of a checkpoint.
-
-    Args:
-      content: What it says.
-      round_number: The round that its name says.
-    """
+    """Raises DamagedError unless a JSON file of this round is built as that of a checkpoint."""
     if not isinstance(content, dict):
         raise DamagedError(f"its content is {type(content).__name__}")
     if content.get("round") != round_number or not _whole(content["round"], INTEGER_LIMIT):
@@ -120,24 +103,19 @@ def check_content(content: Any, round_number: int) -> None:
 def check_file(path: pathlib.Path, size: int) -> None:
     """Raises DamagedError unless a regular file, and no link to one, has so many bytes."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         raise DamagedError(f"{path.name} is missing") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise DamagedError(f"{path.name} is no regular file")
-    if found.st_size != size:
-        raise DamagedError(f"{path.name} has {found.st_size} of {size} bytes")
+    if status.st_size != size:
+        raise DamagedError(f"{path.name} has {status.st_size} of {size} bytes")
 
 
 def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[str, np.ndarray]:
     """Returns the server's state that a file holds, by names, after a check.
 
     A `LastCohort` may have any clients, and a size that is 0 at first may have grown.
-
-    Args:
-      path: The file.
-      spec: The nest of `tf.TensorSpec`.
-      num_clients: I.
     """
     leaves, specs, cohorts = {}, nests.named(spec), dict(_cohorts(spec))
     with opened(path, specs) as archive:
@@ -180,13 +158,7 @@ def _ids(archive, name, num_clients):
 
 
 def check_clients(path: pathlib.Path, spec: Mapping[str, Any], num_clients: int) -> None:
-    """Raises DamagedError unless a file holds states of clients.
-
-    Args:
-      path: The file.
-      spec: For each name of an array but `ids` the `tf.TensorSpec` of one client's.
-      num_clients: I.
-    """
+    """Raises DamagedError unless a file holds `ids` and, by name, states of this spec."""
     with opened(path, ["ids", *spec]) as archive:
         numbers = _ids(archive, "ids", num_clients)
         for name, leaf in spec.items():

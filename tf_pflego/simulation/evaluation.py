@@ -18,47 +18,73 @@ finite population correction, section 2.11 for the ratio.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_pflego.core import seeds
-from tf_pflego.simulation.records import STANDARD_ERROR
+from tf_pflego.core.measures import Counts
+from tf_pflego.simulation.records import (
+    ACCURACIES,
+    BOOKKEEPING,
+    CLIENTS_LEFT_OUT,
+    LAST_ROUNDS,
+    STANDARD_ERROR,
+)
 
 
 class Evaluation(NamedTuple):
-    """Mergeable statistics of n clients, all or a sample, under one of the models served."""
+    """What was counted of n clients, all or a sample, under one of the models served."""
 
-    train_loss: np.ndarray | None  # [n] float64, l_i, if it was requested
-    train_examples: np.ndarray  # [n] int64, N_i
-    test_hits: np.ndarray  # [n] int64
-    test_examples: np.ndarray  # [n] int64
+    counts: Counts  # by split and by name: a sum and a count, each [n] float64
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
     num_clients: int | None = None  # I, if there is a sample
-    groups: Mapping[str, np.ndarray] | None = None  # [n] bool by name, who belongs to each
-    validation_hits: np.ndarray | None = None  # [n] int64, if there are validation examples
-    validation_examples: np.ndarray | None = None  # [n] int64
+    groups: Mapping[str, np.ndarray] = MappingProxyType({})  # [n] bool by name: who belongs to it
     own_metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # [n] float64 by name
 
+    @property
+    def test_hits(self) -> np.ndarray:
+        """[n] int64, how many of its test examples each client's model classifies correctly."""
+        return self.counts["test"]["accuracy"][0].astype(np.int64)
+
+    @property
+    def test_examples(self) -> np.ndarray:
+        """[n] int64, how many test examples each client has."""
+        return self.counts["test"]["accuracy"][1].astype(np.int64)
+
+    @property
+    def train_loss(self) -> np.ndarray | None:
+        """[n] float64, l_i, if it was requested."""
+        return self.of_clients().get("train_loss")
+
+    def of_clients(self) -> dict[str, np.ndarray]:
+        """Returns [n] float64, the ratio of each client, by names such as `test_accuracy`."""
+        return {
+            f"{split}_{name}": sums / counts
+            for split, named in self.counts.items()
+            for name, (sums, counts) in named.items()
+        }
+
     def metrics(self) -> dict[str, float]:
-        """Returns the loss of equation 1, the two means of the test accuracy and, if there are
-        validation examples, of the validation accuracy, and the mean over clients of each measure
-        of the user's own: with each, the mean over the clients of each group and over the others
+        """Returns what is reported of all clients together.
+
+        Of the training examples it is a mean over all of them, as in equation 1. Of the others
+        there are two means, over clients and over examples; of each measure of the user's own the
+        mean over clients: with each, the mean over the clients of each group and over the others
         and, of a sample, standard errors.
         """
-        loss = {}
-        if self.train_loss is not None:
-            loss["train_loss"] = float(np.average(self.train_loss, weights=self.train_examples))
-        counts = {"test_accuracy": (self.test_hits, self.test_examples)}
-        if self.validation_hits is not None and self.validation_examples is not None:
-            counts["validation_accuracy"] = (self.validation_hits, self.validation_examples)
-        found = dict(loss)
-        for name, (hits, examples) in counts.items():
-            found |= accuracies(name, hits, examples, self.groups or {})
-            if self.num_clients is not None:
-                found |= _standard_errors(name, hits, examples, self.num_clients)
+        found: dict[str, float] = {}
+        for split, named in self.counts.items():
+            for measure, (sums, counts) in named.items():
+                name = f"{split}_{measure}"
+                if split == "train":
+                    found[name] = float(np.average(sums / counts, weights=counts))
+                    continue
+                found |= both_means(name, sums, counts, self.groups)
+                if self.num_clients is not None:
+                    found |= _standard_errors(name, sums, counts, self.num_clients)
         for name, values in self.own_metrics.items():
-            found |= client_means(name, values, self.groups or {})
+            found |= client_means(name, values, self.groups)
             if self.num_clients is not None:
                 error = _correction(len(values), self.num_clients) * np.std(values, ddof=1)
                 found[f"{name}/client_mean/{STANDARD_ERROR}"] = float(error)
@@ -100,26 +126,26 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     return metrics
 
 
-def accuracies(
-    name: str, hits: np.ndarray, examples: np.ndarray, groups: Mapping[str, np.ndarray]
+def both_means(
+    name: str, sums: np.ndarray, counts: np.ndarray, groups: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Returns the accuracy of n clients as a mean over clients and as a mean over examples.
+    """Returns what was counted of n clients as a mean over clients and as a mean over examples.
 
     Args:
-      name: What the accuracy is called.
-      hits: [n] of each client.
-      examples: [n] of each client.
+      name: What the mean is called.
+      sums: [n] of each client.
+      counts: [n] of each client.
       groups: [n] bool by name. Of each group there are also the mean over its clients and, as
         `not_` and its name, over the others; of nobody there is none.
     """
-    mean, *of_groups = client_means(name, hits / examples, groups).items()
-    return dict([mean, (f"{name}/example_mean", float(hits.sum() / examples.sum())), *of_groups])
+    mean, *of_groups = client_means(name, sums / counts, groups).items()
+    return dict([mean, (f"{name}/example_mean", float(sums.sum() / counts.sum())), *of_groups])
 
 
 def client_means(
     name: str, values: np.ndarray, groups: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Returns the mean over n clients, and over those of groups; see `accuracies`."""
+    """Returns the mean over n clients, and over those of groups; see `both_means`."""
     means = {f"{name}/client_mean": float(np.mean(values))}
     for group, members in groups.items():
         for whose, own in ((group, values[members]), (f"not_{group}", values[~members])):
@@ -133,16 +159,50 @@ def _correction(count, num_clients):
     return np.sqrt((1 - count / num_clients) / count)
 
 
-def _standard_errors(name, hits, examples, num_clients):
-    """Returns those of the two means of an accuracy of a sample."""
-    correction = _correction(len(hits), num_clients)
-    shares = hits / examples
-    residuals = hits - hits.sum() / examples.sum() * examples
+def _standard_errors(name, sums, counts, num_clients):
+    """Returns those of the two means of a sample."""
+    correction = _correction(len(sums), num_clients)
+    residuals = sums - sums.sum() / counts.sum() * counts
     spreads = {
-        "client": np.std(shares, ddof=1),
-        "example": np.std(residuals, ddof=1) / np.mean(examples),
+        "client": np.std(sums / counts, ddof=1),
+        "example": np.std(residuals, ddof=1) / np.mean(counts),
     }
     return {
         f"{name}/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
         for mean, spread in spreads.items()
     }
+
+
+def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns what a run ends with.
+
+    Returns:
+      The last value of each metric, the mean of each accuracy and each measure of the user's own
+      over the last ten rounds (`/last10`), the largest value of each accuracy in any evaluated
+      round (`/best`), the sums over all rounds of the bytes and of the participants that dropped
+      out or were left out as not finite, and the median of the rounds' seconds. The mean of
+      standard errors over the last ten rounds is a bound of the standard error of the mean: the
+      rounds test the same clients. A best round has none.
+    """
+    summary = {
+        "round": records[-1]["round"],
+        "seconds_per_round/median": float(np.median([record["seconds"] for record in records])),
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+        # Runs of earlier versions, which may be resumed, did not count these.
+        "dropped": sum(record.get("dropped", 0) for record in records),
+        "not_finite": sum(record.get("not_finite", 0) for record in records),
+    }
+    last = records[-LAST_ROUNDS:]
+    for name in dict.fromkeys(name for record in last for name in record):
+        if name in BOOKKEEPING or name == CLIENTS_LEFT_OUT:
+            continue
+        values = [record[name] for record in last if name in record]
+        summary[name] = values[-1]
+        is_accuracy = any(accuracy in name for accuracy in ACCURACIES)
+        if is_accuracy or "/client_mean" in name:
+            summary[f"{name}/last10"] = float(np.mean(values))
+        if is_accuracy and not name.endswith(STANDARD_ERROR):
+            every = [record[name] for record in records if name in record]
+            summary[f"{name}/best"] = float(np.max(every))
+    return summary

@@ -21,14 +21,7 @@ Metrics = Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
 
 
 class Measuring:
-    """Measures the clients of one federation.
-
-    Args:
-      algorithm: The algorithm.
-      data: The clients' data.
-      engine: Where the clients are.
-      seed: The seed of the run.
-    """
+    """Measures the clients of one federation."""
 
     def __init__(self, algorithm: Algorithm, data: ClientData, engine: engines.Engine, seed: int):
         self._algorithm = algorithm
@@ -45,9 +38,10 @@ class Measuring:
     ) -> list[np.ndarray]:
         """Returns [n_i, K_i] for each of the clients `ids`; see `Simulation.predict`."""
         split = values.one_of("split", split, tuple(self._data.splits))
-        found = self._engine.predict(ids, self._seeds(ids, round_number), server_state, split, name)
+        client_seeds = self._seeds(ids, round_number)
+        predicted = self._engine.predict(ids, client_seeds, split, name, server_state)
         num_outputs = map(self._algorithm.model.num_outputs, self._data.num_classes[ids])
-        return [probabilities[:, :k] for probabilities, k in zip(found, num_outputs, strict=True)]
+        return [shares[:, :k] for shares, k in zip(predicted, num_outputs, strict=True)]
 
     def evaluate(
         self,
@@ -57,35 +51,20 @@ class Measuring:
         sample: np.ndarray | None,
         metrics: Metrics | None,
     ) -> dict[str, Evaluation]:
-        """Returns the statistics of clients by the name of the model; see `Simulation.evaluate`.
-
-        Args:
-          server_state: The server's state.
-          round_number: The round after which they are measured.
-          train_loss: Whether to compute the losses.
-          sample: [n] the clients that are tested; None for all.
-          metrics: The user's own; None for none.
-        """
+        """Returns what `Simulation.evaluate_all` does, of the clients `sample` [n] or of all."""
         metrics = self._checked(metrics or {})
         ids = np.arange(self._data.num_clients) if sample is None else sample
         client_seeds = self._seeds(ids, round_number)
-        statistics = self._engine.evaluate(ids, client_seeds, server_state, train_loss)
-        train, test = self._data.train.sizes[ids], self._data.test.sizes[ids]
-        validation = self._data.validation
+        counts = self._engine.evaluate(ids, client_seeds, train_loss, server_state)
         return {
             name: Evaluation(
-                found.loss_sums / train if train_loss else None,
-                train,
-                found.test_hits,
-                test,
+                of_model,
                 sample,
                 None if sample is None else self._data.num_clients,
                 self._data.groups_of(ids),
-                found.validation_hits,
-                None if validation is None else validation.sizes[ids],
                 self._measure(metrics, server_state, round_number, ids, name),
             )
-            for name, found in statistics.items()
+            for name, of_model in counts.items()
         }
 
     def _measure(self, metrics, server_state, round_number, ids, name):

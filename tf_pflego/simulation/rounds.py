@@ -1,5 +1,6 @@
 """The training of a round: its exchanges, one after the other, and who has a part in them."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,15 @@ from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, Upl
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.tracing import Traced
+from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.simulation import not_finite
-from tf_pflego.simulation.evaluation import accuracies
+from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import terminal
 
 
 class Rounds:
-    """Trains the rounds of one federation.
-
-    Args:
-      algorithm: The algorithm.
-      data: The clients' data.
-      federation: What is known about it before its first round.
-      engine: Where the clients run.
-      seed: The seed of the run.
+    """Trains the rounds of one federation, from a server's state like the one that is given.
 
     Attributes:
       server: The server's functions of each exchange.
@@ -39,6 +33,7 @@ class Rounds:
         federation: Federation,
         engine: engines.Engine,
         seed: int,
+        server_state: Structure,
     ):
         self._algorithm = algorithm
         self._data = data
@@ -49,7 +44,11 @@ class Rounds:
             tf.constant(federation.num_clients, tf.int32),
             tf.constant(federation.mean_clients_per_round, tf.float32),
         )
-        self.server = [ServerFunctions(exchange) for exchange in algorithm.exchanges]
+        traces = traces_of(algorithm, server_state)
+        self.server = [
+            traces.get(("server", id(exchange)), functools.partial(ServerFunctions, exchange))
+            for exchange in algorithm.exchanges
+        ]
 
     def train(
         self, number: int, server_state: Structure, participation: Participation, evaluate: bool
@@ -57,12 +56,6 @@ class Rounds:
         """Runs the exchanges of a round until all that its participants have computed is finite.
 
         The engine holds the new states of the clients until it is told to keep or discard them.
-
-        Args:
-          number: The round's number.
-          server_state: The server's state before it.
-          participation: How its participants are drawn.
-          evaluate: Whether to test the participants after their local training.
 
         Returns:
           The server's new state, the record of the round without its seconds, and the metrics of
@@ -133,13 +126,8 @@ class Rounds:
             record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
             up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
             record["bytes_up"] += up
-            if evaluate:
-                sizes = self._data.test.sizes[ids]
-                groups = self._data.groups_of(ids)
-                metrics = accuracies("participant_test_accuracy", outcome.test_hits, sizes, groups)
-                if self._data.validation is not None:
-                    sizes, hits = self._data.validation.sizes[ids], outcome.validation_hits
-                    metrics |= accuracies("participant_validation_accuracy", hits, sizes, groups)
+            tested = Evaluation(outcome.counts, groups=self._data.groups_of(ids))
+            metrics = {f"participant_{name}": value for name, value in tested.metrics().items()}
         return server_state, record, metrics, set()
 
     def _round(self, number, position):

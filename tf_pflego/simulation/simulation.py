@@ -12,38 +12,35 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import Algorithm, num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.regrouping import regrouped
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import refuse_eager
-from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints
-from tf_pflego.simulation.client_models import ClientModels, served_name
-from tf_pflego.simulation.evaluation import Evaluation, metrics_of, sample_of_clients
+from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
+from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_unfit
-from tf_pflego.simulation.identity import differences, identity
-from tf_pflego.simulation.measuring import Measuring, Metrics
+from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.records import LAST_ROUNDS
-from tf_pflego.simulation.rounds import Rounds
-from tf_pflego.simulation.summary import summarize
+from tf_pflego.simulation.trained import Trained
 from tf_pflego.simulation.turns import Turns, in_turn
 from tf_pflego.system import rows, texts, values
 
 
-class Simulation:
+class Simulation(Trained):
     """One run of an algorithm over a federation.
 
     One thread at a time uses it, in the process that made it, until it is closed; anything else is
     a RuntimeError, which changes nothing.
 
     Args:
-      algorithm: The algorithm to train with.
+      algorithm: The algorithm to train with. It keeps what is traced of it, so that the next
+        simulation of this object, on data of the same shape, begins at once.
       data: The clients' data.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine; or
@@ -81,52 +78,17 @@ class Simulation:
         refuse_eager()
         values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
         values.instance("data", data, ClientData, "Make it with `from_arrays` or `federate`.")
-        seed = values.seed(seed)
-        max_restarts = settings.check_value("max_restarts", max_restarts, settings.max_restarts())
-        eval_clients = settings.check_value("eval_clients", eval_clients, settings.eval_clients())
-        refuse_unfit(algorithm, data, participation)
-        sample_of_clients(seed, data.num_clients, eval_clients)
         self.algorithm = algorithm
-        self.seed = seed
-        self.max_restarts = max_restarts
-        self.eval_clients = eval_clients
+        self.seed = values.seed(seed)
+        self.max_restarts = values.whole("max_restarts", max_restarts, 0)
+        self.eval_clients = values.whole("eval_clients", eval_clients, 0)
+        refuse_unfit(algorithm, data, participation)
         self.round_number = 0
         self.in_round = False
         self._engine_name = engine
         self._turns = Turns()
         self._checkpoints: dict[str, Checkpoints] = {}  # by directory
         self._take(data, participation, algorithm.init_server(participation.federation))
-
-    def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
-        """Goes on with these clients and this server's state; `prepare` sets the clients' states.
-
-        If it cannot, nothing has changed. `beside` is the engine that is open, if one is.
-        """
-        federation = participation.federation
-        engine = engines.build(
-            self._engine_name,
-            self.algorithm,
-            data,
-            server_state,
-            federation,
-            self.seed,
-            self.max_restarts,
-            beside,
-        )
-        try:
-            prepare(engine)
-        except BaseException:
-            engine.close()
-            raise
-        self._engine = engine
-        self.data = data
-        self.participation = participation
-        self.federation = federation
-        self.server_state = server_state
-        self._spec = specs_of(server_state)
-        self._sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
-        self._rounds = Rounds(self.algorithm, data, federation, self._engine, self.seed)
-        self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
 
     def __repr__(self) -> str:
         drawn = self.federation.mean_clients_per_round
@@ -136,47 +98,6 @@ class Simulation:
             f"of {self.data.dataset}, {drawn:g} per round, engine {self._engine_name}, "
             f"{texts.counted(self.round_number, 'round')} done{state})"
         )
-
-    def __enter__(self) -> "Simulation":
-        return self
-
-    def __exit__(self, *unused):
-        self.close()
-
-    def close(self) -> None:
-        """Closes the engine, which ends its worker process and closes the data files.
-
-        It may be called more than once. In a process that was forked from the one that made the
-        simulation it does nothing: the worker and the files are the other's.
-        """
-        if self._turns.is_of_this_process() and not self._turns.ended:
-            self._close()
-
-    @in_turn(moves=True)
-    def _close(self):
-        self._engine.close()
-        self._turns.end()
-
-    @in_turn()
-    def place_beside(self, num_clients: int) -> "str | engines.RayOptions":
-        """Returns the `engine` of another simulation of so many clients, while this one is open.
-
-        It is this one's. On Ray the other one uses the same processes.
-        """
-        return engines.place_beside(self._engine, self._engine_name, num_clients)
-
-    @in_turn()
-    def client_states(self, client_ids: Sequence[int]) -> Structure:
-        """Returns copies of the states of clients, with a leading axis of clients in each leaf.
-
-        For a client that has not taken part yet, this is the state that it would start from.
-
-        Raises:
-          TypeError: The ids are no integers.
-          ValueError: There is no client of such an id.
-        """
-        ids = checks.client_ids(client_ids, self.data.num_clients)
-        return self._engine.read_states(ids, self.server_state)
 
     @in_turn()
     def set_client_states(self, client_ids: Sequence[int], states: Structure) -> None:
@@ -225,11 +146,10 @@ class Simulation:
         data = self.data if join is None else self.data.joined_by(join)
         former = np.setdiff1d(np.arange(self.data.num_clients), leaving)
         joining = data.num_clients - self.data.num_clients
-        data = data.without(leaving)
+        data = data.without(leaving.tolist())
         if participation is None:
             participation = dataclasses.replace(self.participation, num_clients=data.num_clients)
         refuse_unfit(self.algorithm, data, participation)
-        sample_of_clients(self.seed, data.num_clients, self.eval_clients)
         server_state = regrouped(
             self.server_state,
             np.concatenate([former, np.full(joining, -1)]),
@@ -278,10 +198,8 @@ class Simulation:
           NotFiniteError: What all participants have computed is not finite, or the server's state
             would not be. The simulation is as it was before the round.
         """
-        evaluate, train_loss = (
-            values.truth("evaluate", evaluate),
-            values.truth("train_loss", train_loss),
-        )
+        evaluate = values.truth("evaluate", evaluate)
+        train_loss = values.truth("train_loss", train_loss)
         refuse_eager()
         started = time.perf_counter()
         number = self.round_number + 1
@@ -304,106 +222,6 @@ class Simulation:
         self.in_round = False
         record["seconds"] += time.perf_counter() - started
         return record
-
-    def evaluate(
-        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
-    ) -> Evaluation:
-        """Returns the statistics of all clients as they would be served now.
-
-        Args:
-          train_loss: Whether to compute the losses. This takes a pass over all training examples,
-            which are often many more than the test examples.
-          sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
-          metrics: Measures of your own by name: functions of a client's test labels [n] and the
-            probabilities [n, K_i] that it predicts, as in `predict`, each to a number.
-
-        Raises:
-          ValueError: A name of `metrics` is no plain word or is taken, or a function does not give
-            a finite number.
-
-        Returns:
-          The statistics of the first model that the algorithm serves.
-        """
-        return next(iter(self.evaluate_all(train_loss, sampled, metrics).values()))
-
-    @in_turn()
-    def evaluate_all(
-        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
-    ) -> dict[str, Evaluation]:
-        """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
-        number = self.round_number
-        return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
-
-    def _evaluate(self, server_state, round_number, train_loss, sampled, metrics):
-        sample = self._sample if sampled else None
-        return self._measuring.evaluate(server_state, round_number, train_loss, sample, metrics)
-
-    @in_turn()
-    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
-        """Returns what all clients predict for their own examples, as they would be served now.
-
-        Args:
-          split: test, train or, if there are such examples, validation.
-          name: As in `client_model`.
-
-        Returns:
-          For each client the probabilities [n_i, K_i] float32 of its n_i examples, in their order.
-          The K_i classes are those of `client_model`, whose predictions these are up to float32.
-
-        Raises:
-          ValueError: There is no such split or model.
-        """
-        name = served_name(self.algorithm, name)
-        ids = np.arange(self.data.num_clients)
-        return self._measuring.predict(self.server_state, self.round_number, ids, split, name)
-
-    @in_turn()
-    def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
-        """Returns a client's model, as it would be served now, as a Keras model of its own.
-
-        It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
-        gives the probabilities [n, K_i] of the client's classes, which its labels 0 .. K_i - 1
-        stand for. Classes that it does not have are cut off, unless the run predicts them too:
-        where clients share one classifier and K_i < K, there are K probabilities, and the last
-        classes are called `absent_NUMBER`. So its predictions are the run's. If clients of the
-        method adapt the weights before they use them, the model has the adapted ones.
-
-        The file of `model.save("client.keras")` needs Keras alone, without this package, and
-        whatever classes of layers the user's body has of its own. The attribute `class_names` has
-        the names of the classes. In the file they are in the layer of that name:
-        `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
-        The layer `logits` gives the logits.
-
-        Args:
-          client: The client's id or name.
-          name: Which of the models that the algorithm serves; None for the first, which plain
-            metrics are of.
-
-        Raises:
-          ValueError: There is no such client or model, or the body cannot be copied, or the
-            algorithm serves something else than body and head.
-        """
-        return self._client_models.model(client, name)
-
-    @in_turn()
-    def served_weights(self, client: int | str, name: str | None = None) -> Structure:
-        """Returns what a client predicts with, as it would be served now.
-
-        Args:
-          client: The client's id or name.
-          name: As in `client_model`.
-
-        Returns:
-          The weights for `predict` of that `Served`; those of body and head are `Weights`.
-
-        Raises:
-          ValueError: There is no such client or model.
-        """
-        return self._client_models.weights(client, name)
-
-    @functools.cached_property
-    def _client_models(self):
-        return ClientModels(self)
 
     @in_turn(moves=True)
     def run(
@@ -433,11 +251,9 @@ class Simulation:
           ValueError: A number is not whole or out of its range.
           TypeError: `on_round` is no function.
         """
-        num_rounds = settings.check_value("num_rounds", num_rounds, settings.num_rounds())
-        eval_every = settings.check_value("eval_every", eval_every, settings.eval_every())
-        train_loss_every = settings.check_value(
-            "train_loss_every", train_loss_every, settings.train_loss_every()
-        )
+        num_rounds = values.whole("num_rounds", num_rounds, 1)
+        eval_every = values.whole("eval_every", eval_every, 1)
+        train_loss_every = values.whole("train_loss_every", train_loss_every, 1)
         if on_round is not None:
             values.function("on_round", on_round)
         last = self.round_number + num_rounds
@@ -448,7 +264,8 @@ class Simulation:
             train_loss = upcoming % train_loss_every == 0 or upcoming == last
             records.append(self.run_round(evaluate, train_loss, metrics))
             if on_round is not None:
-                self._turns.call_back(on_round, records[-1])
+                with self._turns.calling_back():
+                    on_round(records[-1])
         return summarize(records)
 
     @in_turn()

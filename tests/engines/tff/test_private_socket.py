@@ -23,11 +23,11 @@ NOBODY = 65534
 PROXY = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "grpc_proxy")}
 PROGRAM = """
 import ctypes, struct, sys
-from tf_pflego.engines import launcher
-from tf_pflego.engines.worker import Worker
+from tf_pflego.engines.tff import launcher
+from tf_pflego.engines.tff.worker import Worker
 if __name__ == "__main__":
     {before}
-    worker = Worker(start_timeout=20)
+    worker = Worker()
     print(worker.pid, flush=True)
     sys.stdin.read()
 """

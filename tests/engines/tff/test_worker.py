@@ -22,7 +22,7 @@ tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is opti
 
 PROGRAM = """
 import sys, time
-from tf_pflego.engines.worker import Worker
+from tf_pflego.engines.tff.worker import Worker
 if __name__ == "__main__":
     worker = Worker()
     print(worker.pid, flush=True)
@@ -88,7 +88,7 @@ server.start()
 ask = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/echo")
 assert ask(b"1", wait_for_ready=True) == b"1"
 
-from tf_pflego.engines.worker import Worker
+from tf_pflego.engines.tff.worker import Worker
 
 forks = []
 os.register_at_fork(before=lambda: forks.append(1))
@@ -130,7 +130,7 @@ def test_a_worker_whose_program_has_ended_already_does_not_start(tmp_path):
 
 
 def test_functions_reach_the_worker_as_they_are():
-    from tf_pflego.engines.tff import worker
+    from tf_pflego.engines.tff import context
 
     @tf.function(experimental_attributes={"_noinline": True})
     def twice(x):
@@ -140,7 +140,7 @@ def test_functions_reach_the_worker_as_they_are():
     def computation(x):
         return twice(x)
 
-    proto = tff.framework.ConcreteComputation.get_proto(worker._compiled(computation))
+    proto = tff.framework.ConcreteComputation.get_proto(context._compiled(computation))
     graph_def = tf.compat.v1.GraphDef()
     proto.tensorflow.graph_def.Unpack(graph_def)
     assert any(function.attr["_noinline"].b for function in graph_def.library.function)

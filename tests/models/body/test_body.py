@@ -493,7 +493,8 @@ def test_bodies_train_alike_on_both_engines(name):
 
 def test_a_body_of_tokens_serves_in_a_tff_computation():
     tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    from tf_pflego.engines.tff.worker import ExecutionContext, Worker
+    from tf_pflego.engines.tff.context import ExecutionContext
+    from tf_pflego.engines.tff.worker import Worker
 
     model = tokens(layers.Bidirectional(layers.LSTM(3)))
     body = Body(model)

@@ -1,1 +1,6 @@
-"""Clients on the nodes of a Ray cluster."""
+"""The engine on a Ray cluster."""
+
+from os import environ
+
+# Of what is lost a run says a line, to which Ray would add its own. Ray reads this at its import.
+environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")

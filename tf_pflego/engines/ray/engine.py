@@ -19,39 +19,25 @@ import numpy as np
 import ray
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round
-from tf_pflego.core.nests import Structure, positions
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.measures import Counts
+from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import client_states
-from tf_pflego.engines.engine import ClientIds, Cohort, Outcome, Statistics
+from tf_pflego.engines.engine import ClientIds, Cohort, Outcome
 from tf_pflego.engines.ray.host import Call, Opened, checksum_of
 from tf_pflego.engines.ray.ray_cluster import RayCluster
 from tf_pflego.system import terminal
 
 # A shard that takes so many times as long as the others, and so many seconds, is named.
 _SLOW, _SLOW_SECONDS = 3.0, 2.0
-_LOSS_SUM, _HITS = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
 
 
 class RayEngine:
-    """Runs an algorithm's exchanges on the hosts of a cluster.
-
-    Args:
-      algorithm: The algorithm.
-      clients: The clients' data.
-      server_state: The server's first state, for its shapes.
-      seed: The seed of the run.
-      cluster: The hosts.
-      owns_cluster: Whether `close` closes the cluster too, if nothing else is open there.
+    """Runs an algorithm's exchanges on the hosts of a cluster, its `place`.
 
     Attributes:
-      algorithm, cluster, owns_cluster: As given.
-      states: The clients' states.
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
-
-    Raises:
-      ValueError: The data on a machine are not the run's.
-      WorkerError: The cluster has no place for the shards.
     """
 
     def __init__(
@@ -60,13 +46,11 @@ class RayEngine:
         clients: ClientData,
         server_state: Structure,
         seed: int,
-        cluster: RayCluster,
-        owns_cluster: bool,
+        place: RayCluster,
     ):
         self.algorithm = algorithm
-        self.cluster = cluster
-        self.owns_cluster = owns_cluster
-        self.num_shards = cluster.num_shards
+        self.place = place
+        self.num_shards = place.num_shards
         self.seconds_of_shards = np.zeros(self.num_shards)
         self._named_slow: set[int] = set()
         # The shards that have staged something, and what others are to do with what they have: to
@@ -80,19 +64,10 @@ class RayEngine:
             sent = part if part.origin is None else part.origin
             return Opened(algorithm, sent, part.all_examples, checksum_of(part), state, seed)
 
-        self._key = cluster.open(part_of)
+        self._key = place.open(part_of)
         self.states = _ShardedStates(self, server_state, clients.num_clients)
 
-    def run_exchange(
-        self,
-        exchange: Exchange,
-        message,
-        cohort: Cohort,
-        server_state,
-        round_: Round,
-        evaluate: bool,
-    ) -> Outcome:
-        """See `Engine.run_exchange`."""
+    def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
         position = self.algorithm.exchanges.index(exchange)
         shards = self._rows_by_shard(cohort.ids)
         new = ~self.states.have_state(cohort.ids)
@@ -111,47 +86,32 @@ class RayEngine:
             arguments = (position, own, round_, evaluate)
             calls.append(self._call(shard, "run_exchange", arguments, *shared))
         self._name_slow(calls, shards)
-        results = self.cluster.wait(calls, [shard for shard, _ in shards])
+        results = self.place.wait(calls, [shard for shard, _ in shards])
         self._remember_seconds(shards, [seconds for _, seconds in results])
         self.states.stage(cohort.ids)
         outcomes, rows = [outcome for outcome, _ in results], [rows for _, rows in shards]
         return _joined(outcomes, rows, len(cohort.ids))
 
     def commit(self) -> None:
-        """See `Engine.commit`."""
         self._settle(keep=True)
         self.states.commit()
 
     def roll_back(self) -> None:
-        """See `Engine.roll_back`."""
         self._settle(keep=False)
         self.states.roll_back()
 
     def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, losses: bool
-    ) -> dict[str, Statistics]:
-        """See `Engine.evaluate`."""
+        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
+    ) -> dict[str, Counts]:
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
         parts = self.on_shards(
-            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], losses), state
+            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], train), state
         )
-        found = {}
-        for name in self.algorithm.served:
-            of_shards = [(rows, result[name]) for rows, result in parts]
-            hits = [(rows, one.test_hits) for rows, one in of_shards]
-            sums = [(rows, one.loss_sums) for rows, one in of_shards]
-            held = [(rows, one.validation_hits) for rows, one in of_shards]
-            found[name] = Statistics(
-                _placed(sums, len(ids), _LOSS_SUM) if losses else None,
-                _placed(hits, len(ids), _HITS),
-                None if held[0][1] is None else _placed(held, len(ids), _HITS),
-            )
-        return found
+        return _together(parts, len(ids))
 
     def predict(
-        self, ids: ClientIds, seeds: np.ndarray, server_state: Structure, split: str, name: str
+        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
-        """See `Engine.predict`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
         parts = self.on_shards(
             ids, "predict", lambda rows: (np.asarray(seeds)[rows], split, name), state
@@ -160,18 +120,11 @@ class RayEngine:
         return [by_row[row] for row in range(len(ids))]
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        """See `Engine.read_states`."""
         ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
         parts = self.on_shards(ids, "read_states", lambda rows: (), state)
-        flat = [(rows, tf.nest.flatten(states)) for rows, states in parts]
-        leaves = [
-            _placed([(rows, leaves[k]) for rows, leaves in flat], len(ids), spec)
-            for k, spec in enumerate(tf.nest.flatten(self.states.spec))
-        ]
-        return tf.nest.pack_sequence_as(self.states.spec, leaves)
+        return _together(parts, len(ids))
 
     def write_states(self, ids: ClientIds, states: Structure) -> None:
-        """See `Engine.write_states`."""
         ids = np.asarray(ids, np.int64)
 
         def own(rows):
@@ -182,44 +135,41 @@ class RayEngine:
         self.states.commit()
 
     def close(self) -> None:
-        """See `Engine.close`."""
-        self.cluster.close_one(self._key)
-        if self.owns_cluster and not self.cluster.has_federations():
-            self.cluster.close()
+        self.place.close_one(self._key)
 
     def on_shards(self, ids, method, arguments, *shared):
-        """Calls a method of each shard that has some of the clients.
+        """Calls a method of each shard that has some of the clients `ids` [c].
 
         Args:
-          ids: The clients' ids, [c].
-          method: Its name; it takes the key, the clients' numbers in the shard, and more.
+          ids: The clients' ids.
+          method: Its name; it first takes the clients' numbers in the shard.
           arguments: (rows) -> what else it takes for these positions in `ids`.
           *shared: What else it takes, the same in all shards.
 
         Returns:
-          A list of the positions and the result of each shard.
+          The positions and the result of each shard.
         """
         shards = self._rows_by_shard(ids)
         calls = [
             self._call(shard, method, (ids[rows] // self.num_shards, *arguments(rows)), *shared)
             for shard, rows in shards
         ]
-        results = self.cluster.wait(calls, [shard for shard, _ in shards])
+        results = self.place.wait(calls, [shard for shard, _ in shards])
         return [(rows, result) for (_, rows), result in zip(shards, results, strict=True)]
 
     def start_anew(self) -> None:
         """Lets all shards forget all states, after those that were lost have been replaced."""
-        self.cluster.mark_lost()
-        self.cluster.replace_lost()
+        self.place.mark_lost()
+        self.place.replace_lost()
         self._staged.clear()
         self._keep.clear()
         calls = [self._call(shard, "forget", ()) for shard in range(self.num_shards)]
-        self.cluster.wait(calls)
+        self.place.wait(calls)
 
     def _call(self, shard, method, arguments, *shared):
         """Starts a call, which first settles what the shard has staged before."""
         call = Call(self._key, self._keep.pop(shard, None), method, arguments)
-        return self.cluster.call(shard, "settle_and_call", call, *shared)
+        return self.place.call(shard, "settle_and_call", call, *shared)
 
     def _settle(self, keep):
         self._keep |= dict.fromkeys(self._staged, keep)
@@ -248,7 +198,7 @@ class RayEngine:
 
     def _name_slow(self, calls, shards):
         """Says which shard lets the others wait, once for each."""
-        slow, usual = self.cluster.slow_one(calls, _SLOW, _SLOW_SECONDS)
+        slow, usual = self.place.slow_one(calls, _SLOW, _SLOW_SECONDS)
         if slow >= 0 and shards[slow][0] not in self._named_slow:
             shard = shards[slow][0]
             self._named_slow.add(shard)
@@ -258,19 +208,12 @@ class RayEngine:
             )
 
 
-class _ShardedStates:
-    """The clients' states, which the shards have. It knows which clients have one, and since when.
-
-    It is what `ClientStates` is to a checkpoint.
-    """
+class _ShardedStates(client_states.WrittenStates):
+    """The clients' states, which the shards have; it is what `ClientStates` is to a checkpoint."""
 
     def __init__(self, engine, server_state, num_clients):
+        super().__init__(engine.algorithm, server_state, num_clients)
         self._engine = engine
-        self.spec, self.init_reads = client_states.spec_and_reads(engine.algorithm, server_state)
-        self.leaf_names = list(positions(self.spec))
-        self.num_commits = 0
-        self.num_clients = num_clients
-        self._commits = np.zeros(num_clients, np.int64)
         self._staged = []
 
     def have_state(self, ids):
@@ -284,35 +227,31 @@ class _ShardedStates:
 
     def commit(self):
         for ids in self._staged:
-            self._commits[ids] = self.num_commits + 1
+            self._note(ids)
         self._staged.clear()
         self.num_commits += 1
 
     def roll_back(self):
         self._staged.clear()
 
-    def written_since(self, commit):
-        return np.flatnonzero(self._commits > commit)
-
-    def named_leaf(self, name, client_ids):
+    def named_leaf(self, client_ids, name):
         ids = np.asarray(client_ids, np.int64)
-        parts = self._engine.on_shards(ids, "named_leaf", lambda rows: (name,))
-        spec = tf.nest.flatten(self.spec)[self.leaf_names.index(name)]
-        return _placed(parts, len(ids), spec)
+        parts = self._engine.on_shards(ids, "states.named_leaf", lambda rows: (name,))
+        return _together(parts, len(ids))
 
     def forget(self):
         self._engine.start_anew()
         self._staged.clear()
-        self._commits[:] = 0
+        super().forget()
 
     def set_named(self, client_ids, leaves):
         ids = np.asarray(client_ids, np.int64)
         self._engine.on_shards(
             ids,
-            "set_named",
+            "states.set_named",
             lambda rows: ({name: leaf[rows] for name, leaf in leaves.items()},),
         )
-        self._commits[ids] = self.num_commits + 1
+        self._note(ids)
 
 
 def _arrays(nest):
@@ -323,18 +262,17 @@ def _add_to(total, leaf):
     np.add(total, leaf, out=total)
 
 
-def _placed(parts, count, spec):
-    """Returns [c, ...], what the shards have of each client, at the clients' positions.
+def _together(parts, count):
+    """Returns the nest of all c clients from the positions and the nest of each shard."""
 
-    Args:
-      parts: For each shard the positions and the array.
-      count: c.
-      spec: Of what there is of one client.
-    """
-    whole = np.empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
-    for rows, part in parts:
-        whole[rows] = part
-    return whole
+    def whole(*leaves):
+        joined = np.empty((count, *leaves[0].shape[1:]), leaves[0].dtype)
+        for rows, leaf in zip(positions, leaves, strict=True):
+            joined[rows] = leaf
+        return joined
+
+    positions, nests = zip(*parts, strict=True)
+    return tf.nest.map_structure(whole, *nests)
 
 
 def _joined(outcomes, positions_of_shards, count):
@@ -343,17 +281,6 @@ def _joined(outcomes, positions_of_shards, count):
     for outcome in outcomes[1:]:
         # Into the same arrays, since new ones of many shards would take most of the time.
         tf.nest.map_structure(_add_to, summed, outcome.summed)
-
-    def together(leaves):
-        spec = tf.TensorSpec(leaves[0].shape[1:], leaves[0].dtype)
-        return _placed(list(zip(positions_of_shards, leaves, strict=True)), count, spec)
-
-    individual = tf.nest.map_structure(
-        lambda *leaves: together(leaves), *(outcome.individual for outcome in outcomes)
-    )
-    finite = together([outcome.finite for outcome in outcomes])
-    hits = []
-    for field in ("test_hits", "validation_hits"):
-        found = [getattr(outcome, field) for outcome in outcomes]
-        hits.append(None if found[0] is None else together(found))
-    return Outcome(summed, individual, finite, *hits)
+    of_clients = [outcome[1:] for outcome in outcomes]
+    parts = list(zip(positions_of_shards, of_clients, strict=True))
+    return Outcome(summed, *_together(parts, count))

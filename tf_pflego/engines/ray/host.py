@@ -4,6 +4,7 @@ It runs the engine `in_process` on its own clients. A call names a federation by
 clients by their numbers in the shard.
 """
 
+import operator
 import os
 import time
 import zlib
@@ -15,7 +16,7 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData, Origin
-from tf_pflego.engines.engine import Cohort, Outcome, Statistics
+from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.system import errors
 
@@ -32,11 +33,11 @@ class Opened(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of one of a host's methods. Ray takes its time for each argument: this is one."""
+    """A call of a method. Ray takes its time for each argument: this is one."""
 
     key: int  # of the federation
     keep: bool | None  # whether to keep what is staged; None to leave it staged
-    method: str
+    method: str  # such as `evaluate` or `states.named_leaf`
     arguments: tuple  # what the method takes besides the key and what the shards share
 
 
@@ -100,19 +101,18 @@ class Host:
 
     @errors.marked
     def settle_and_call(self, call: Call, *shared: Any) -> Any:
-        """Calls a method, after what is staged has been kept or discarded.
+        """Calls a method of the host or of its engine, after what is staged has been settled.
 
-        Args:
-          call: The call.
-          *shared: The method's last arguments, which other shards are given too.
+        Its last arguments are those that other shards get too.
         """
         if call.keep is not None:
             engine = self._engines[call.key]
-            if call.keep:
-                engine.commit()
-            else:
-                engine.roll_back()
-        return getattr(self, call.method)(call.key, *call.arguments, *shared)
+            settle = engine.commit if call.keep else engine.roll_back
+            settle()
+        if hasattr(self, call.method):
+            return getattr(self, call.method)(call.key, *call.arguments, *shared)
+        method = operator.attrgetter(call.method)(self._engines[call.key])
+        return method(*call.arguments, *shared)
 
     def run_exchange(
         self,
@@ -124,17 +124,10 @@ class Host:
         message: Structure,
         start: list[np.ndarray | None] | None,
     ) -> tuple[Outcome, float]:
-        """Runs an exchange at participants of this shard.
+        """Runs the exchange at this position of the round at participants of this shard.
 
-        Args:
-          key: The federation.
-          position: Of the exchange in the round.
-          cohort: The participants in this shard.
-          round_: The round.
-          evaluate: As in `Engine.run_exchange`.
-          message: What the server sends to all.
-          start: The leaves of the server's state that first states are made from, and None for
-            the others; None if no participant is new.
+        `start` has the leaves of the server's state that first states are made from, and None for
+        the others; it is None if no participant is new.
 
         Returns:
           The outcome, as arrays, and the seconds that it took.
@@ -156,40 +149,6 @@ class Host:
         pairs = zip(tf.nest.flatten(first), leaves, strict=True)
         return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
 
-    def evaluate(
-        self, key: int, ids: np.ndarray, seeds: np.ndarray, losses: bool, server_state: Structure
-    ) -> dict[str, Statistics]:
-        """See `Engine.evaluate`."""
-        return self._engines[key].evaluate(ids, seeds, server_state, losses)
-
-    def predict(
-        self,
-        key: int,
-        ids: np.ndarray,
-        seeds: np.ndarray,
-        split: str,
-        name: str,
-        server_state: Structure,
-    ) -> list[np.ndarray]:
-        """See `Engine.predict`."""
-        return self._engines[key].predict(ids, seeds, server_state, split, name)
-
-    def read_states(self, key: int, ids: np.ndarray, server_state: Structure) -> Structure:
-        """See `Engine.read_states`."""
-        return self._engines[key].read_states(ids, server_state)
-
-    def write_states(self, key: int, ids: np.ndarray, states: Structure) -> None:
-        """See `Engine.write_states`."""
-        self._engines[key].write_states(ids, states)
-
-    def named_leaf(self, key: int, ids: np.ndarray, name: str) -> np.ndarray:
-        """See `ClientStates.named_leaf`."""
-        return self._engines[key].states.named_leaf(name, ids)
-
-    def set_named(self, key: int, ids: np.ndarray, leaves: dict[str, np.ndarray]) -> None:
-        """See `ClientStates.set_named`."""
-        self._engines[key].states.set_named(ids, leaves)
-
     def forget(self, key: int) -> None:
         """Leaves all its clients without a state, and nothing staged."""
         engine = self._engines[key]
@@ -199,8 +158,8 @@ class Host:
 
 def checksum_of(clients: ClientData) -> int:
     """Returns a number by which the data of some clients are told from others."""
-    found = 0
+    checksum = 0
     for split in clients.splits.values():
-        found = zlib.crc32(np.ascontiguousarray(split.sizes), found)
-        found = zlib.crc32(np.ascontiguousarray(split.labels), found)
-    return found
+        for array in (split.sizes, split.labels):
+            checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+    return checksum

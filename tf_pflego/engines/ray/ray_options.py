@@ -90,46 +90,46 @@ def no_cluster(address: str, reason: str) -> WorkerError:
 
 def check_address(name: str, value: str) -> str:
     """Returns the address of a cluster; raises ValueError unless it is HOST:PORT, `auto` or ""."""
-    found = values.text(name, value).strip()
-    host, _, port = found.rpartition(":")
+    address = values.text(name, value).strip()
+    host, _, port = address.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if found in ("", "auto") or (is_port and re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host)):
-        return found
+    if address in ("", "auto") or (is_port and re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host)):
+        return address
     raise ValueError(
-        f"`{name}` must be HOST:PORT, auto or empty; got {found!r}. Write it as `ray start --head` "
-        f"shows it, e.g. `{name}='10.0.0.1:6379'`."
+        f"`{name}` must be HOST:PORT, auto or empty; got {address!r}. Write it as `ray start "
+        f"--head` shows it, e.g. `{name}='10.0.0.1:6379'`."
     )
 
 
 def check_amount(name: str, value: float) -> float:
     """Returns how much of a resource a shard takes; raises ValueError unless Ray can give that."""
-    found = values.number(name, value, at_least=0)
-    if (found > 1 and found != int(found)) or 0 < found < _LEAST_PART:
+    amount = values.number(name, value, at_least=0)
+    if (amount > 1 and amount != int(amount)) or 0 < amount < _LEAST_PART:
         raise ValueError(
             f"`{name}` must be a whole number, or a part of one from {_LEAST_PART} on; got "
             f"{value}. Correct `{name}`."
         )
-    return found
+    return amount
 
 
 def resources_of(name: str, text: str) -> dict[str, float]:
     """Returns resources by their names; raises ValueError unless `text` is NAME=NUMBER,..."""
-    found: dict[str, float] = {}
+    amounts: dict[str, float] = {}
     for item in filter(None, text.split(",")):
         resource, _, amount = (part.strip() for part in item.partition("="))
         try:
-            found[resource] = check_amount(resource, values.number_of(amount))
+            amounts[resource] = check_amount(resource, values.number_of(amount))
         except ValueError:
-            found[resource] = 0
-        if not resource or not found[resource]:
+            amounts[resource] = 0
+        if not resource or not amounts[resource]:
             raise ValueError(
                 f"`{name}` must be NAME=NUMBER,... with numbers that are whole or below 1; got "
                 f"{text!r}. Set e.g. `{name}='data=1'`."
             )
         if resource.upper() in _OWN_ARGUMENTS:
-            own = _OWN_ARGUMENTS[resource.upper()]
+            argument = _OWN_ARGUMENTS[resource.upper()]
             raise ValueError(
-                f"`{name}` must have other resources than CPU and GPU; got {text!r}. Set `{own}` "
-                "instead."
+                f"`{name}` must have other resources than CPU and GPU; got {text!r}. Set "
+                f"`{argument}` instead."
             )
-    return found
+    return amounts

@@ -24,16 +24,20 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Federation, Round, specs_of
+from tf_pflego.core.algorithm import Algorithm, Federation, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs
-from tf_pflego.engines.engine import Cohort, Outcome, WorkerError
-from tf_pflego.engines.local_clients import LocalClients
+from tf_pflego.engines.client_computation import (
+    ClientComputation,
+    ClientOutputs,
+    counts_of_packed,
+)
+from tf_pflego.engines.engine import Outcome, WorkerError
+from tf_pflego.engines.local_clients import LocalClients, threads_per_operation
+from tf_pflego.engines.tff.context import ExecutionContext
 from tf_pflego.engines.tff.files import Inbox, Outbox, remove_files
 from tf_pflego.engines.tff.packing import Packing
-from tf_pflego.engines.tff.worker import ExecutionContext, Worker
-from tf_pflego.engines.threads import threads_per_operation
+from tf_pflego.engines.tff.worker import Worker
 from tf_pflego.system import terminal
 from tf_pflego.system.temporary import make_directory, remove_directory
 
@@ -47,22 +51,9 @@ _REMEDY = (
 
 
 class TffEngine(LocalClients):
-    """Runs an algorithm's exchanges on a TFF worker of its own.
+    """Runs an algorithm's exchanges on a TFF worker of its own, `worker`."""
 
-    Args:
-      algorithm: The algorithm.
-      clients: The clients' data.
-      server_state: The server's first state, for its shapes.
-      seed: The seed of the run.
-      federation: The federation, for the number of participants.
-      max_restarts: How often one exchange is run again because the worker failed.
-
-    Attributes:
-      worker: The worker.
-
-    Raises:
-      WorkerError: The worker does not start.
-    """
+    place = "tff"
 
     def __init__(
         self,
@@ -71,7 +62,7 @@ class TffEngine(LocalClients):
         server_state,
         seed: int,
         federation: Federation,
-        max_restarts: int = 3,
+        max_restarts: int,
     ):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
@@ -83,29 +74,23 @@ class TffEngine(LocalClients):
         self._outbox = make_directory()
         self._exchanges: dict[tuple, _FederatedExchange] = {}
 
-    def run_exchange(
-        self,
-        exchange: Exchange,
-        message,
-        cohort: Cohort,
-        server_state,
-        round_: Round,
-        evaluate: bool,
-    ) -> Outcome:
-        """See `Engine.run_exchange`."""
+    def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
         message = tf.nest.map_structure(np.asarray, message)
         self.states.admit(cohort.ids, server_state)
         shapes = tuple(leaf.shape for leaf in tf.nest.flatten(message))
         key = (id(exchange), evaluate, shapes)
         if key not in self._exchanges:
-            computation = self.computation(exchange, message, cohort, round_, evaluate)
+            computation = self.traces.get(
+                ("client", *key),
+                lambda: self.computation(exchange, message, cohort, round_, evaluate),
+            )
             self._exchanges[key] = _FederatedExchange(computation, self, message, cohort, round_)
         federated = self._exchanges[key]
         facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
         summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
         self.states.stage(cohort.ids, outputs.state)
-        hits = outputs.hits() if evaluate else (None, None)
-        return Outcome(summed, outputs.individual, outputs.finite, *hits)
+        counts = counts_of_packed(federated.computation.measures, outputs.counts)
+        return Outcome(summed, outputs.individual, outputs.finite, counts)
 
     def _run(self, federated, *inputs):
         """Returns `federated.run(*inputs)`, on another worker if this one fails."""
@@ -140,7 +125,6 @@ class TffEngine(LocalClients):
             self._context = None
 
     def close(self) -> None:
-        """See `Engine.close`; also ends the worker."""
         self._end_worker()
         for federated in self._exchanges.values():
             federated.close()
@@ -162,34 +146,27 @@ class TffEngine(LocalClients):
 
 
 class _FederatedExchange:
-    """An exchange as a federated computation.
-
-    Args:
-      computation: One client's part of the exchange.
-      engine: The engine.
-      message: What the server sends to all, for its shapes.
-      cohort: The participants, for the shapes of what they receive.
-      round_: The round, for its shapes.
-
-    Attributes:
-      computation: One client's part.
-    """
+    """An exchange as a federated computation, for messages and a cohort of these shapes."""
 
     def __init__(self, computation: ClientComputation, engine: TffEngine, message, cohort, round_):
         self.computation = computation
         facts, states = engine.facts_of(cohort), engine.states_of(cohort, computation)
-        own = tf.nest.map_structure(lambda leaf: leaf[0], (facts, (states, cohort.messages)))
-        payload = Packing(own[1])
+        facts, received = tf.nest.map_structure(
+            lambda leaf: leaf[0], (facts, (states, cohort.messages))
+        )
+        payload = Packing(received)
         self._inbox = engine.inbox(payload)
-        self._given = Packing((np.int32(0), own[0], () if self._inbox else own[1]))
+        self._given = Packing((np.int32(0), facts, () if self._inbox else received))
         self._outputs = Packing(computation.outputs_spec)
         self._outbox = engine.outbox(self._outputs)
         self._round = Packing(round_)
         message_spec = specs_of(message)
 
         def run_one(message_leaves, packed_round, packed):
-            slot, facts, own = self._given.unpack(packed)
-            states, message_to_one = payload.unpack(self._inbox.read(slot)) if self._inbox else own
+            slot, facts, received = self._given.unpack(packed)
+            if self._inbox:
+                received = payload.unpack(self._inbox.read(slot))
+            states, message_to_one = received
             summed, outputs = computation(
                 engine.data.open(),
                 tf.nest.pack_sequence_as(message_spec, message_leaves),
@@ -213,12 +190,7 @@ class _FederatedExchange:
     def run(self, message, round_, facts, states, messages) -> tuple[Structure, ClientOutputs]:
         """Returns the sum over the participants, and their outputs, each leaf [c, ...].
 
-        Args:
-          message: What the server sends to all.
-          round_: The round.
-          facts: The participants' facts.
-          states: The leaves of their states that the computation reads, each [c, ...].
-          messages: What the server sends to each of them alone, each leaf [c, ...].
+        Of their states it takes the leaves that the computation reads, each [c, ...].
         """
         count = len(facts.weight)
         payload: tuple = (states, messages)

@@ -17,12 +17,9 @@ or a signal, and even when it ends normally. Here the child
   fails with `WorkerError` within about a second, or a minute if it is silent. TFF's own client
   would ask a worker that has ended again and again, and wait for a stopped one for ever.
 
-This module imports `tensorflow_federated`; only `engines.tff.engine` imports this module.
 """
 
-import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import functools
 import os
@@ -44,7 +41,7 @@ import tensorflow_federated as tff
 from tf_pflego.engines.engine import WorkerError
 from tf_pflego.engines.tff import launcher
 from tf_pflego.engines.tff.private_socket import ASK_AT_LISTEN, NotPrivateError, PrivateSocket
-from tf_pflego.engines.tff.watch import LOOK_SECONDS, Watch
+from tf_pflego.engines.tff.watch import Watch
 from tf_pflego.system import terminal
 
 # At its import TFF makes a context whose finalizer fails when Python has taken modules apart.
@@ -65,6 +62,9 @@ _POLL_SECONDS = 0.1
 # A worker closes its connection when it ends; the kernel may need this long to say how it ended.
 _ENDING_SECONDS = 5.0
 _DISPOSAL_SECONDS = 5.0
+_START_SECONDS = 60.0  # to answer for the first time
+_GRACE_SECONDS = 2.0  # to end when it is asked to
+_TAIL_BYTES = 2000  # of its log, in a message
 
 
 class Worker:
@@ -75,10 +75,9 @@ class Worker:
         `/proc/self/fd/N`.
       threads_per_operation: How many threads one TensorFlow operation may use; None for as many as
         there are cores.
-      start_timeout: Seconds to wait until the worker answers.
 
     Raises:
-      WorkerError: The worker ended, or did not answer within `start_timeout`.
+      WorkerError: The worker ended, or did not answer within a minute.
 
     Attributes:
       stub: What TFF sends its requests through; they raise `WorkerError` if the worker is gone.
@@ -88,7 +87,6 @@ class Worker:
         self,
         inherited_files: Sequence[int] = (),
         threads_per_operation: int | None = None,
-        start_timeout: float = 60.0,
     ):
         if threading.current_thread() is not threading.main_thread():
             # PR_SET_PDEATHSIG fires when the *thread* that started the child ends, not its process.
@@ -104,7 +102,7 @@ class Worker:
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
         self._process = self._channel = self._fault = None
         atexit.register(self.stop)
-        deadline = time.monotonic() + start_timeout
+        deadline = time.monotonic() + _START_SECONDS
         try:
             try:
                 self._start_on_private_socket(deadline)
@@ -187,11 +185,7 @@ class Worker:
             raise WorkerError(f"the TFF worker (process {self.pid}) {fault}", self.log_tail())
 
     def check_connected(self, error: Exception) -> None:
-        """Raises `WorkerError` if a request failed because the child is gone.
-
-        Args:
-          error: What the request raised.
-        """
+        """Raises `WorkerError` if a request has raised this since the child is gone."""
         lost = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE
         if lost and self._fault is None:
             # A private socket can be connected to only once: what is lost stays lost.
@@ -220,23 +214,18 @@ class Worker:
         return look
 
     def give_up(self, fault: str | None) -> None:
-        """Kills the child and ends the requests that wait for it.
-
-        Args:
-          fault: Why, as the end of a sentence; None if the child has ended by itself.
-        """
+        """Kills the child, as it has ended or for a fault, and ends the requests that wait."""
         self._fault = self._fault or fault
         self._process.kill()
         self._channel.close()
 
-    def log_tail(self, num_bytes: int = 2000) -> str:
+    def log_tail(self) -> str:
         """The end of what the child has written to standard output and error."""
         size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), num_bytes, max(0, size - num_bytes)).decode(
-            errors="replace"
-        )
+        tail = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        return tail.decode(errors="replace")
 
-    def stop(self, grace_seconds: float = 2.0) -> None:
+    def stop(self) -> None:
         """Terminates the child and reaps it; may be called more than once.
 
         In a process that was forked from this one it does nothing: the child is not its own.
@@ -246,7 +235,7 @@ class Worker:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(grace_seconds)
+                self._process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -301,113 +290,6 @@ class _Requests:
 
     def subscribe(self, callback, try_to_connect=False):
         """Does not subscribe."""
-
-
-class ExecutorFactory(tff.framework.ExecutorFactory):
-    """Holds one executor, and closes it as soon as another number of clients is needed.
-
-    TFF's own factory keeps ten executors and drops them without closing them: if the size of the
-    cohort varies, the worker's memory grows without bound.
-    """
-
-    def __init__(self, worker: Worker):
-        self._worker = worker
-        self._executor = None
-        self._cardinalities = None
-
-    def create_executor(self, cardinalities):
-        """Returns an executor for `cardinalities`; raises `WorkerError` if the worker is gone."""
-        self._worker.check_alive()
-        if self._executor is None or cardinalities != self._cardinalities:
-            self.clean_up_executor(cardinalities)
-            self._executor = tff.framework.RemoteExecutor(self._worker.stub)
-            # A computation without clients names no placement, but the worker needs one.
-            self._executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
-            self._cardinalities = dict(cardinalities)
-        return self._executor
-
-    def clean_up_executor(self, cardinalities):
-        """Closes the executor, if there is one."""
-        del cardinalities
-        if self._executor is not None:
-            try:
-                self._executor.close()
-            finally:
-                self._executor = None
-
-
-class ExecutionContext(tff.framework.SyncContext):
-    """A TFF context that executes in a worker; close it to end both.
-
-    TFF's own `SyncExecutionContext` never ends its thread and its event loop.
-
-    Args:
-      worker: The worker, which nothing else closes.
-    """
-
-    def __init__(self, worker: Worker):
-        self._worker = worker
-        self._executors = ExecutorFactory(worker)
-        self._context = tff.framework.AsyncExecutionContext(
-            executor_fn=self._executors,
-            compiler_fn=_compiled,
-            transform_args=tff.tensorflow.transform_args,
-            transform_result=tff.tensorflow.transform_result,
-        )
-        started = concurrent.futures.Future()
-        # The program's own thread may run an event loop already, as in a notebook.
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._keep_loop(started)), daemon=True
-        )
-        self._thread.start()
-        self._loop = started.result()
-
-    async def _keep_loop(self, started):
-        self._ended = asyncio.Event()
-        started.set_result(asyncio.get_running_loop())
-        await self._ended.wait()
-
-    def invoke(self, comp, arg):
-        """Returns the result of a computation; see `tff.framework.SyncContext.invoke`.
-
-        Raises:
-          WorkerError: The worker has ended, was stopped, or was silent.
-        """
-        running = asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop)
-        look = self._worker.watch()
-        while True:
-            try:
-                return running.result(LOOK_SECONDS)
-            except concurrent.futures.TimeoutError:
-                if running.done():  # The computation itself has raised it, or is done by now.
-                    return running.result()
-            look()
-
-    def close(self) -> None:
-        """Ends the worker and the thread; may be called more than once."""
-        # First the worker: the thread may wait for it, in a round that was interrupted.
-        self._worker.stop()
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ended.set)
-            self._thread.join()
-        # Else values that are forgotten later would ask the worker to free them.
-        self._executors.clean_up_executor({})
-        self._worker.close()
-
-
-def _compiled(computation):
-    """Returns a computation in the form that the worker runs.
-
-    TFF's own compiler also optimises the TensorFlow graphs. That would inline even functions that
-    are marked as not to be inlined, and must not be: see `models.body.pooling`.
-    """
-    block, _ = tff.tensorflow.replace_intrinsics_with_bodies(computation.to_building_block())
-    context_stack = tff.framework.get_context_stack()
-    return tff.backends.native.transform_to_native_form(
-        tff.framework.ConcreteComputation(
-            computation_proto=block.proto, context_stack=context_stack
-        )
-    )
 
 
 def _how_it_ended(code):

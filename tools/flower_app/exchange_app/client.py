@@ -63,9 +63,9 @@ def test(message: Message, context: Context) -> Message:
     if facts["kept"]:
         _restore(engine, server_state, context.state[f"state_{facts['kept']}"])
     seeds = np.array([facts["seed"]], np.int32)
-    found = engine.evaluate(_ONLY, seeds, server_state, losses=False)
+    found = engine.evaluate(_ONLY, seeds, False, server_state)
     engine.close()
-    hits = next(iter(found.values())).test_hits
+    hits, _ = next(iter(found.values()))["test"]["accuracy"]
     reply = RecordDict({"facts": ConfigRecord({"hits": int(hits[0])})})
     return Message(reply, reply_to=message)
 

@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     engine = FlowerEngine(grid, run)
     of_all = run.participation.federation
     state = run.algorithm.init_server(of_all)
-    rounds = Rounds(run.algorithm, run.clients, of_all, engine, federation.SEED)
+    rounds = Rounds(run.algorithm, run.clients, of_all, engine, federation.SEED, state)
     seconds = []
     for number in range(1, config["num_rounds"] + 1):
         started = time.perf_counter()
@@ -96,7 +96,7 @@ class FlowerEngine:
         gradients = [federation.from_record(reply["summed"], message) for reply in replies]
         summed = tf.nest.map_structure(lambda *leaves: sum(leaves[1:], leaves[0]), *gradients)
         finite = np.array([reply["facts"]["finite"] for reply in replies])
-        return Outcome(summed, individual=(), finite=finite, test_hits=None)
+        return Outcome(summed, individual=(), finite=finite, counts={})
 
     def commit(self):
         """See `Engine.commit`. The devices learn it from the state that the next message names."""

@@ -1,0 +1,213 @@
+"""A federation as it is now: where its clients are, what they predict, and how good that is."""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego import engines
+from tf_pflego.core.algorithm import Algorithm, specs_of
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.participation import Participation
+from tf_pflego.data import checks
+from tf_pflego.data.clients import ClientData
+from tf_pflego.simulation.client_models import ClientModels, served_name
+from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
+from tf_pflego.simulation.measuring import Measuring, Metrics
+from tf_pflego.simulation.rounds import Rounds
+from tf_pflego.simulation.turns import Turns, in_turn
+
+_Self = TypeVar("_Self", bound="Trained")
+
+
+class Trained:
+    """What `Simulation` has and answers; nothing that is public here changes it but `close`."""
+
+    algorithm: Algorithm
+    data: ClientData
+    participation: Participation
+    server_state: Structure
+    seed: int
+    max_restarts: int
+    eval_clients: int
+    round_number: int
+    _engine: engines.Engine
+    _engine_name: "str | engines.RayOptions"
+    _turns: Turns
+
+    def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
+        """Goes on with these clients and this server's state; `prepare` sets the clients' states.
+
+        If it cannot, nothing has changed. `beside` is the engine that is open, if one is.
+        """
+        federation = participation.federation
+        sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
+        engine = engines.build(
+            self._engine_name if beside is None else beside.place,
+            self.algorithm,
+            data,
+            server_state,
+            federation,
+            self.seed,
+            self.max_restarts,
+        )
+        try:
+            prepare(engine)
+        except BaseException:
+            engine.close()
+            raise
+        self._engine = engine
+        self.data = data
+        self.participation = participation
+        self.federation = federation
+        self.server_state = server_state
+        self._spec = specs_of(server_state)
+        self._sample = sample
+        self._rounds = Rounds(
+            self.algorithm, data, federation, self._engine, self.seed, server_state
+        )
+        self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self) -> None:
+        """Closes the engine, which ends its worker process and closes the data files.
+
+        It may be called more than once. In a process that was forked from the one that made the
+        simulation it does nothing: the worker and the files are the other's.
+        """
+        if os.getpid() == self._turns.process and not self._turns.ended:
+            self._close()
+
+    @in_turn(moves=True)
+    def _close(self):
+        self._engine.close()
+        self._turns.ended = True
+
+    @in_turn()
+    def place_beside(self, num_clients: int) -> "str | engines.RayOptions":
+        """Returns the `engine` of another simulation of so many clients, while this one is open.
+
+        It is this one's. On Ray the other one uses the same processes.
+        """
+        return engines.place_beside(self._engine, num_clients)
+
+    @in_turn()
+    def client_states(self, client_ids: Sequence[int]) -> Structure:
+        """Returns copies of the states of clients, with a leading axis of clients in each leaf.
+
+        For a client that has not taken part yet, this is the state that it would start from.
+
+        Raises:
+          TypeError: The ids are no integers.
+          ValueError: There is no client of such an id.
+        """
+        ids = checks.client_ids(client_ids, self.data.num_clients)
+        return self._engine.read_states(ids, self.server_state)
+
+    def evaluate(
+        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
+    ) -> Evaluation:
+        """Returns the statistics of all clients as they would be served now.
+
+        Args:
+          train_loss: Whether to compute the losses. This takes a pass over all training examples,
+            which are often many more than the test examples.
+          sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
+          metrics: Measures of your own by name: functions of a client's test labels [n] and the
+            probabilities [n, K_i] that it predicts, as in `predict`, each to a number.
+
+        Raises:
+          ValueError: A name of `metrics` is no plain word or is taken, or a function does not give
+            a finite number.
+
+        Returns:
+          The statistics of the first model that the algorithm serves.
+        """
+        return next(iter(self.evaluate_all(train_loss, sampled, metrics).values()))
+
+    @in_turn()
+    def evaluate_all(
+        self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
+    ) -> dict[str, Evaluation]:
+        """Returns what `evaluate` returns, for each model that the algorithm serves, by name."""
+        number = self.round_number
+        return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
+
+    def _evaluate(self, server_state, round_number, train_loss, sampled, metrics):
+        sample = self._sample if sampled else None
+        return self._measuring.evaluate(server_state, round_number, train_loss, sample, metrics)
+
+    @in_turn()
+    def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
+        """Returns what all clients predict for their own examples, as they would be served now.
+
+        Args:
+          split: test, train or, if there are such examples, validation.
+          name: As in `client_model`.
+
+        Returns:
+          For each client the probabilities [n_i, K_i] float32 of its n_i examples, in their order.
+          The K_i classes are those of `client_model`, whose predictions these are up to float32.
+
+        Raises:
+          ValueError: There is no such split or model.
+        """
+        name = served_name(self.algorithm, name)
+        ids = np.arange(self.data.num_clients)
+        return self._measuring.predict(self.server_state, self.round_number, ids, split, name)
+
+    @in_turn()
+    def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
+        """Returns a client's model, as it would be served now, as a Keras model of its own.
+
+        It takes raw examples, as the clients' data have them: images (uint8) from 0 to 255. It
+        gives the probabilities [n, K_i] of the client's classes, which its labels 0 .. K_i - 1
+        stand for. Classes that it does not have are cut off, unless the run predicts them too:
+        where clients share one classifier and K_i < K, there are K probabilities, and the last
+        classes are called `absent_NUMBER`. So its predictions are the run's. If clients of the
+        method adapt the weights before they use them, the model has the adapted ones.
+
+        The file of `model.save("client.keras")` needs Keras alone, without this package, and
+        whatever classes of layers the user's body has of its own. The attribute `class_names` has
+        the names of the classes. In the file they are in the layer of that name:
+        `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
+        The layer `logits` gives the logits.
+
+        Args:
+          client: The client's id or name.
+          name: Which of the models that the algorithm serves; None for the first, which plain
+            metrics are of.
+
+        Raises:
+          ValueError: There is no such client or model, or the body cannot be copied, or the
+            algorithm serves something else than body and head.
+        """
+        return self._client_models.model(client, name)
+
+    @in_turn()
+    def served_weights(self, client: int | str, name: str | None = None) -> Structure:
+        """Returns what a client predicts with, as it would be served now.
+
+        Args:
+          client: The client's id or name.
+          name: As in `client_model`.
+
+        Returns:
+          The weights for `predict` of that `Served`; those of body and head are `Weights`.
+
+        Raises:
+          ValueError: There is no such client or model.
+        """
+        return self._client_models.weights(client, name)
+
+    @functools.cached_property
+    def _client_models(self):
+        return ClientModels(self)
