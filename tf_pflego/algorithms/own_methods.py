@@ -203,7 +203,7 @@ def from_builder(builder: Any) -> Method:
     signature = inspect.signature(builder)
     try:
         signature.bind(None, None)
-        kind = _evaluated(list(signature.parameters.values())[1].annotation, builder)
+        kind = settings_of(builder)
     except (TypeError, IndexError, NameError, AttributeError, SyntaxError):
         kind = None
     if not (isinstance(kind, type) and issubclass(kind, settings.HyperParameters)):
@@ -222,8 +222,9 @@ def from_builder(builder: Any) -> Method:
     return Method(name, kind, builder, is_own=True)
 
 
-def _evaluated(annotation, builder):
-    """Returns an annotation, which is text where annotations are not evaluated."""
+def settings_of(builder: Callable[..., Any]) -> Any:
+    """Returns the annotation of a builder's second parameter, evaluated if it is text."""
+    annotation = list(inspect.signature(builder).parameters.values())[1].annotation
     if not isinstance(annotation, str):
         return annotation
     holder = types.SimpleNamespace(__annotations__={"config": annotation})

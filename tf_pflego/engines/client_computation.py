@@ -14,6 +14,7 @@ from tf_pflego.core.algorithm import (
     Exchange,
     Round,
     Served,
+    Sums,
     specs_of,
 )
 from tf_pflego.core.nests import Structure
@@ -115,7 +116,7 @@ class ClientComputation:
     Attributes:
       reads: For each leaf of a state, whether the computation reads it; the other leaves need not
         be passed to it.
-      summed_spec: The spec of what is summed over the participants.
+      summed_spec: The spec of the `Sums` that are added up over the participants.
       outputs_spec: The spec of `ClientOutputs`.
     """
 
@@ -193,9 +194,10 @@ class ClientComputation:
                 examples, labels = data.validation.read(*tf.unstack(facts.validation))
                 logits = self._served.predict(weights, examples, facts.classes)
                 validation_hits = count_hits(logits, labels)
-        finite = all_finite((result.summed, result.individual, result.state))
+        sums = Sums.share(result, client.client_weight)
+        finite = all_finite((sums, result.individual, result.state))
         outputs = ClientOutputs(result.state, result.individual, finite, hits, validation_hits)
-        return result.summed, outputs
+        return sums, outputs
 
 
 def all_finite(structure: Structure) -> tf.Tensor:

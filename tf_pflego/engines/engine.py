@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tf_pflego.core.algorithm import Exchange, Round
+from tf_pflego.core.algorithm import Exchange, Round, Sums
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientIds, ClientStates
 
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     If a participant is not finite, nothing may be done with the rest.
     """
 
-    summed: Structure  # the sum over the participants
+    summed: Sums  # added up over the participants
     individual: Structure  # each leaf [c, ...]
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
     test_hits: np.ndarray | None  # [c] int32, correct answers after local training, if tested

@@ -156,7 +156,7 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         run_config.resume,
         run_config.checkpoints_kept,
         run_config.tensorboard,
-        {field.name: field.default for field in dataclasses.fields(method.settings)},
+        dataclasses.asdict(method.settings()),
     )
 
 

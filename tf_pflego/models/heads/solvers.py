@@ -16,8 +16,6 @@ from tf_pflego.core import optimizers
 from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
 from tf_pflego.models.heads.objective import HeadObjective
 
-SOLVERS = ("gd", "momentum", "adam", "newton")
-
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
 _NEWTON_DAMPING = 1e-4
@@ -37,7 +35,8 @@ def solve(
       objective: The client's loss.
       head: [K, M + 1], the head to start from; the rows of absent classes stay as they are.
       steps: How many steps, a number or a tensor.
-      solver: One of `SOLVERS`; newton takes one Newton step, by conjugate gradients, per ten steps.
+      solver: One of `settings.HEAD_SOLVERS`; newton takes one Newton step, by conjugate
+        gradients, per ten steps.
       rate: The learning rate; newton needs none.
     """
     if are_none(steps) or objective.rows == 1:
