@@ -94,8 +94,7 @@ def average(
         return server.weights
 
     def server_update(server, uploads, round_):
-        mean, (weights, state) = uploads.averaged, server
-        return SharedState(*optimizer.follow(mean, state, weights, round_))
+        return optimizer.follow(uploads.averaged, server, round_)
 
     return Algorithm.with_one_exchange(
         name,

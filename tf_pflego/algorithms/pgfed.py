@@ -13,13 +13,10 @@ A round, in which j stands for the participants of the last round:
      as it was before the batch.
   3. It uploads theta_i - theta, mu grad_i = mu grad f_i(theta_i) over all its examples, a_i,
      and g1_i = mu (f_i(theta_i) - <grad_i, theta_i>).
-  4. The server moves theta by the N_i-weighted mean, as in FedAvg, and keeps a_i, mu grad_i and
-     g1_i.
+  4. The server moves theta by the N_i-weighted mean, and keeps a_i, mu grad_i and g1_i.
 
-In the first round there is no j, and it is FedAvg's.
-
-The server keeps theta, A and the last round's mu grad_j and g1_j; client i keeps theta_i, which
-serves it. Before its first round theta does.
+The first round has no j, and is that of FedAvg. The server keeps theta, A and the last round's
+mu grad_j and g1_j; client i keeps theta_i, which serves it. Before its first round theta does.
 
   paper           here                        shape
   theta           ServerState.weights         body and classifier
@@ -52,9 +49,7 @@ from tf_pflego.models.split import SplitModel
 class PGFedConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of PGFed."""
 
-    risk_weight: float = settings.setting(
-        0.1, "mu, weight of the other clients' risks in PGFed", at_least=0
-    )
+    risk_weight: float = settings.setting(0.1, "mu, weight of the others' risks", at_least=0)
     risk_learning_rate: float = settings.setting(
         0.01, "eta2, learning rate of the weights of the others' risks", at_least=0
     )
@@ -77,8 +72,7 @@ class ClientState(NamedTuple):
 
 def offsets_of_all(server: ServerState, offsets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns [I] the last participants' offsets [c] by client, and [I] who these clients are."""
-    num_clients = server.risk_weights.shape[0]
-    return server.last.by_client((offsets, tf.ones_like(offsets)), num_clients)
+    return server.last.by_client((offsets, tf.ones_like(offsets)), server.risk_weights.shape[0])
 
 
 def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
@@ -121,9 +115,8 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
     def server_update(server, uploads, round_):
         ids, (risks, rows) = uploads.client_ids, uploads.individual
         a = tf.tensor_scatter_nd_update(server.risk_weights, ids[:, None], rows)
-        mean = uploads.averaged
-        weights, state = server_optimizer.follow(mean, server.optimizer, server.weights, round_)
-        return ServerState(weights, a, LastCohort(ids, risks), state)
+        server = server._replace(risk_weights=a, last=LastCohort(ids, risks))
+        return server_optimizer.follow(uploads.averaged, server, round_)
 
     return Algorithm.with_one_exchange(
         "pgfed",

@@ -258,11 +258,14 @@ class ServerOptimizer:
     init: Callable[[Structure], Any]
     apply: Callable[[Structure, Any, Structure, Round], tuple[Structure, Any]]
 
-    def follow(
-        self, difference: Structure, state: Any, weights: Structure, round_: Round
-    ) -> tuple[Structure, Any]:
-        """Returns weights and state after a step along a mean difference, minus a gradient."""
-        return self.apply(nests.scale(-1.0, difference), state, weights, round_)
+    def follow(self, difference: Structure, server: Any, round_: Round) -> Any:
+        """Returns a server's state after a step along a mean difference, which is minus a gradient.
+
+        The state is a named tuple with the weights as `weights`, and with `optimizer`.
+        """
+        gradient = nests.scale(-1.0, difference)
+        weights, state = self.apply(gradient, server.optimizer, server.weights, round_)
+        return server._replace(weights=weights, optimizer=state)
 
 
 @dataclasses.dataclass(frozen=True)

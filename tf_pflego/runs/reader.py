@@ -26,7 +26,7 @@ def of_today(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("server_optimizer") != "none":
         return settings
     rate = {"server_learning_rate": 1.0, "server_schedule": "constant", "schedule_rounds": 0}
-    return of_today(settings) | {"server_optimizer": "sgd"} | rate
+    return settings | {"server_optimizer": "sgd"} | rate
 
 
 def configuration(path: pathlib.Path) -> dict[str, Any]:
