@@ -76,13 +76,8 @@ def average(
 ) -> Algorithm:
     """Returns a method whose server sends weights, and follows what clients add on average.
 
-    Args:
-      name: See `Algorithm`.
-      model: See `Algorithm`.
-      config: How the server follows the mean.
-      initial_weights: () -> the shared weights before the first round.
-      client_update: See `Exchange`; the message is the shared weights.
-      **fields: See `Algorithm.with_one_exchange`.
+    `initial_weights` gives the shared weights before the first round; they are the message that
+    `client_update` gets. The `fields` are those of `Algorithm.with_one_exchange`.
     """
     optimizer = config.server()
 

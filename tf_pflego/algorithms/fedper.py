@@ -70,13 +70,8 @@ def average_body(
 ) -> Algorithm:
     """Returns a method that averages the body, while each client's head stays with it.
 
-    Args:
-      name: The algorithm's name.
-      model: The model; heads start from Uniform[0, 1), as in PFLEGO.
-      config: How the server follows the mean.
-      local_update: (the server's theta with the client's head, Client) -> both after the client's
-        local training.
-      personalize: See `Served`.
+    `local_update` takes the server's theta with the client's head, and returns both as they are
+    after the client's local training. Heads start from Uniform[0, 1), as in PFLEGO.
     """
 
     def client_update(sent, state, client, round_):

@@ -166,12 +166,9 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
 
 
 def failed(must: str, file: str, error: BaseException) -> ValueError:
-    """Returns the error that says what code of the user's ended with, and in which line.
+    """Returns the error that says what the user's `file` ended with, and in which line.
 
-    Args:
-      must: What was expected of `algorithm`.
-      file: The user's file.
-      error: What was raised.
+    `must` is what was expected of `algorithm`.
     """
     reason, lines = f"{type(error).__name__}: {error}", []
     if isinstance(error, SyntaxError):

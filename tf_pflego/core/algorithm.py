@@ -269,9 +269,7 @@ def num_bytes(structure: Structure) -> int:
 def specs_of(structure: Structure, any_number: bool = False) -> Structure:
     """Returns the nest of `tf.TensorSpec` of a nest of tensors, arrays or tensor specs.
 
-    Args:
-      structure: The nest.
-      any_number: Whether the leading axis of each leaf, which counts clients, may have any size.
+    With `any_number` the leading axis of each leaf, which counts clients, may have any size.
     """
 
     def spec(leaf):

@@ -76,19 +76,13 @@ def regrouped(
     federation: Federation,
     init_server: Callable[[Federation], Structure],
 ) -> Structure:
-    """Returns the server's state for the new federation.
+    """Returns the server's state for a new federation, whose clients were in the old one or joined.
 
     An axis of the state counts clients if its length depends on I, as both axes of PGFed's matrix A
     do. Along it, what belongs to clients that stay moves to their new positions, and clients that
     join have what they would have before the first round. A `LastCohort` loses those of its members
     that leave. All else stays as it is.
-
-    Args:
-      server_state: The state for the federation as it was.
-      former: [I] the position that each client had there, ascending; after these -1 for each client
-        that joins.
-      federation: The new federation, of I clients.
-      init_server: The algorithm's.
+    `former` [I] is the position that each client had, ascending, and then -1 for those that join.
     """
     fresh = init_server(federation)
     # A federation of one client more shows which axes count clients.

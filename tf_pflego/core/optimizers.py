@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -73,13 +73,10 @@ class MuonState(NamedTuple):
 
 
 def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optimizer:
-    """Returns an optimiser.
+    """Returns the optimiser of one of `NAMES`.
 
-    Args:
-      name: One of `NAMES`.
-      learning_rate: Its (base) rate.
-      epsilon: What Adam, Yogi, Adagrad and, for its vectors, Muon add to the root that they divide
-        by; None for the default of each. The others have none.
+    `epsilon` is what Adam, Yogi, Adagrad and, for its vectors, Muon add to the root that they
+    divide by; None stands for the default of each. The others have none.
     """
     name = values.one_of("server_optimizer", name, NAMES)
     if name == "sgd":
@@ -281,7 +278,7 @@ class ServerSettings(settings.HyperParameters):
         at_least=0,
         read_with=("server_schedule", SCHEDULES[1:]),
     )
-    epsilon = None  # See `build`.
+    epsilon: ClassVar[float | None] = None  # See `build`.
 
     def server(self) -> ServerOptimizer:
         """Returns the optimiser.
@@ -325,7 +322,7 @@ class AveragingServer(ServerSettings):
 
     server_learning_rate: float = server_learning_rate("auto", taken=("auto",))
     server_optimizer: str = server_optimizer("sgd")
-    epsilon = 1e-3  # tau in FedOpt, as its authors recommend there.
+    epsilon: ClassVar[float | None] = 1e-3  # tau in FedOpt, as its authors recommend there.
 
     def __post_init__(self):
         super().__post_init__()
@@ -335,13 +332,7 @@ class AveragingServer(ServerSettings):
 
 
 def share(schedule: str, number: tf.Tensor, num_rounds: int) -> tf.Tensor:
-    """Returns [] float32, by what the rate is multiplied in a round.
-
-    Args:
-      schedule: One of `SCHEDULES`.
-      number: [] int32, the round's number t, from 1 on.
-      num_rounds: T, from 1 on.
-    """
+    """Returns [] float32, by what the rate is multiplied in round t = `number`, [] int32."""
     values.one_of("server_schedule", schedule, SCHEDULES)
     if schedule == CONSTANT:
         return tf.ones([])
