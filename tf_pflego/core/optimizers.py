@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -278,10 +278,9 @@ class ServerSettings(settings.HyperParameters):
         at_least=0,
         read_with=("server_schedule", SCHEDULES[1:]),
     )
-    epsilon: ClassVar[float | None] = None  # See `build`.
 
-    def server(self) -> ServerOptimizer:
-        """Returns the optimiser.
+    def server(self, epsilon: float | None = None) -> ServerOptimizer:
+        """Returns the optimiser; for `epsilon` see `build`.
 
         Raises:
           ValueError: The rate has a schedule, and the number of its rounds is not given.
@@ -297,7 +296,7 @@ class ServerSettings(settings.HyperParameters):
             return base if name == CONSTANT else base * share(name, round_.number, rounds)
 
         def optimizer(learning_rate):
-            return build(self.server_optimizer, learning_rate, self.epsilon)
+            return build(self.server_optimizer, learning_rate, epsilon)
 
         def apply(gradient, state, weights, round_):
             return optimizer(rate(round_)).apply(gradient, state, weights)
@@ -322,13 +321,16 @@ class AveragingServer(ServerSettings):
 
     server_learning_rate: float = server_learning_rate("auto", taken=("auto",))
     server_optimizer: str = server_optimizer("sgd")
-    epsilon: ClassVar[float | None] = 1e-3  # tau in FedOpt, as its authors recommend there.
 
     def __post_init__(self):
         super().__post_init__()
         if self.server_learning_rate == "auto":
             rate = 1.0 if self.server_optimizer == "sgd" else 0.01
             object.__setattr__(self, "server_learning_rate", rate)
+
+    def server(self, epsilon: float | None = 1e-3) -> ServerOptimizer:
+        """Returns the optimiser; epsilon is tau in FedOpt, as its authors recommend there."""
+        return super().server(epsilon)
 
 
 def share(schedule: str, number: tf.Tensor, num_rounds: int) -> tf.Tensor:
