@@ -79,10 +79,12 @@ def test_a_method_needs_no_local_steps():
 
 def test_a_word_is_taken_by_those_who_take_it():
     values = define(
-        one=configuration(client_learning_rate=settings.client_learning_rate(auto=True)),
+        one=configuration(client_learning_rate=settings.client_learning_rate(taken=("auto",))),
         two=configuration(client_learning_rate=settings.client_learning_rate()),
     )
     values(["program", "--client_learning_rate=auto"])
-    settings.check_value("client_learning_rate", "auto", settings.client_learning_rate(auto=True))
+    settings.check_value(
+        "client_learning_rate", "auto", settings.client_learning_rate(taken=("auto",))
+    )
     with pytest.raises(ValueError, match="must be a finite number; got 'auto'"):
         settings.check_value("client_learning_rate", "auto", settings.client_learning_rate())
