@@ -95,8 +95,7 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
         return nests.weighted_sums(server.last.columns(rows), server.last.kept.gradient), rows
 
     def client_update(message, state, client, round_):
-        sent, mean_gradient, offsets, present = message
-        others, a = client.message
+        (sent, mean_gradient, offsets, present), (others, a) = message, client.message
 
         def step(carry, batch):
             theta, memory, a = carry
