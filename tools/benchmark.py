@@ -28,7 +28,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models
-from tf_pflego.algorithms.averaging import Weighted
 from tf_pflego.core.algorithm import (
     Algorithm,
     ClientResult,
@@ -504,8 +503,7 @@ def server_step(algorithm, size):
     number, ids = tf.constant(1), tf.range(size, dtype=tf.int64)
     round_ = Round(number, tf.stack([number] * 2), tf.constant(1.0), number, tf.constant(1.0))
     one = exchange.broadcast(state, round_)[0]
-    summed = Weighted(one, tf.constant(1.0))
-    uploads = Uploads(summed, (state.last.kept, state.risk_weights), ids)
+    uploads = Uploads((), one, (state.last.kept, state.risk_weights), ids)
 
     @tf.function
     def step(state, uploads):

@@ -30,6 +30,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tf_pflego.core import settings
+
 _STEP = re.compile(r"  (\d+)\. ")
 _HEADER = re.compile(r"  (paper|symbol)\s+here(\s+shape)?$")
 _KEEPS = re.compile(r"(The server|Client i|A client|Beside theta_i)\b.*\bkeeps?\b", re.DOTALL)
@@ -244,11 +246,11 @@ def takes(field: dataclasses.Field) -> str:
     about = field.metadata
     if about["choices"] is not None:
         return ", ".join(f"`{choice}`" for choice in about["taken"])
-    if isinstance(field.default, bool):
+    kind = settings.kind_of(field)
+    if kind is bool:
         return "`true`, `false`"
-    if isinstance(field.default, str):
+    if kind is str:
         return "a path" if about["is_path"] else "text"
-    kind = "whole number" if isinstance(field.default, int) else "number"
     bounds = [
         f"{word} {about[key]}"
         for key, word in (
@@ -260,7 +262,8 @@ def takes(field: dataclasses.Field) -> str:
         if about[key] is not None
     ]
     words = "".join(f", or `{word}`" for word in about["taken"])
-    return f"{kind} {' and '.join(bounds)}".strip() + words
+    number = "whole number" if kind is int else "number"
+    return f"{number} {' and '.join(bounds)}".strip() + words
 
 
 def markdown(

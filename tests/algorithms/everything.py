@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.last_cohort import LastCohort, columns, nobody
+from tf_pflego.core.last_cohort import LastCohort
 from tf_pflego.core.local_training import gradient, minimize, shuffled, take
 
 BATCH = 2
@@ -41,7 +41,7 @@ def build_everything(model):
     def init_server(federation):
         weights = model.initial_weights()
         affinity = tf.ones([federation.num_clients] * 2) / federation.max_clients_per_round
-        return ServerState(weights, nests.zeros_like(weights), affinity, nobody(weights))
+        return ServerState(weights, nests.zeros_like(weights), affinity, LastCohort.nobody(weights))
 
     def init_client(server, seed, classes):
         def start(w):
@@ -60,7 +60,7 @@ def build_everything(model):
 
     def mixtures(server, ids, round_):
         """A mixture of the last participants' uploads for each participant, and some noise."""
-        weights = columns(server.last, tf.gather(server.affinity, ids))
+        weights = server.last.columns(tf.gather(server.affinity, ids))
         noise = tf.random.stateless_uniform([tf.shape(ids)[0]], round_.seed)
         return nests.weighted_sums(weights, server.last.kept), noise
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.conftest import make_clients
 from tests.oracles import network
 from tf_pflego import algorithms
-from tf_pflego.algorithms.averaging import HeadState
+from tf_pflego.algorithms.fedper import HeadState
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 

@@ -1,12 +1,16 @@
 """Compares rounds of every algorithm with an independent float64 oracle, weight by weight."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.oracles import averaging, network, pflego
 from tf_pflego import algorithms
+from tf_pflego.algorithms.fedavg import FedAvgConfig
 from tf_pflego.core import seeds
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -208,15 +212,38 @@ def test_the_server_takes_a_step_of_adam_towards_the_mean(tiny_model, tiny_clien
         assert_close(tf.nest.flatten(simulation.server_state.weights), weights)
 
 
-def test_the_servers_sgd_of_rate_1_takes_the_mean(tiny_model, tiny_clients):
-    local = {"local_steps": 6, "client_learning_rate": 0.1}
-    sgd = {"server_optimizer": "sgd", "server_learning_rate": 1.0}
-    found = []
-    for asked in ({}, sgd):
-        simulation = simulation_of("fedavg", tiny_model, tiny_clients, **local, **asked)
-        simulation.run(ROUNDS)
-        found.append(tf.nest.flatten(simulation.server_state))
-    assert_close(*found)
+@pytest.mark.parametrize("optimizer, rate", [("sgd", 1.0), ("adam", 0.01)])
+def test_the_rate_of_a_server_that_averages_follows_its_optimizer(optimizer, rate):
+    """The other oracles here show that the default, sgd of rate 1, takes the mean."""
+    assert FedAvgConfig() == FedAvgConfig(server_optimizer="sgd", server_learning_rate=1.0)
+    config = FedAvgConfig(server_optimizer=optimizer)
+    assert config.server_learning_rate == rate
+    assert dataclasses.replace(config, server_learning_rate=0.5).server_learning_rate == 0.5
+
+
+def test_the_server_gets_the_sum_and_the_mean_by_alpha(tiny_model, tiny_clients):
+    def client_update(message, state, client, round_):
+        number = tf.cast(client.num_examples, tf.float32)
+        return ClientResult((), summed=number, averaged={"number": number})
+
+    def server_update(server, uploads, round_):
+        return uploads.summed, uploads.averaged["number"], uploads.count
+
+    method = Algorithm.with_one_exchange(
+        "sums",
+        tiny_model,
+        init_server=lambda federation: (tf.zeros([]), tf.zeros([]), tf.zeros([])),
+        broadcast=lambda server, round_: (),
+        client_update=client_update,
+        server_update=server_update,
+        served={"generic": lambda server, client: tiny_model.initial_weights()},
+    )
+    with Simulation(method, tiny_clients, Participation(3, 3), "in_process", seed=1) as simulation:
+        record = simulation.run_round()
+        sizes = tiny_clients.train.sizes
+        expected = sizes.sum(), (sizes**2).sum() / sizes.sum(), 3
+        np.testing.assert_allclose([float(x) for x in simulation.server_state], expected, rtol=1e-6)
+    assert record["bytes_up"] == 3 * (4 + 4 + 4)  # The number twice, and alpha_i.
 
 
 def test_fedavg_with_a_class_mask(masked_model, masked_clients):

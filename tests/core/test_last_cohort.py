@@ -15,7 +15,7 @@ COHORT = LastCohort(
 
 
 def test_nobody_has_the_shapes_and_no_rows():
-    nobody = last_cohort.nobody({"row": tf.zeros([2]), "count": tf.constant(5)})
+    nobody = LastCohort.nobody({"row": tf.zeros([2]), "count": tf.constant(5)})
     assert nobody.ids.shape == [0] and nobody.ids.dtype == tf.int64
     assert nobody.kept["row"].shape == [0, 2]
     assert nobody.kept["count"].shape == [0] and nobody.kept["count"].dtype == tf.int32
@@ -23,17 +23,17 @@ def test_nobody_has_the_shapes_and_no_rows():
 
 def test_values_by_client():
     values = tf.constant([0.1, 0.3, 0.4]), COHORT.kept["count"]
-    first, second = last_cohort.by_client(COHORT, values, NUM_CLIENTS)
+    first, second = COHORT.by_client(values, NUM_CLIENTS)
     np.testing.assert_allclose(first, [0, 0.1, 0, 0.3, 0.4, 0])
     np.testing.assert_array_equal(second, [0, 7, 0, 8, 9, 0])
-    nobody = last_cohort.nobody(tf.zeros([]))
-    np.testing.assert_array_equal(last_cohort.by_client(nobody, nobody.kept, 3), np.zeros(3))
+    nobody = LastCohort.nobody(tf.zeros([]))
+    np.testing.assert_array_equal(nobody.by_client(nobody.kept, 3), np.zeros(3))
 
 
 def test_columns_of_the_members():
     matrix = tf.reshape(tf.range(36.0), [6, 6])
     rows = tf.gather(matrix, [5, 2])
-    np.testing.assert_array_equal(last_cohort.columns(COHORT, rows), [[31, 33, 34], [13, 15, 16]])
+    np.testing.assert_array_equal(COHORT.columns(rows), [[31, 33, 34], [13, 15, 16]])
 
 
 def test_those_with_the_largest_scores_in_their_order():
@@ -57,7 +57,7 @@ def test_too_few_members_leave_zeros():
     np.testing.assert_array_equal(chosen.ids, [[1, 4, 0, 0]])
     np.testing.assert_array_equal(chosen.present, [[1, 1, 0, 0]])
     np.testing.assert_array_equal(chosen.kept["row"], [[[1, 10], [4, 40], [0, 0], [0, 0]]])
-    nobody = last_cohort.nobody(tf.zeros([2]))
+    nobody = LastCohort.nobody(tf.zeros([2]))
     chosen = last_cohort.with_largest(nobody, tf.zeros([2, 0]), tf.constant([0, 1], tf.int64), 3)
     assert not np.any(chosen.present)
     np.testing.assert_array_equal(chosen.kept, np.zeros([2, 3, 2]))

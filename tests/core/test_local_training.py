@@ -5,7 +5,7 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Client
 from tf_pflego.core.local_training import (
     FULL_BATCH,
-    first_order,
+    FirstOrder,
     halves,
     hold_out,
     over_batches,
@@ -144,6 +144,6 @@ def test_value_and_gradient():
 def test_first_order_is_the_tangent():
     """Of a^2 + 3 b at (2, 5): 4 (a - 2) + 3 (b - 5) + 19."""
     at = {"a": tf.constant(2.0), "b": tf.constant(5.0)}
-    tangent = first_order(lambda w: w["a"] ** 2 + 3 * w["b"], at)
+    tangent = FirstOrder.at(lambda w: w["a"] ** 2 + 3 * w["b"], at)
     assert (float(tangent.gradient["a"]), float(tangent.gradient["b"])) == (4, 3)
     assert float(tangent.offset) == 19 - 4 * 2 - 3 * 5

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tf_pflego.algorithms.pflego import PflegoConfig
-from tf_pflego.core import optimizers, server_optimizer
+from tf_pflego.core import optimizers
 from tf_pflego.core.algorithm import Round
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -140,13 +140,13 @@ SHARES = {
 def test_shares_of_a_schedule(schedule, rounds):
     expected = SHARES[schedule, rounds]
     numbers = tf.range(1, len(expected) + 1)
-    found = [server_optimizer.share(schedule, number, rounds) for number in numbers]
+    found = [optimizers.share(schedule, number, rounds) for number in numbers]
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_a_long_schedule_keeps_its_digits_to_the_end():
     """In float32, 1 + cos(pi (t - 1) / T) would be 0 in the last round."""
-    last = server_optimizer.share("cosine", tf.constant(10**5), 10**5)
+    last = optimizers.share("cosine", tf.constant(10**5), 10**5)
     assert float(last) == pytest.approx((1 - np.cos(np.pi / 10**5)) / 2, rel=1e-5)
 
 
@@ -155,7 +155,7 @@ def test_a_schedule_multiplies_the_step_and_leaves_the_moments(problem):
     config = PflegoConfig(
         server_learning_rate=0.05, server_schedule="late_linear", schedule_rounds=STEPS
     )
-    optimizer = server_optimizer.build(config)
+    optimizer = config.server()
     weights, state = start, optimizer.init(start)
     expected = {key: w.astype(np.float64) for key, w in start.items()}
     first = dict.fromkeys(start, 0.0)
@@ -177,4 +177,4 @@ def test_a_schedule_multiplies_the_step_and_leaves_the_moments(problem):
 
 def test_a_schedule_needs_its_number_of_rounds():
     with pytest.raises(ValueError, match=r"`schedule_rounds` must be at least 1 for .*cosine"):
-        server_optimizer.build(PflegoConfig(server_schedule="cosine"))
+        PflegoConfig(server_schedule="cosine").server()

@@ -271,8 +271,6 @@ IGNORED = [
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--schedule_rounds=300"], "--server_schedule=late_linear or last_fifth or cosine"),
-    (["--algorithm=fedavg", "--server_learning_rate=1"], "without --server_optimizer=adam or sgd "
-     "or momentum or yogi or adagrad or muon"),
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
     (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
     (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),

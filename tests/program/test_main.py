@@ -184,11 +184,11 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
 
 @pytest.mark.same_on_both_lines
 def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
-    flags = ["--algorithm=fedavg", "--num_rounds=1", "--risk_weight=1", "--server_schedule=cosine"]
+    flags = ["--algorithm=fedavg", "--num_rounds=1", "--risk_weight=1", "--schedule_rounds=5"]
     result = in_this_process([*SMALL, *flags, f"--data_dir={digits_dir}"], capsys)
     assert result.returncode == 0
     assert "fedavg has no --risk_weight; it is ignored" in result.stderr
-    assert "--server_schedule has no effect without --server_optimizer=adam or" in result.stderr
+    assert "--schedule_rounds has no effect without --server_schedule=late_l" in result.stderr
     assert "served worst" in result.stdout  # Also without an output directory.
 
 

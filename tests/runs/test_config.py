@@ -44,7 +44,9 @@ def test_defaults_may_differ():
 def test_a_word_is_taken_by_those_who_take_it():
     values = defined()
     values(["program", "--client_learning_rate=auto"])
-    settings.check_value("client_learning_rate", "auto", settings.client_learning_rate(auto=True))
+    settings.check_value(
+        "client_learning_rate", "auto", settings.client_learning_rate(taken=("auto",))
+    )
     with pytest.raises(ValueError, match="must be a finite number; got 'auto'"):
         settings.check_value("client_learning_rate", "auto", settings.client_learning_rate())
 

@@ -137,3 +137,20 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     assert pfl.run(config, clients=clients, local_steps=2)["round"] == 3
     told = json.loads((output / "config.json").read_text())
     assert (told["partition"], told["label_space"]) == ("own", "global")
+
+
+def test_a_run_whose_server_had_no_optimizer_goes_on(tmp_path):
+    """Earlier versions wrote `server_optimizer` none, which is sgd with a rate of 1."""
+    output = tmp_path / "run"
+    config = config_of(output, algorithm="fedavg", num_rounds=1)
+    pfl.run(config, clients=clients_of(), local_steps=2)
+    earlier = {"server_optimizer": "none", "server_learning_rate": 0.01}
+    for path in (output / "config.json", *output.glob("checkpoints/checkpoint-*.json")):
+        content = json.loads(path.read_text())
+        content.get("configuration", content).update(earlier)
+        path.write_text(json.dumps(content))
+    assert pfl.load_run(output, clients=clients_of()).configuration["server_optimizer"] == "sgd"
+    longer = config_of(output, algorithm="fedavg", resume=True)
+    assert pfl.run(longer, clients=clients_of(), local_steps=2)["round"] == 2
+    told = json.loads((output / "config.json").read_text())
+    assert (told["server_optimizer"], told["server_learning_rate"]) == ("sgd", 1.0)

@@ -11,8 +11,7 @@ from tests.conftest import build_method, make_clients
 from tests.oracles import network, pflego
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Federation
-from tf_pflego.core.last_cohort import LastCohort
-from tf_pflego.core.regrouping import regrouped
+from tf_pflego.core.last_cohort import LastCohort, regrouped
 
 pytestmark = pytest.mark.same_on_both_lines
 

@@ -1,66 +1,52 @@
-"""The registry of algorithms: a new algorithm needs its own file and one line here.
+"""The registry of algorithms: a new algorithm needs its own file and its name here.
 
 A user's own needs no line; see `algorithms.own_methods`.
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from tf_pflego.algorithms import own_methods
-from tf_pflego.algorithms.apfl import ApflConfig, build_apfl
-from tf_pflego.algorithms.ditto import DittoConfig, build_ditto
-from tf_pflego.algorithms.fedavg import FedAvgConfig, build_fedavg
-from tf_pflego.algorithms.fedbabu import FedBabuConfig, build_fedbabu
-from tf_pflego.algorithms.feddane import FedDaneConfig, build_feddane
-from tf_pflego.algorithms.feddyn import FedDynConfig, build_feddyn
-from tf_pflego.algorithms.fedfomo import FedFomoConfig, build_fedfomo
-from tf_pflego.algorithms.fedper import FedPerConfig, build_fedper
-from tf_pflego.algorithms.fedprox import FedProxConfig, build_fedprox
-from tf_pflego.algorithms.fedrecon import FedReconConfig, build_fedrecon
-from tf_pflego.algorithms.fedrep import FedRepConfig, build_fedrep
-from tf_pflego.algorithms.fedrod import FedRodConfig, build_fedrod
-from tf_pflego.algorithms.lg_fedavg import LgFedAvgConfig, build_lg_fedavg
-from tf_pflego.algorithms.local import LocalConfig, build_local
 from tf_pflego.algorithms.own_methods import Method
-from tf_pflego.algorithms.per_fedavg import PerFedAvgConfig, build_per_fedavg
-from tf_pflego.algorithms.pfedme import PFedMeConfig, build_pfedme
-from tf_pflego.algorithms.pflego import PflegoConfig, build_pflego
-from tf_pflego.algorithms.pflego_shared_head import (
-    PflegoSharedHeadConfig,
-    build_pflego_shared_head,
-)
-from tf_pflego.algorithms.pgfed import PGFedConfig, build_pgfed
-from tf_pflego.algorithms.pgfed_ce import PGFedCeConfig, build_pgfed_ce
-from tf_pflego.algorithms.pgfedmo import PGFedMoConfig, build_pgfedmo
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 from tf_pflego.system import errors, values
 
-REGISTRY: dict[str, tuple[type, Callable[..., Algorithm]]] = {
-    "pflego": (PflegoConfig, build_pflego),
-    "pflego_shared_head": (PflegoSharedHeadConfig, build_pflego_shared_head),
-    "fedrecon": (FedReconConfig, build_fedrecon),
-    "fedper": (FedPerConfig, build_fedper),
-    "fedrep": (FedRepConfig, build_fedrep),
-    "fedbabu": (FedBabuConfig, build_fedbabu),
-    "fedavg": (FedAvgConfig, build_fedavg),
-    "fedprox": (FedProxConfig, build_fedprox),
-    "feddane": (FedDaneConfig, build_feddane),
-    "ditto": (DittoConfig, build_ditto),
-    "pgfed": (PGFedConfig, build_pgfed),
-    "pgfedmo": (PGFedMoConfig, build_pgfedmo),
-    "pgfed_ce": (PGFedCeConfig, build_pgfed_ce),
-    "local": (LocalConfig, build_local),
-    "feddyn": (FedDynConfig, build_feddyn),
-    "pfedme": (PFedMeConfig, build_pfedme),
-    "fedfomo": (FedFomoConfig, build_fedfomo),
-    "apfl": (ApflConfig, build_apfl),
-    "lg_fedavg": (LgFedAvgConfig, build_lg_fedavg),
-    "per_fedavg": (PerFedAvgConfig, build_per_fedavg),
-    "fedrod": (FedRodConfig, build_fedrod),
-}
+# A method is called like its file, which has a function `build_NAME`. Its second parameter is
+# annotated with the method's hyper-parameters.
+_NAMES = (
+    "pflego",
+    "pflego_shared_head",
+    "fedrecon",
+    "fedper",
+    "fedrep",
+    "fedbabu",
+    "fedavg",
+    "fedprox",
+    "feddane",
+    "ditto",
+    "pgfed",
+    "pgfedmo",
+    "pgfed_ce",
+    "local",
+    "feddyn",
+    "pfedme",
+    "fedfomo",
+    "apfl",
+    "lg_fedavg",
+    "per_fedavg",
+    "fedrod",
+)
 
+
+def _registered(name: str) -> tuple[type, Callable[..., Algorithm]]:
+    builder = getattr(importlib.import_module(f"{__name__}.{name}"), f"build_{name}")
+    return own_methods.settings_of(builder), builder
+
+
+REGISTRY = {name: _registered(name) for name in _NAMES}
 
 # What names a method: a registered name, FILE.py:FUNCTION, its builder, or what these stand for.
 Named = str | Callable[..., Algorithm] | Method

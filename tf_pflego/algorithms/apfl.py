@@ -8,8 +8,8 @@ A round:
   2. For each mini-batch it takes a step on w_i along grad f_i(w_i), and one on v_i along
      a_i grad f_i(v~), where v~ = a_i v_i + (1 - a_i) w_i. If the share is learnt,
      a_i <- a_i - beta <grad f_i(v~), v_i - w_i> first, kept in [0, 1].
-  3. It uploads N_i-weighted w_i, and keeps v_i and a_i.
-  4. The server takes the N_i-weighted mean over the participants.
+  3. It uploads w_i - w, and keeps v_i and a_i.
+  4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
 The server keeps w; client i keeps v_i and a_i.
 
@@ -31,15 +31,16 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
+from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ApflConfig(MeanAtServer, MiniBatches):
+class ApflConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of APFL."""
 
     momentum: float = settings.momentum(0.0)
@@ -61,27 +62,27 @@ class ClientState(NamedTuple):
 
 def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     """Returns APFL for `model`."""
-    model, of_server = model.with_shared_classifier(), averaging(config)
+    model = model.with_shared_classifier()
     optimizer = config.optimizer()
 
     def gradient_at(weights, batch):
         return gradient(lambda w: model.loss(w, batch), weights)
 
-    def client_update(start, state, client, round_):
+    def client_update(sent, state, client, round_):
         def step(carry, batch):
-            w, v, share, of_w, of_v = carry
+            w, v, share, w_optimizer, v_optimizer = carry
             g = gradient_at(nests.mix(share, v, w), batch)
             if config.learn_mixing:
                 slope = nests.inner_product(g, nests.subtract(v, w))
                 share = tf.clip_by_value(share - config.client_learning_rate * slope, 0.0, 1.0)
-            v, of_v = optimizer.apply(nests.scale(share, g), of_v, v)
-            w, of_w = optimizer.apply(gradient_at(w, batch), of_w, w)
-            return w, v, share, of_w, of_v
+            v, v_optimizer = optimizer.apply(nests.scale(share, g), v_optimizer, v)
+            w, w_optimizer = optimizer.apply(gradient_at(w, batch), w_optimizer, w)
+            return w, v, share, w_optimizer, v_optimizer
 
-        carry = start, *state, optimizer.init(start), optimizer.init(start)
+        carry = sent, *state, optimizer.init(sent), optimizer.init(sent)
         w, v, share, *_ = config.over_batches(step, carry, client)
-        mixed = nests.mix(share, v, w)
-        return ClientResult(mixed, ClientState(v, share), summed=weighted(w, client))
+        mixed, moved = nests.mix(share, v, w), nests.subtract(w, sent)
+        return ClientResult(mixed, ClientState(v, share), averaged=moved)
 
     def init_client(server, seed, classes):
         return ClientState(server.weights, tf.constant(float(config.mixing)))
@@ -89,11 +90,12 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     def mixture(server, client):
         return nests.mix(client.share, client.weights, server.weights)
 
-    return Algorithm(
-        name="apfl",
-        model=model,
-        init_server=lambda federation: of_server.init_server(model.initial_weights()),
+    return average(
+        "apfl",
+        model,
+        config,
+        model.initial_weights,
+        client_update,
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
-        served={"personalized": Served(mixture, model.predict)},
+        served={"personalized": mixture},
     )

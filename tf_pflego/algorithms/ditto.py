@@ -10,8 +10,8 @@ A round:
      of B examples, on l_i(theta) from theta_t, with momentum m.
   3. It takes as many on l_i(v) + (mu / 2) ||v - theta_t||^2 from its v_i, on mini-batches of their
      own, and keeps the result as its new v_i.
-  4. It uploads the result of step 2, weighted by N_i.
-  5. The server takes the N_i-weighted mean over the participants.
+  4. It uploads the result of step 2 minus theta_t.
+  5. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
 The server keeps theta; client i keeps v_i.
 
@@ -31,15 +31,16 @@ of them as theta.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
+from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class DittoConfig(MeanAtServer, StepsOrMiniBatches):
+class DittoConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of Ditto."""
 
     proximal_weight: float = settings.proximal_weight()
@@ -53,28 +54,30 @@ class ClientState(NamedTuple):
 
 def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
     """Returns Ditto for `model`."""
-    model, of_server = model.with_shared_classifier(), averaging(config)
+    model = model.with_shared_classifier()
 
-    def client_update(server_weights, state, client, round_):
+    def client_update(sent, state, client, round_):
         def personal_loss(weights, batch):
-            distance = nests.squared_distance(weights, server_weights)
+            distance = nests.squared_distance(weights, sent)
             return model.loss(weights, batch) + config.proximal_weight / 2 * distance
 
-        shared = config.minimize(model.loss, server_weights, client)
+        shared = config.minimize(model.loss, sent, client)
         personal = config.minimize(personal_loss, state.weights, client, stream=1)
-        return ClientResult(personal, ClientState(personal), summed=weighted(shared, client))
+        moved = nests.subtract(shared, sent)
+        return ClientResult(personal, ClientState(personal), averaged=moved)
 
     def init_client(server, seed, classes):
         return ClientState(model.initial_weights())
 
-    return Algorithm(
-        name="ditto",
-        model=model,
-        init_server=lambda federation: of_server.init_server(model.initial_weights()),
+    return average(
+        "ditto",
+        model,
+        config,
+        model.initial_weights,
+        client_update,
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
         served={
-            "personalized": Served(lambda server, client: client.weights, model.predict),
-            "generic": Served(lambda server, client: server.weights, model.predict),
+            "personalized": lambda server, client: client.weights,
+            "generic": lambda server, client: server.weights,
         },
     )

@@ -8,10 +8,12 @@ A round:
   1. The server sends the whole network to the participants.
   2. Client i takes tau full-batch gradient steps of rate beta on a copy of it, or E epochs of steps
      on mini-batches of B examples, with momentum m.
-  3. It uploads its copy, weighted by N_i.
-  4. The server takes the N_i-weighted mean over the participants.
+  3. It uploads by what its copy differs from what it was sent.
+  4. The server takes the N_i-weighted mean of the differences over the participants, and gives it
+     to its optimiser. By default it is added to the network, which thus becomes the mean of the
+     copies; for other optimisers see `core.optimizers.AveragingServer`.
 
-The server keeps the network; a client keeps nothing.
+The server keeps the network and the optimiser's state; a client keeps nothing.
 
   paper    here                    shape
   theta    Weights.theta           list of the body's weights
@@ -20,30 +22,81 @@ The server keeps the network; a client keeps nothing.
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
   beta     client_learning_rate
-  alpha_i  client.client_weight    []
+  alpha_i  client.client_weight    [], the weights of `ClientResult.averaged`
 
 Differences from the paper: none in the result. The classifier starts from Glorot's uniform
 distribution, with zero bias.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from tf_pflego.algorithms.averaging import MeanAtServer, average_model
-from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgConfig(MeanAtServer, StepsOrMiniBatches):
+class FedAvgConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of FedAvg."""
+
+
+class SharedState(NamedTuple):
+    """What the server keeps if it keeps only the weights that it shares with all clients."""
+
+    weights: Any  # theta, or body and classifier
+    optimizer: Any = ()  # the state of the server's optimiser
 
 
 def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
     """Returns FedAvg for `model`."""
     model = model.with_shared_classifier()
 
-    def local_update(weights, client):
-        return config.minimize(model.loss, weights, client)
+    def client_update(sent, state, client, round_):
+        weights = config.minimize(model.loss, sent, client)
+        return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
-    return average_model("fedavg", model, config, local_update)
+    def shared_model(server, client):
+        return server.weights
+
+    served = {"generic": shared_model}
+    return average("fedavg", model, config, model.initial_weights, client_update, served=served)
+
+
+def average(
+    name: str,
+    model: SplitModel,
+    config: AveragingServer,
+    initial_weights: Callable[[], Any],
+    client_update: Callable[..., ClientResult],
+    **fields: Any,
+) -> Algorithm:
+    """Returns a method whose server sends weights, and follows what clients add on average.
+
+    `initial_weights` gives the shared weights before the first round; they are the message that
+    `client_update` gets. The `fields` are those of `Algorithm.with_one_exchange`.
+    """
+    optimizer = config.server()
+
+    def init_server(federation):
+        weights = initial_weights()
+        return SharedState(weights, optimizer.init(weights))
+
+    def broadcast(server, round_):
+        return server.weights
+
+    def server_update(server, uploads, round_):
+        return optimizer.follow(uploads.averaged, server, round_)
+
+    return Algorithm.with_one_exchange(
+        name,
+        model,
+        init_server=init_server,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        **fields,
+    )

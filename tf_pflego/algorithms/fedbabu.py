@@ -8,8 +8,8 @@ A round:
   1. The server sends theta to the participants.
   2. Client i takes tau full-batch gradient steps with momentum m and rate beta on its copy theta_i,
      or E epochs of such steps on mini-batches of B examples, while the head W stays fixed.
-  3. It uploads theta_i, weighted by N_i.
-  4. The server takes the N_i-weighted mean over the participants.
+  3. It uploads theta_i - theta.
+  4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
 Before a client is tested or served, it may fine-tune theta and W on its own data by f full-batch
 steps, or f epochs, of rate beta without momentum. The fine-tuned weights are not kept.
@@ -34,23 +34,17 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
-from tf_pflego.core import settings
-from tf_pflego.core.algorithm import (
-    Algorithm,
-    ClientResult,
-    Exchange,
-    Served,
-    Weights,
-    no_client_state,
-)
+from tf_pflego.algorithms.fedavg import average
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
 from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedBabuConfig(MeanAtServer, StepsOrMiniBatches):
+class FedBabuConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of FedBABU."""
 
     momentum: float = settings.momentum()
@@ -64,18 +58,18 @@ class FedBabuConfig(MeanAtServer, StepsOrMiniBatches):
 
 def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
     """Returns FedBABU for `model`."""
-    model, of_server = model.with_shared_classifier(), averaging(config)
+    model = model.with_shared_classifier()
     fixed_head = head_lib.orthogonal(model.seed, model.num_classes, model.num_features)
 
     def with_head(theta):
         return Weights(theta, tf.constant(fixed_head))
 
-    def client_update(theta, state, client, round_):
+    def client_update(sent, state, client, round_):
         def loss(theta, batch):
             return model.loss(with_head(theta), batch)
 
-        theta = config.minimize(loss, theta, client)
-        return ClientResult(with_head(theta), summed=weighted(theta, client))
+        theta = config.minimize(loss, sent, client)
+        return ClientResult(with_head(theta), averaged=nests.subtract(theta, sent))
 
     def fine_tune(weights, client):
         plain = dataclasses.replace(config, momentum=0.0)
@@ -86,11 +80,11 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
         model.predict,
         fine_tune if config.fine_tuning_steps else None,
     )
-    return Algorithm(
-        name="fedbabu",
-        model=model,
-        init_server=lambda federation: of_server.init_server(model.initial_weights().theta),
-        init_client=no_client_state,
-        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
+    return average(
+        "fedbabu",
+        model,
+        config,
+        lambda: model.initial_weights().theta,
+        client_update,
         served={"generic": served},
     )

@@ -5,12 +5,12 @@ and one classifier.
 
 A round:
   1. The server sends theta_t to a first cohort. Each of its clients uploads
-     g_i = grad l_i(theta_t), weighted by N_i.
+     g_i = grad l_i(theta_t).
   2. The server takes the N_i-weighted mean g, and sends theta_t and g to a second cohort, which is
      drawn independently.
   3. Client i of the second cohort takes tau full-batch gradient steps of rate beta, from theta_t,
      on l_i(theta) + <g - g_i, theta - theta_t> + (mu / 2) ||theta - theta_t||^2.
-  4. It uploads the result, weighted by N_i, and the server takes the N_i-weighted mean.
+  4. It uploads the result minus theta_t, and the server adds the N_i-weighted mean to theta.
 
 The server keeps theta, and g between the two exchanges; a client keeps nothing.
 
@@ -29,16 +29,8 @@ inexactness. If nobody is drawn for the first cohort, g keeps its last value.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms.averaging import mean, weighted
 from tf_pflego.core import nests, optimizers, settings
-from tf_pflego.core.algorithm import (
-    Algorithm,
-    ClientResult,
-    Exchange,
-    Served,
-    Weights,
-    no_client_state,
-)
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
 from tf_pflego.core.local_training import gradient, minimize
 from tf_pflego.models.split import SplitModel
 
@@ -77,10 +69,10 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
         return server.weights
 
     def give_gradient(weights, state, client, round_):
-        return ClientResult(weights, summed=weighted(gradient_at(weights, client), client))
+        return ClientResult(weights, averaged=gradient_at(weights, client))
 
     def keep_gradient(server, uploads, round_):
-        return ServerState(server.weights, mean(uploads.summed))
+        return ServerState(server.weights, uploads.averaged)
 
     # The second exchange: local training on the corrected loss.
 
@@ -88,29 +80,28 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
         return server.weights, server.gradient
 
     def train(message, state, client, round_):
-        server_weights, mean_gradient = message
-        correction = nests.subtract(mean_gradient, gradient_at(server_weights, client))
+        sent, mean_gradient = message
+        correction = nests.subtract(mean_gradient, gradient_at(sent, client))
 
         def loss(weights, batch):
-            moved = nests.subtract(weights, server_weights)
-            distance = nests.squared_distance(weights, server_weights)
+            moved = nests.subtract(weights, sent)
+            distance = nests.squared_distance(weights, sent)
             corrected = model.loss(weights, batch) + nests.inner_product(correction, moved)
             return corrected + config.proximal_weight / 2 * distance
 
-        weights = minimize(loss, server_weights, client, optimizer, config.local_steps)
-        return ClientResult(weights, summed=weighted(weights, client))
+        weights = minimize(loss, sent, client, optimizer, config.local_steps)
+        return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
-    def take_mean(server, uploads, round_):
-        return ServerState(mean(uploads.summed), server.gradient)
+    def follow_mean(server, uploads, round_):
+        return ServerState(nests.add(server.weights, uploads.averaged), server.gradient)
 
     return Algorithm(
         name="feddane",
         model=model,
         init_server=init_server,
-        init_client=no_client_state,
         exchanges=(
             Exchange(send_weights, give_gradient, keep_gradient, cohort="gradients"),
-            Exchange(send_weights_and_gradient, train, take_mean),
+            Exchange(send_weights_and_gradient, train, follow_mean),
         ),
         served={"generic": Served(lambda server, client: server.weights, model.predict)},
     )

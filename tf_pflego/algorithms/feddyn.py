@@ -6,9 +6,9 @@ network w for all.
 A round:
   1. The server sends w_t to the participants.
   2. Client i trains w_i from w_t on f_i(w) - <h_i, w> + (a / 2) ||w - w_t||^2.
-  3. It sets h_i <- h_i - a (w_i - w_t), and uploads w_i.
+  3. It sets h_i <- h_i - a (w_i - w_t), and uploads w_i - w_t.
   4. The server sets H <- H - a sum_i (w_i - w_t) over the participants, and
-     w <- mean_i w_i - H / (I a), a plain mean.
+     w <- w_t + mean_i (w_i - w_t) - H / (I a), a plain mean.
 
 The server keeps w and H, the sum of all h_i, so that clients may join; client i keeps h_i. Of
 clients that leave, the server cannot take back their share of H, which it does not know.
@@ -28,9 +28,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import plain_mean
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.models.split import SplitModel
 
@@ -69,30 +68,30 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
     def init_client(server, seed, classes):
         return ClientState(nests.zeros_like(server.weights))
 
-    def client_update(start, state, client, round_):
+    def client_update(sent, state, client, round_):
         def loss(weights, batch):
             linear = nests.inner_product(state.drift, weights)
-            return (
-                model.loss(weights, batch) - linear + a / 2 * nests.squared_distance(weights, start)
-            )
+            near = a / 2 * nests.squared_distance(weights, sent)
+            return model.loss(weights, batch) - linear + near
 
-        weights = config.minimize(loss, start, client)
-        drift = nests.subtract(state.drift, nests.scale(a, nests.subtract(weights, start)))
-        return ClientResult(weights, ClientState(drift), summed=weights)
+        weights = config.minimize(loss, sent, client)
+        moved = nests.subtract(weights, sent)
+        drift = nests.subtract(state.drift, nests.scale(a, moved))
+        return ClientResult(weights, ClientState(drift), summed=moved)
 
     def server_update(server, uploads, round_):
-        count = tf.cast(tf.size(uploads.client_ids), tf.float32)
-        mean = plain_mean(uploads)
-        moved = nests.subtract(mean, server.weights)
-        drift = nests.subtract(server.drift, nests.scale(a * count, moved))
+        drift = nests.subtract(server.drift, nests.scale(a, uploads.summed))
+        mean = nests.add(server.weights, nests.scale(1 / uploads.count, uploads.summed))
         share = 1 / (a * tf.cast(round_.num_clients, tf.float32))
         return ServerState(nests.subtract(mean, nests.scale(share, drift)), drift)
 
-    return Algorithm(
-        name="feddyn",
-        model=model,
+    return Algorithm.with_one_exchange(
+        "feddyn",
+        model,
         init_server=init_server,
         init_client=init_client,
-        exchanges=(Exchange(lambda server, round_: server.weights, client_update, server_update),),
-        served={"generic": Served(lambda server, client: server.weights, model.predict)},
+        broadcast=lambda server, round_: server.weights,
+        client_update=client_update,
+        server_update=server_update,
+        served={"generic": lambda server, client: server.weights},
     )

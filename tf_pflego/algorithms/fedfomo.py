@@ -32,8 +32,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.last_cohort import LastCohort, columns, nobody, with_largest
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
+from tf_pflego.core.last_cohort import LastCohort, with_largest
 from tf_pflego.core.local_training import MiniBatches, hold_out
 from tf_pflego.models.split import SplitModel
 
@@ -73,10 +73,12 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
     model = model.with_shared_classifier()
 
     def init_server(federation):
-        return ServerState(tf.eye(federation.num_clients), nobody(model.initial_weights()))
+        return ServerState(
+            tf.eye(federation.num_clients), LastCohort.nobody(model.initial_weights())
+        )
 
     def client_messages(server, ids, round_):
-        scores = columns(server.last, tf.gather(server.affinities, ids))
+        scores = server.last.columns(tf.gather(server.affinities, ids))
         most = min(config.models_received, server.affinities.shape[0])
         return with_largest(server.last, scores, ids, most)
 
@@ -104,12 +106,14 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
         affinities = tf.tensor_scatter_nd_add(server.affinities, places, weights)
         return ServerState(affinities, LastCohort(uploads.client_ids, models))
 
-    exchange = Exchange(lambda server, round_: (), client_update, server_update, client_messages)
-    return Algorithm(
-        name="fedfomo",
-        model=model,
+    return Algorithm.with_one_exchange(
+        "fedfomo",
+        model,
         init_server=init_server,
         init_client=lambda server, seed, classes: ClientState(model.initial_weights(), seed),
-        exchanges=(exchange,),
-        served={"personalized": Served(lambda server, client: client.weights, model.predict)},
+        broadcast=lambda server, round_: (),
+        client_messages=client_messages,
+        client_update=client_update,
+        server_update=server_update,
+        served={"personalized": lambda server, client: client.weights},
     )

@@ -8,8 +8,8 @@ A round:
   1. The server sends theta to the participants.
   2. Client i sets theta_i = theta and takes tau full-batch gradient steps of rate beta, or E epochs
      of steps on mini-batches of B examples, on (theta_i, W_i) jointly, with momentum m.
-  3. It uploads theta_i, weighted by N_i, and keeps W_i.
-  4. The server sets theta to the N_i-weighted mean over the participants.
+  3. It uploads theta_i - theta, and keeps W_i.
+  4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
 The server keeps theta; client i keeps W_i.
 
@@ -21,21 +21,35 @@ The server keeps theta; client i keeps W_i.
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: none in the result. The server divides the participants' sum of
-alpha_i theta_i by their sum of alpha_i, which gives the N_i-weighted mean.
+Differences from the paper: none in the result.
 """
 
-import dataclasses
+from __future__ import annotations
 
-from tf_pflego.algorithms.averaging import MeanAtServer, average_body
-from tf_pflego.core.algorithm import Algorithm
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.algorithms.fedavg import average
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import Algorithm, Client, ClientResult, Served, Weights
 from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.optimizers import AveragingServer
+from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedPerConfig(MeanAtServer, StepsOrMiniBatches):
+class FedPerConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of FedPer."""
+
+
+class HeadState(NamedTuple):
+    """What client i keeps if its head stays with it."""
+
+    head: tf.Tensor  # [K, M + 1] float32, W_i
 
 
 def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
@@ -45,3 +59,38 @@ def build_fedper(model: SplitModel, config: FedPerConfig) -> Algorithm:
         return config.minimize(model.loss, weights, client)
 
     return average_body("fedper", model, config, local_update)
+
+
+def average_body(
+    name: str,
+    model: SplitModel,
+    config: AveragingServer,
+    local_update: Callable[[Weights, Client], Weights],
+    personalize: Rule | None = None,
+) -> Algorithm:
+    """Returns a method that averages the body, while each client's head stays with it.
+
+    `local_update` takes the server's theta with the client's head, and returns both as they are
+    after the client's local training. Heads start from Uniform[0, 1), as in PFLEGO.
+    """
+
+    def client_update(sent, state, client, round_):
+        weights = local_update(Weights(sent, state.head), client)
+        moved = nests.subtract(weights.theta, sent)
+        return ClientResult(weights, HeadState(weights.head), averaged=moved)
+
+    def init_client(server, seed, classes):
+        return HeadState(model.uniform_head(seed, classes))
+
+    def personal_model(server, client):
+        return Weights(server.weights, client.head)
+
+    return average(
+        name,
+        model,
+        config,
+        lambda: model.initial_weights().theta,
+        client_update,
+        init_client=init_client,
+        served={"personalized": Served(personal_model, model.predict, personalize=personalize)},
+    )

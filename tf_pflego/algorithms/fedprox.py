@@ -7,8 +7,8 @@ A round:
   1. The server sends the whole network theta_t to the participants.
   2. Client i takes tau full-batch gradient steps of rate beta, or E epochs of steps on mini-batches
      of B examples, from theta_t on l_i(theta) + (mu / 2) ||theta - theta_t||^2, with momentum m.
-  3. It uploads the result, weighted by N_i.
-  4. The server takes the N_i-weighted mean over the participants.
+  3. It uploads the result minus theta_t.
+  4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
 The server keeps the network; a client keeps nothing.
 
@@ -26,15 +26,16 @@ inexactness.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import MeanAtServer, average_model
+from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import StepsOrMiniBatches
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProxConfig(MeanAtServer, StepsOrMiniBatches):
+class FedProxConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of FedProx."""
 
     proximal_weight: float = settings.proximal_weight()
@@ -44,11 +45,16 @@ def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
     """Returns FedProx for `model`."""
     model = model.with_shared_classifier()
 
-    def local_update(server_weights, client):
+    def client_update(sent, state, client, round_):
         def loss(weights, batch):
-            distance = nests.squared_distance(weights, server_weights)
+            distance = nests.squared_distance(weights, sent)
             return model.loss(weights, batch) + config.proximal_weight / 2 * distance
 
-        return config.minimize(loss, server_weights, client)
+        weights = config.minimize(loss, sent, client)
+        return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
-    return average_model("fedprox", model, config, local_update)
+    def shared_model(server, client):
+        return server.weights
+
+    served = {"generic": shared_model}
+    return average("fedprox", model, config, model.initial_weights, client_update, served=served)

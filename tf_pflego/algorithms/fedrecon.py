@@ -31,30 +31,20 @@ comparison, and all examples of a client are used both for the head and for thet
 import dataclasses
 
 from tf_pflego.algorithms.pflego import ClientState, ServerState
-from tf_pflego.core import nests, server_optimizer, settings
-from tf_pflego.core.algorithm import (
-    Algorithm,
-    ClientResult,
-    Exchange,
-    Served,
-    Weights,
-    no_client_state,
-)
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights, no_client_state
+from tf_pflego.core.optimizers import ServerSettings
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedReconConfig(settings.HyperParameters):
+class FedReconConfig(ServerSettings):
     """Hyper-parameters of FedRecon."""
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float = settings.client_learning_rate()
-    server_learning_rate: float = settings.server_learning_rate()
-    server_optimizer: str = settings.server_optimizer()
-    server_schedule: str = settings.server_schedule()
-    schedule_rounds: int = settings.schedule_rounds()
     head_start: str = settings.setting(
         "kept",
         "where a participant's head starts: where its last round left it (kept) or from a new "
@@ -65,7 +55,7 @@ class FedReconConfig(settings.HyperParameters):
 
 def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
     """Returns FedRecon for `model`."""
-    optimizer = server_optimizer.build(config)
+    optimizer = config.server()
     keeps_head = config.head_start == "kept"
 
     def init_server(federation):
@@ -112,11 +102,13 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
         served = Served(
             lambda server, client: server.theta, model.predict, reconstructed_model, learns_on
         )
-    return Algorithm(
-        name="fedrecon",
-        model=model,
+    return Algorithm.with_one_exchange(
+        "fedrecon",
+        model,
         init_server=init_server,
         init_client=init_client if keeps_head else no_client_state,
-        exchanges=(Exchange(broadcast, client_update, server_update),),
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
         served={"personalized": served},
     )

@@ -9,8 +9,8 @@ A round:
   2. Client i takes tau - e full-batch gradient steps with momentum m and rate beta on W_i alone,
      over features that it computes once.
   3. It takes e such steps on its copy theta_i, with W_i fixed.
-  4. It uploads theta_i, weighted by N_i, and keeps W_i.
-  5. The server sets theta to the N_i-weighted mean over the participants.
+  4. It uploads theta_i - theta, and keeps W_i.
+  5. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
 On mini-batches of B examples, step 2 takes H epochs and step 3 takes E.
 
@@ -32,17 +32,18 @@ with.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import MeanAtServer, average_body
+from tf_pflego.algorithms.fedper import average_body
 from tf_pflego.core import settings
 from tf_pflego.core.algorithm import Algorithm, Weights
 from tf_pflego.core.local_training import FULL_BATCH, StepsOrMiniBatches
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRepConfig(MeanAtServer, StepsOrMiniBatches):
+class FedRepConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of FedRep."""
 
     body_steps: int = settings.setting(
@@ -67,8 +68,8 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
             return gradient_descent(
                 objective, head, config.local_steps - body_passes, rate, momentum
             )
-        of_features = client._replace(examples=features)
-        return config.minimize(model.head_loss, head, of_features, config.head_epochs, stream=1)
+        client = client._replace(examples=features)
+        return config.minimize(model.head_loss, head, client, config.head_epochs, stream=1)
 
     def local_update(weights, client):
         features = model.features(weights.theta, client.examples)

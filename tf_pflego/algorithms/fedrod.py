@@ -9,8 +9,8 @@ A round:
   2. For each mini-batch client i takes a step on theta and G with the balanced softmax (to each
      logit is added the log of the share of its class in the client's data), and one on P_i with the
      softmax of (G + P_i) phi, where G and the features phi count as fixed.
-  3. It uploads N_i-weighted theta and G, and keeps P_i.
-  4. The server takes the N_i-weighted mean over the participants.
+  3. It uploads by what its theta and G differ from the server's, and keeps P_i.
+  4. The server moves theta and G by the N_i-weighted mean over the participants, as in FedAvg.
 
 The server keeps theta and G; client i keeps P_i. A client can be served with G + P_i
 (personalized) or with G alone (generic).
@@ -28,16 +28,18 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.averaging import HeadState, MeanAtServer, averaging, broadcast, weighted
-from tf_pflego.core import settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.algorithms.fedavg import average
+from tf_pflego.algorithms.fedper import HeadState
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.heads.head import ABSENT_LOGIT, add_to_bias
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRodConfig(MeanAtServer, MiniBatches):
+class FedRodConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of FedRoD."""
 
     momentum: float = settings.momentum(0.0)
@@ -45,7 +47,7 @@ class FedRodConfig(MeanAtServer, MiniBatches):
 
 def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     """Returns FedRoD for `model`."""
-    model, of_server = model.with_shared_classifier(), averaging(config)
+    model = model.with_shared_classifier()
     optimizer = config.optimizer()
 
     def log_shares(client):
@@ -54,11 +56,11 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
         shares = counts / tf.cast(client.num_examples, tf.float32)
         return tf.where(counts > 0, tf.math.log(tf.maximum(shares, 1e-30)), ABSENT_LOGIT)
 
-    def client_update(start, state, client, round_):
+    def client_update(sent, state, client, round_):
         shares = log_shares(client)
 
         def step(carry, batch):
-            shared, personal, of_shared, of_personal = carry
+            shared, personal, shared_optimizer, personal_optimizer = carry
             features, pull_back = model.features_and_pull_back(shared.theta, batch.examples)
             loss = model.head_objective(features, batch)
             balanced = add_to_bias(shared.head, shares)
@@ -66,14 +68,15 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
             g_theta = pull_back(loss.features_gradient(errors, balanced))
             g_shared = Weights(g_theta, loss.head_gradient(errors))
             g_personal = loss.head_gradient(loss.errors(shared.head + personal))
-            shared, of_shared = optimizer.apply(g_shared, of_shared, shared)
-            personal, of_personal = optimizer.apply(g_personal, of_personal, personal)
-            return shared, personal, of_shared, of_personal
+            shared, shared_optimizer = optimizer.apply(g_shared, shared_optimizer, shared)
+            personal, personal_optimizer = optimizer.apply(g_personal, personal_optimizer, personal)
+            return shared, personal, shared_optimizer, personal_optimizer
 
-        carry = start, state.head, optimizer.init(start), optimizer.init(state.head)
+        carry = sent, state.head, optimizer.init(sent), optimizer.init(state.head)
         shared, personal, *_ = config.over_batches(step, carry, client)
         both = Weights(shared.theta, shared.head + personal)
-        return ClientResult(both, HeadState(personal), summed=weighted(shared, client))
+        moved = nests.subtract(shared, sent)
+        return ClientResult(both, HeadState(personal), averaged=moved)
 
     def init_client(server, seed, classes):
         return HeadState(tf.zeros_like(server.weights.head))
@@ -81,14 +84,12 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     def both_heads(server, client):
         return Weights(server.weights.theta, server.weights.head + client.head)
 
-    return Algorithm(
-        name="fedrod",
-        model=model,
-        init_server=lambda federation: of_server.init_server(model.initial_weights()),
+    return average(
+        "fedrod",
+        model,
+        config,
+        model.initial_weights,
+        client_update,
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
-        served={
-            "personalized": Served(both_heads, model.predict),
-            "generic": Served(lambda server, client: server.weights, model.predict),
-        },
+        served={"personalized": both_heads, "generic": lambda server, client: server.weights},
     )

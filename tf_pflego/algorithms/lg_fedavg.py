@@ -8,8 +8,8 @@ A round:
   1. The server sends W to the participants.
   2. Client i takes, for each mini-batch, a step on theta_i and then, at the new theta_i, a step on
      its copy W_i; SGD of rate beta with momentum m.
-  3. It uploads N_i-weighted W_i, and keeps theta_i.
-  4. The server takes the N_i-weighted mean over the participants.
+  3. It uploads W_i - W, and keeps theta_i.
+  4. The server moves W by the N_i-weighted mean over the participants, as in FedAvg.
 
 The server keeps W; client i keeps theta_i, which serves it under W.
 
@@ -26,14 +26,16 @@ theta_0, as PGFed's authors do.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.algorithms.fedavg import average
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class LgFedAvgConfig(MeanAtServer, MiniBatches):
+class LgFedAvgConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of LG-FedAvg."""
 
 
@@ -45,22 +47,22 @@ class ClientState(NamedTuple):
 
 def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
     """Returns LG-FedAvg for `model`."""
-    model, of_server = model.with_shared_classifier(), averaging(config)
+    model = model.with_shared_classifier()
     optimizer = config.optimizer()
 
-    def client_update(head, state, client, round_):
+    def client_update(sent, state, client, round_):
         def step(carry, batch):
-            theta, head, of_theta, of_head = carry
+            theta, head, theta_optimizer, head_optimizer = carry
             g_theta = gradient(lambda t: model.loss(Weights(t, head), batch), theta)
-            theta, of_theta = optimizer.apply(g_theta, of_theta, theta)
+            theta, theta_optimizer = optimizer.apply(g_theta, theta_optimizer, theta)
             g_head = gradient(lambda w: model.loss(Weights(theta, w), batch), head)
-            head, of_head = optimizer.apply(g_head, of_head, head)
-            return theta, head, of_theta, of_head
+            head, head_optimizer = optimizer.apply(g_head, head_optimizer, head)
+            return theta, head, theta_optimizer, head_optimizer
 
-        start = state.theta, head, optimizer.init(state.theta), optimizer.init(head)
+        start = state.theta, sent, optimizer.init(state.theta), optimizer.init(sent)
         theta, head, *_ = config.over_batches(step, start, client)
-        upload = weighted(head, client)
-        return ClientResult(Weights(theta, head), ClientState(theta), summed=upload)
+        moved = nests.subtract(head, sent)
+        return ClientResult(Weights(theta, head), ClientState(theta), averaged=moved)
 
     def init_client(server, seed, classes):
         return ClientState(model.initial_weights().theta)
@@ -68,11 +70,12 @@ def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
     def own_body_and_shared_head(server, client):
         return Weights(client.theta, server.weights)
 
-    return Algorithm(
-        name="lg_fedavg",
-        model=model,
-        init_server=lambda federation: of_server.init_server(model.initial_weights().head),
+    return average(
+        "lg_fedavg",
+        model,
+        config,
+        lambda: model.initial_weights().head,
+        client_update,
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
-        served={"personalized": Served(own_body_and_shared_head, model.predict)},
+        served={"personalized": own_body_and_shared_head},
     )

@@ -18,7 +18,7 @@ other method, so that clients train as often.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.models.split import SplitModel
 
@@ -44,13 +44,13 @@ def build_local(model: SplitModel, config: LocalConfig) -> Algorithm:
     def init_client(server, seed, classes):
         return ClientState(model.initial_weights())
 
-    return Algorithm(
-        name="local",
-        model=model,
+    return Algorithm.with_one_exchange(
+        "local",
+        model,
         init_server=lambda federation: (),
         init_client=init_client,
-        exchanges=(
-            Exchange(lambda server, round_: (), client_update, lambda server, uploads, round_: ()),
-        ),
-        served={"personalized": Served(lambda server, client: client.weights, model.predict)},
+        broadcast=lambda server, round_: (),
+        client_update=client_update,
+        server_update=lambda server, uploads, round_: (),
+        served={"personalized": lambda server, client: client.weights},
     )

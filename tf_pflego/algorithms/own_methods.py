@@ -166,12 +166,9 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
 
 
 def failed(must: str, file: str, error: BaseException) -> ValueError:
-    """Returns the error that says what code of the user's ended with, and in which line.
+    """Returns the error that says what the user's `file` ended with, and in which line.
 
-    Args:
-      must: What was expected of `algorithm`.
-      file: The user's file.
-      error: What was raised.
+    `must` is what was expected of `algorithm`.
     """
     reason, lines = f"{type(error).__name__}: {error}", []
     if isinstance(error, SyntaxError):
@@ -203,7 +200,7 @@ def from_builder(builder: Any) -> Method:
     signature = inspect.signature(builder)
     try:
         signature.bind(None, None)
-        kind = _evaluated(list(signature.parameters.values())[1].annotation, builder)
+        kind = settings_of(builder)
     except (TypeError, IndexError, NameError, AttributeError, SyntaxError):
         kind = None
     if not (isinstance(kind, type) and issubclass(kind, settings.HyperParameters)):
@@ -222,8 +219,9 @@ def from_builder(builder: Any) -> Method:
     return Method(name, kind, builder, is_own=True)
 
 
-def _evaluated(annotation, builder):
-    """Returns an annotation, which is text where annotations are not evaluated."""
+def settings_of(builder: Callable[..., Any]) -> Any:
+    """Returns the annotation of a builder's second parameter, evaluated if it is text."""
+    annotation = list(inspect.signature(builder).parameters.values())[1].annotation
     if not isinstance(annotation, str):
         return annotation
     holder = types.SimpleNamespace(__annotations__={"config": annotation})

@@ -10,7 +10,7 @@ A round:
      w_i <- w_i - b (I - a H) grad f_i(w') with grad f_i(w') on the second half. H, the Hessian at
      w_i, is left out (first order, `meta_gradient` fo), or its product with g = grad f_i(w') is
      (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / (2 d) (Hessian-free, hf).
-  3. It uploads N_i-weighted w_i, and the server takes the N_i-weighted mean.
+  3. It uploads w_i - w, and the server moves w by the N_i-weighted mean, as in FedAvg.
 
 Before a client is tested or served, the shared model takes one step of rate b on one mini-batch of
 its training examples.
@@ -29,23 +29,18 @@ example serves as both. Each product of the Hessian is taken on the second half.
 
 import dataclasses
 
-from tf_pflego.algorithms.averaging import MeanAtServer, averaging, broadcast, weighted
+from tf_pflego.algorithms.fedavg import average
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import (
-    Algorithm,
-    ClientResult,
-    Exchange,
-    Served,
-    no_client_state,
-)
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Served
 from tf_pflego.core.local_training import MiniBatches, first_batch, gradient, halves
+from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
 
 _DIFFERENCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgConfig(MeanAtServer, MiniBatches):
+class PerFedAvgConfig(AveragingServer, MiniBatches):
     """Hyper-parameters of Per-FedAvg."""
 
     momentum: float = settings.momentum(0.0)
@@ -59,7 +54,7 @@ class PerFedAvgConfig(MeanAtServer, MiniBatches):
 
 def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
     """Returns Per-FedAvg for `model`."""
-    model, of_server = model.with_shared_classifier(), averaging(config)
+    model = model.with_shared_classifier()
     a, optimizer = config.inner_learning_rate, config.optimizer()
 
     def gradient_at(weights, batch):
@@ -75,25 +70,19 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
         product = nests.scale(1 / (2 * _DIFFERENCE), nests.subtract(ahead, behind))
         return nests.subtract(g, nests.scale(a, product))
 
-    def client_update(start, state, client, round_):
+    def client_update(sent, state, client, round_):
         def step(carry, batch):
-            weights, of_weights = carry
-            return optimizer.apply(meta_gradient(weights, *halves(batch)), of_weights, weights)
+            weights, memory = carry
+            return optimizer.apply(meta_gradient(weights, *halves(batch)), memory, weights)
 
-        carry = start, optimizer.init(start)
+        carry = sent, optimizer.init(sent)
         weights, _ = config.over_batches(step, carry, client)
-        return ClientResult(weights, summed=weighted(weights, client))
+        return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
     def one_step(weights, client):
         g = gradient_at(weights, first_batch(client, config.batch_size))
         return nests.subtract(weights, nests.scale(config.client_learning_rate, g))
 
     shared = Served(lambda server, client: server.weights, model.predict, one_step)
-    return Algorithm(
-        name="per_fedavg",
-        model=model,
-        init_server=lambda federation: of_server.init_server(model.initial_weights()),
-        init_client=no_client_state,
-        exchanges=(Exchange(broadcast, client_update, of_server.server_update),),
-        served={"personalized": shared},
-    )
+    served = {"personalized": shared}
+    return average("per_fedavg", model, config, model.initial_weights, client_update, served=served)

@@ -7,8 +7,8 @@ A round:
   1. The server sends w to the participants; client i sets w_i = theta_i = w.
   2. For each mini-batch it takes K steps of rate eta_p, with momentum m, on theta_i -> f_i(theta_i)
      + (lambda / 2) ||theta_i - w_i||^2, and then w_i <- w_i - lambda eta (w_i - theta_i).
-  3. It uploads w_i, and keeps theta_i.
-  4. The server sets w <- (1 - b) w + b mean_i w_i, a plain mean.
+  3. It uploads w_i - w, and keeps theta_i.
+  4. The server sets w <- w + b mean_i (w_i - w), a plain mean.
 
 The server keeps w; client i keeps theta_i, which serves it.
 
@@ -31,9 +31,9 @@ sample of them; here, as in the other methods, only the sample trains.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.algorithms.averaging import SharedState, broadcast, plain_mean
+from tf_pflego.algorithms.fedavg import SharedState
 from tf_pflego.core import nests, optimizers, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
 
@@ -53,7 +53,9 @@ class PFedMeConfig(MiniBatches):
         15.0, "lambda, weight of the squared distance to the shared model in pFedMe", above=0
     )
     server_mixing: float = settings.setting(
-        1.0, "b, share of the participants' mean in pFedMe's new shared model", above=0
+        1.0,
+        "b, share of the way to the participants' mean that pFedMe's shared model moves",
+        above=0,
     )
     weight_decay: float = settings.setting(
         0.001, "weight decay of the personal model's steps in pFedMe", at_least=0
@@ -72,36 +74,37 @@ def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
     envelope, decay = config.envelope_weight, config.weight_decay
     optimizer = optimizers.sgd(config.personal_learning_rate, config.momentum)
 
-    def client_update(start, state, client, round_):
+    def client_update(sent, state, client, round_):
         def step(carry, batch):
-            w, theta, of_theta = carry
+            w, theta, memory = carry
 
             def objective(theta):
                 near = envelope / 2 * nests.squared_distance(theta, w)
-                return (
-                    model.loss(theta, batch) + near + decay / 2 * nests.inner_product(theta, theta)
-                )
+                small = decay / 2 * nests.inner_product(theta, theta)
+                return model.loss(theta, batch) + near + small
 
             for _ in range(config.personal_steps):
-                theta, of_theta = optimizer.apply(gradient(objective, theta), of_theta, theta)
+                theta, memory = optimizer.apply(gradient(objective, theta), memory, theta)
             w = nests.mix(1 - envelope * config.client_learning_rate, w, theta)
-            return w, theta, of_theta
+            return w, theta, memory
 
-        w, theta, _ = config.over_batches(step, (start, start, optimizer.init(start)), client)
-        return ClientResult(theta, ClientState(theta), summed=w)
+        w, theta, _ = config.over_batches(step, (sent, sent, optimizer.init(sent)), client)
+        return ClientResult(theta, ClientState(theta), summed=nests.subtract(w, sent))
 
     def server_update(server, uploads, round_):
-        mean = plain_mean(uploads)
-        return SharedState(nests.mix(config.server_mixing, mean, server.weights))
+        moved = nests.scale(config.server_mixing / uploads.count, uploads.summed)
+        return SharedState(nests.add(server.weights, moved))
 
     def init_client(server, seed, classes):
         return ClientState(server.weights)
 
-    return Algorithm(
-        name="pfedme",
-        model=model,
+    return Algorithm.with_one_exchange(
+        "pfedme",
+        model,
         init_server=lambda federation: SharedState(model.initial_weights()),
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, server_update),),
-        served={"personalized": Served(lambda server, client: client.weights, model.predict)},
+        broadcast=lambda server, round_: server.weights,
+        client_update=client_update,
+        server_update=server_update,
+        served={"personalized": lambda server, client: client.weights},
     )

@@ -46,37 +46,22 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.core import nests, server_optimizer, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
-from tf_pflego.models.personalization import head_rule
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
+from tf_pflego.core.optimizers import ServerSettings
+from tf_pflego.models.personalization import HeadTraining
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoConfig(settings.HyperParameters):
+class PflegoConfig(ServerSettings, HeadTraining):
     """Hyper-parameters of PFLEGO."""
 
-    local_steps: int = settings.local_steps()
-    client_learning_rate: float | str = settings.client_learning_rate(auto=True)
-    head_solver: str = settings.head_solver(SOLVERS)
-    server_learning_rate: float = settings.server_learning_rate()
-    server_optimizer: str = settings.server_optimizer()
-    server_schedule: str = settings.server_schedule()
-    schedule_rounds: int = settings.schedule_rounds()
     head_step_scale: str = settings.setting(
         "algorithm1",
         "scale of the head's last step: rho I/r (algorithm1) or rho (I/r) alpha_i (exact)",
         choices=("algorithm1", "exact"),
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.head_solver == "adam" and self.client_learning_rate == "auto":
-            raise ValueError(
-                "`client_learning_rate` must be a number for Adam; got 'auto'. "
-                "Try `client_learning_rate=0.01`."
-            )
 
 
 class ServerState(NamedTuple):
@@ -94,7 +79,7 @@ class ClientState(NamedTuple):
 
 def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     """Returns PFLEGO for `model`."""
-    optimizer = server_optimizer.build(config)
+    optimizer = config.server()
 
     def init_server(federation):
         theta = model.initial_weights().theta
@@ -110,20 +95,13 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         features, pull_back = model.features_and_pull_back(theta, client.examples)
         loss = model.head_objective(features, client)
         largest_rate = config.server_learning_rate * round_.participation_scale
-        head = train_head(loss, state.head, largest_rate)
+        head = config.train_head(loss, state.head, config.local_steps - 1, largest_rate)
         g_head, g_features = loss.gradients(head, client.client_weight)
         last_rate = optimizer.rate(round_) * round_.participation_scale
         if config.head_step_scale == "exact":
             last_rate *= client.client_weight
         head -= last_rate * g_head
         return ClientResult(Weights(theta, head), ClientState(head), summed=pull_back(g_features))
-
-    def train_head(loss, head, largest_rate):
-        """Takes the tau - 1 steps on W_i."""
-        rate = config.client_learning_rate
-        if rate == "auto":
-            rate = automatic_rate(loss, head, config.head_solver, largest_rate)
-        return solve(loss, head, config.local_steps - 1, config.head_solver, rate)
 
     def server_update(server, uploads, round_):
         gradient = nests.scale(round_.participation_scale, uploads.summed)
@@ -132,13 +110,14 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
     def personal_model(server, client):
         return Weights(server.theta, client.head)
 
-    learns_on = head_rule(model, config.head_solver, config.client_learning_rate)
-
-    return Algorithm(
-        name="pflego",
-        model=model,
+    learns_on = config.head_rule(model)
+    return Algorithm.with_one_exchange(
+        "pflego",
+        model,
         init_server=init_server,
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, server_update),),
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
         served={"personalized": Served(personal_model, model.predict, personalize=learns_on)},
     )

@@ -60,15 +60,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.core import nests, seeds, server_optimizer, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
+from tf_pflego.core import nests, optimizers, seeds, settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
 from tf_pflego.models.heads.corrected import CAPS, CorrectedHead
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoSharedHeadConfig(settings.HyperParameters):
+class PflegoSharedHeadConfig(optimizers.ServerSettings):
     """Hyper-parameters of PFLEGO with a shared head."""
 
     local_steps: int = settings.local_steps()
@@ -93,10 +93,8 @@ class PflegoSharedHeadConfig(settings.HyperParameters):
         "correction and gate (joint) or none (none)",
         choices=CAPS,
     )
-    server_learning_rate: float = settings.server_learning_rate(0.004)
-    server_optimizer: str = settings.server_optimizer()
-    server_schedule: str = settings.server_schedule("last_fifth")
-    schedule_rounds: int = settings.schedule_rounds()
+    server_learning_rate: float = optimizers.server_learning_rate(0.004)
+    server_schedule: str = optimizers.server_schedule("last_fifth")
 
 
 class ServerState(NamedTuple):
@@ -116,7 +114,7 @@ class ClientState(NamedTuple):
 
 def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) -> Algorithm:
     """Returns PFLEGO with a shared head for `model`."""
-    optimizer = server_optimizer.build(config)
+    optimizer = config.server()
     num_global_classes, width = model.num_global_classes, model.num_features + 1
     drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
 
@@ -171,12 +169,14 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         head = client.gate * own_rows(server.weights.head, client.classes) + client.correction
         return Weights(server.weights.theta, head)
 
-    return Algorithm(
-        name="pflego_shared_head",
-        model=model,
+    return Algorithm.with_one_exchange(
+        "pflego_shared_head",
+        model,
         init_server=init_server,
         init_client=init_client,
-        exchanges=(Exchange(broadcast, client_update, server_update),),
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
         served={
             "personalized": Served(personal_model, model.predict, personalize=head_rule(model))
         },

@@ -1,15 +1,19 @@
 """The contract: an algorithm is a few pure TensorFlow functions over explicit state.
 
 Engines run these functions and know no algorithm by name; algorithms import no engine. Whatever
-changes between rounds is in the server's state or in a client's state. A round is one exchange or
-several; each exchange runs
+changes between rounds is in the server's state or in a client's state. Most methods need only three
+functions, which make one exchange between the server and the participants of a round:
 
-    message  = broadcast(server state, round)                    the same to every participant
-    messages = client_messages(server state, client ids, round)  one to each participant alone
-    result   = client_update(message, client state, client, round)          at each participant
+    message      = broadcast(server state, round)                  the same to every participant
+    result       = client_update(message, client state, client, round)      at each participant
     server state = server_update(server state, uploads, round)
 
-and gives each participant `result.state`. No other client's state moves.
+Each participant keeps `result.state`; no other client's state moves. `Algorithm.with_one_exchange`
+makes such a method. A method that averages uploads the difference from what it was sent as
+`result.averaged`, and the server's optimiser follows the mean, which is `uploads.averaged`.
+
+A few methods also send something to each participant alone (`Exchange.client_messages`), have
+several exchanges in a round, or draw other participants for one of them (`Exchange.cohort`).
 
 All states and uploads are finite. A client whose new state or upload is not, is left out of the
 round: the round's exchanges are run again without it, as if it had not reported.
@@ -23,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -81,15 +85,42 @@ class ClientResult(NamedTuple):
     weights: Structure  # what the client would predict with right after its local training
     state: Structure = ()  # the client's new state
     summed: Structure = ()  # uploaded; the server sees only the sum over the participants
+    averaged: Structure = ()  # uploaded; it sees only the mean, in which client i counts alpha_i
     individual: Structure = ()  # uploaded; the server sees that of each participant
+
+
+class Sums(NamedTuple):
+    """What is added up over the participants, wherever they run, on its way to the server."""
+
+    summed: Structure
+    weighted: Structure  # alpha_i times `averaged`
+    weight: Structure  # [] float32, alpha_i; () if nothing is averaged
+
+    @classmethod
+    def share(cls, result: ClientResult, client_weight: tf.Tensor) -> Sums:
+        """Returns what one participant adds."""
+        if not tf.nest.flatten(result.averaged):
+            return cls(result.summed, result.averaged, ())
+        weighted = tf.nest.map_structure(lambda leaf: client_weight * leaf, result.averaged)
+        return cls(result.summed, weighted, client_weight)
+
+    def mean(self) -> Structure:
+        """Returns the mean from the sums over all participants."""
+        return tf.nest.map_structure(lambda leaf: leaf / self.weight, self.weighted)
 
 
 class Uploads(NamedTuple):
     """What the server receives from the c participants of an exchange."""
 
     summed: Structure  # the sum over the participants
+    averaged: Structure  # their mean: sum_i alpha_i u_i / sum_i alpha_i
     individual: Structure  # each leaf [c, ...]
     client_ids: tf.Tensor  # [c] int64, ascending
+
+    @property
+    def count(self) -> tf.Tensor:
+        """[] float32, c: by what `summed` is divided where each participant counts the same."""
+        return tf.cast(tf.size(self.client_ids), tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +187,13 @@ class Model(Protocol):
         """Returns how many outputs the model of a client with labels below `num_classes` has."""
 
 
-@dataclasses.dataclass(frozen=True)
+def no_client_state(server_state, seed, classes) -> tuple:
+    """The `init_client` of an algorithm whose clients keep nothing."""
+    del server_state, seed, classes
+    return ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A federated method.
 
@@ -168,7 +205,7 @@ class Algorithm:
       model: The model that it learns.
       init_server: (Federation) -> server_state.
       init_client: (server_state, seed [2], classes [K]) -> client_state, at the client's first
-        participation; its shapes do not depend on the client.
+        participation; its shapes do not depend on the client. By default it keeps nothing.
       exchanges: The exchanges of a round, in order.
       served: The models that a client can be served with, by name. `ClientResult.weights` belong to
         the first, and metrics without the name of a model are those of the first.
@@ -179,22 +216,49 @@ class Algorithm:
     name: str
     model: Model
     init_server: Callable[[Federation], Structure]
-    init_client: Callable[[Structure, tf.Tensor, tf.Tensor], Structure]
+    init_client: Callable[[Structure, tf.Tensor, tf.Tensor], Structure] = no_client_state
     exchanges: tuple[Exchange, ...]
     served: Mapping[str, Served]
     uses_global_classes: bool = False
+
+    @classmethod
+    def with_one_exchange(
+        cls,
+        name: str,
+        model: Any,
+        *,
+        broadcast: Callable[[Structure, Round], Structure],
+        client_update: Callable[[Structure, Structure, Client, Round], ClientResult],
+        server_update: Callable[[Structure, Uploads, Round], Structure],
+        client_messages: Callable[[Structure, tf.Tensor, Round], Structure] | None = None,
+        served: Mapping[str, Served | Callable[[Structure, Structure], Structure]],
+        **fields: Any,
+    ) -> Algorithm:
+        """Returns a method whose rounds are one exchange.
+
+        Args:
+          name: See `Algorithm`.
+          model: A `SplitModel`, the model that it learns.
+          broadcast: See `Exchange`.
+          client_update: See `Exchange`.
+          server_update: See `Exchange`.
+          client_messages: See `Exchange`.
+          served: The models that a client can be served with, by name: each a `Served`, or a
+            function (server_state, client_state) -> the weights that `model.predict` takes.
+          **fields: `init_server` and, if the method needs them, the other fields of `Algorithm`.
+        """
+        exchange = Exchange(broadcast, client_update, server_update, client_messages)
+        models = {
+            key: one if isinstance(one, Served) else Served(one, model.predict)
+            for key, one in served.items()
+        }
+        return cls(name=name, model=model, exchanges=(exchange,), served=models, **fields)
 
     def __repr__(self) -> str:
         return (
             f"Algorithm({self.name}, {texts.counted(len(self.exchanges), 'exchange')} per round, "
             f"serves {' or '.join(self.served)})"
         )
-
-
-def no_client_state(server_state, seed, classes) -> tuple:
-    """The `init_client` of an algorithm whose clients keep nothing."""
-    del server_state, seed, classes
-    return ()
 
 
 def num_bytes(structure: Structure) -> int:
@@ -208,9 +272,7 @@ def num_bytes(structure: Structure) -> int:
 def specs_of(structure: Structure, any_number: bool = False) -> Structure:
     """Returns the nest of `tf.TensorSpec` of a nest of tensors, arrays or tensor specs.
 
-    Args:
-      structure: The nest.
-      any_number: Whether the leading axis of each leaf, which counts clients, may have any size.
+    With `any_number` the leading axis of each leaf, which counts clients, may have any size.
     """
 
     def spec(leaf):

@@ -1,15 +1,18 @@
 """What a server keeps of the last round's participants, for methods that send it on to others.
 
 There is one row for each participant and none for the other clients of the federation, so that the
-memory grows with the cohort alone.
+memory grows with the cohort alone. `regrouped` is the server's state when clients join or leave.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.algorithm import Federation
 from tf_pflego.core.nests import Structure
 
 
@@ -19,6 +22,22 @@ class LastCohort(NamedTuple):
     ids: tf.Tensor  # [c] int64, ascending
     kept: Structure  # each leaf [c, ...]
 
+    @classmethod
+    def nobody(cls, kept: Structure) -> LastCohort:
+        """Returns that before the first round; `kept` is what would be kept of one client."""
+        rows = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), kept)
+        return cls(tf.zeros([0], tf.int64), rows)
+
+    def by_client(self, values: Structure, num_clients: int) -> Structure:
+        """Returns values of the members, each leaf [c], by client, [I]; 0 for all others."""
+        return tf.nest.map_structure(
+            lambda leaf: tf.scatter_nd(self.ids[:, None], leaf, [num_clients]), values
+        )
+
+    def columns(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns [r, c], the members' columns of some rows [r, I] of a matrix over the clients."""
+        return tf.gather(rows, self.ids, axis=1)
+
 
 class Chosen(NamedTuple):
     """For each of r clients `count` members of a last cohort, or fewer."""
@@ -26,28 +45,6 @@ class Chosen(NamedTuple):
     ids: tf.Tensor  # [r, count] int64, whose they are; 0 where there is none
     present: tf.Tensor  # [r, count] float32, 1; 0 where there is none
     kept: Structure  # each leaf [r, count, ...]; 0 where there is none
-
-
-def nobody(kept: Structure) -> LastCohort:
-    """Returns the last cohort before the first round.
-
-    Args:
-      kept: What would be kept of one client, for its shapes.
-    """
-    rows = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), kept)
-    return LastCohort(tf.zeros([0], tf.int64), rows)
-
-
-def by_client(cohort: LastCohort, values: Structure, num_clients: int) -> Structure:
-    """Returns values of the members, each leaf [c], by client, [I]; 0 for all other clients."""
-    return tf.nest.map_structure(
-        lambda leaf: tf.scatter_nd(cohort.ids[:, None], leaf, [num_clients]), values
-    )
-
-
-def columns(cohort: LastCohort, rows: tf.Tensor) -> tf.Tensor:
-    """Returns [r, c], the members' columns of some rows [r, I] of a matrix over the clients."""
-    return tf.gather(rows, cohort.ids, axis=1)
 
 
 def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
@@ -66,8 +63,58 @@ def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: i
     present = largest > least
     places = tf.where(present, places, size)
 
-    def of_places(leaf):
+    def at_places(leaf):
         return tf.gather(tf.concat([leaf, tf.zeros([1, *leaf.shape[1:]], leaf.dtype)], 0), places)
 
-    kept = tf.nest.map_structure(of_places, cohort.kept)
-    return Chosen(of_places(cohort.ids), tf.cast(present, tf.float32), kept)
+    kept = tf.nest.map_structure(at_places, cohort.kept)
+    return Chosen(at_places(cohort.ids), tf.cast(present, tf.float32), kept)
+
+
+def regrouped(
+    server_state: Structure,
+    former: np.ndarray,
+    federation: Federation,
+    init_server: Callable[[Federation], Structure],
+) -> Structure:
+    """Returns the server's state for a new federation, whose clients were in the old one or joined.
+
+    An axis of the state counts clients if its length depends on I, as both axes of PGFed's matrix A
+    do. Along it, what belongs to clients that stay moves to their new positions, and clients that
+    join have what they would have before the first round. A `LastCohort` loses those of its members
+    that leave. All else stays as it is.
+    `former` [I] is the position that each client had, ascending, and then -1 for those that join.
+    """
+    fresh = init_server(federation)
+    # A federation of one client more shows which axes count clients.
+    larger = init_server(federation._replace(num_clients=federation.num_clients + 1))
+    return _regrouped(server_state, fresh, larger, former)
+
+
+def _regrouped(state, fresh, larger, former):
+    if isinstance(state, LastCohort):
+        return _members_that_stay(state, former)
+    if isinstance(state, dict):
+        return {name: _regrouped(state[name], fresh[name], larger[name], former) for name in state}
+    if isinstance(state, tuple | list):
+        parts = [_regrouped(*trio, former) for trio in zip(state, fresh, larger, strict=True)]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    axes = [a for a, (i, j) in enumerate(zip(fresh.shape, larger.shape, strict=True)) if i != j]
+    if not axes:
+        return state
+    stay = np.flatnonzero(former >= 0)
+    every = [np.arange(size) for size in fresh.shape]
+    into = np.ix_(*(stay if a in axes else every[a] for a in range(len(every))))
+    out_of = np.ix_(*(former[stay] if a in axes else every[a] for a in range(len(every))))
+    result = np.array(fresh)
+    result[into] = np.asarray(state)[out_of]
+    return tf.constant(result)
+
+
+def _members_that_stay(cohort, former):
+    position = {old: new for new, old in enumerate(former.tolist()) if old >= 0}
+    ids = cohort.ids.numpy().tolist()
+    stay = [place for place, client in enumerate(ids) if client in position]
+    kept = tf.nest.map_structure(
+        lambda leaf: tf.gather(leaf, tf.constant(stay, tf.int32)), cohort.kept
+    )
+    return LastCohort(tf.constant([position[ids[place]] for place in stay], tf.int64), kept)

@@ -93,11 +93,11 @@ class FirstOrder(NamedTuple):
     gradient: Structure  # at the point
     offset: tf.Tensor  # []
 
-
-def first_order(function: Callable[[Structure], tf.Tensor], at: Structure) -> FirstOrder:
-    """Returns a scalar function's expansion to first order at a point."""
-    value, slope = value_and_gradient(function, at)
-    return FirstOrder(slope, value - nests.inner_product(slope, at))
+    @classmethod
+    def at(cls, function: Callable[[Structure], tf.Tensor], point: Structure) -> FirstOrder:
+        """Returns a function's expansion to first order at a point."""
+        value, slope = value_and_gradient(function, point)
+        return cls(slope, value - nests.inner_product(slope, point))
 
 
 def minimize(

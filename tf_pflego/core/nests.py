@@ -34,26 +34,18 @@ def positions(nest: Structure) -> dict[str, int]:
 
 
 def refuse_unlike(first: Structure, nest: Structure, function: str, origin: str) -> None:
-    """Refuses a method's new state that is not like the first one.
+    """Raises ValueError if `function` returned a state that is not like the first, of `origin`.
 
-    It is called when the function is traced, so that it costs nothing in later rounds.
-
-    Args:
-      first: The tensors or specs of the first state; a size may be None, for any.
-      nest: The tensors or specs of the new one.
-      function: The name of the function that returned it.
-      origin: The name of the function that makes the first state.
-
-    Raises:
-      ValueError: The structures differ, or a leaf has another shape or dtype.
+    It is called when the function is traced, so that it costs nothing in later rounds. Both are
+    nests of tensors or specs; a size of the first may be None, for any.
     """
     must = f"`{function}` must return a state like that of `{origin}`"
     remedy = f"Return the same class, with leaves of the same shapes and dtypes, from `{function}`."
     try:
         tf.nest.assert_same_structure(first, nest)
     except (ValueError, TypeError) as error:
-        found = f"expected {_outline(first)}; got {_outline(nest)}"
-        raise ValueError(f"{must}: {found}. {remedy}") from error
+        outlines = f"expected {_outline(first)}; got {_outline(nest)}"
+        raise ValueError(f"{must}: {outlines}. {remedy}") from error
     pairs = zip(tf.nest.flatten(first), tf.nest.flatten(nest), strict=True)
     for name, (old, new) in zip(positions(first), pairs, strict=True):
         if old.dtype != new.dtype or not old.shape.is_compatible_with(new.shape):
@@ -129,28 +121,17 @@ def mean(stacked: Structure) -> Structure:
 
 
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
-    """Returns weighted sums over a cohort, one for each row of weights.
+    """Returns weighted sums over a cohort, each leaf [d, ...], one for each row of weights [c, d].
 
-    Args:
-      weights: [c, d], or [d] for one sum.
-      stacked: One value per member of the cohort; each leaf is [d, ...].
-
-    Returns:
-      Each leaf [c, ...], or [...] for one sum.
+    Each leaf of the result is [c, ...]; it is [...] for weights [d], which give one sum.
     """
     return tf.nest.map_structure(lambda leaf: tf.tensordot(weights, leaf, axes=1), stacked)
 
 
 def stacked_like(spec: Structure, nest: Structure, count: int) -> Structure:
-    """Returns a nest of `count` members each, as arrays, after a check that it fits.
+    """Returns a nest of arrays, each leaf [count, ...], or raises ValueError if it does not fit.
 
-    Args:
-      spec: The nest of `tf.TensorSpec` of one member.
-      nest: Arrays, tensors or array-likes; each leaf [count, ...].
-      count: The number of members.
-
-    Raises:
-      ValueError: The nest has another structure, or a leaf another shape or dtype.
+    `spec` is the nest of `tf.TensorSpec` of one member.
     """
     try:
         tf.nest.assert_same_structure(spec, nest)

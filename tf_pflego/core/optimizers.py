@@ -1,24 +1,44 @@
 """Optimisers as pure functions over nests: all that an optimiser remembers is in its state.
 
-The server, the clients' local training and the solvers of the head use the same optimisers.
+The server, the clients' local training and the solvers of the head use the same optimisers. At the
+server the learning rate may fall: that of round t = 1, 2, ... is rho times a share that a schedule
+gives, over T rounds:
+
+  constant      1
+  late_linear   1 in the first half, up to round T/2 (rounded up); then it falls by the same amount
+                in each round, to 0 in round T + 1: min(1, (T + 1 - t) / (floor(T/2) + 1))
+  last_fifth    the same with T/5 in the place of T/2: 1 up to round 4T/5
+  cosine        half a cosine, from 1 in round 1 to 0 in round T + 1: (1 + cos(pi (t - 1) / T)) / 2
+
+So round T still moves, and rounds after it do not. The state of the optimiser, such as the moments
+of Adam, does not know of the schedule.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import nests
+from tf_pflego.core import nests, settings
+from tf_pflego.core.algorithm import Round
 from tf_pflego.core.nests import Structure
 from tf_pflego.system import values
 
 NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad", "muon")
 MOMENTUM = 0.9
-# Of the numbers of a step of Adam in training, by Liu et al.; Muon's is brought to it.
+_BETA_1, _BETA_2 = 0.9, 0.999  # Of Adam and Yogi.
+_MUON_MOMENTUM, _MUON_TURNS = 0.95, 5
+CONSTANT = "constant"
+# By what T is divided to give the rounds in which the rate falls.
+_FALLING_PARTS = {"late_linear": 2, "last_fifth": 5}
+SCHEDULES = (CONSTANT, *_FALLING_PARTS, "cosine")
+# The root of the mean square of the numbers of a step of Adam in training, as Liu et al. measured
+# it. Steps of Muon are scaled to have the same.
 _ROOT_MEAN_SQUARE = 0.2
 
 Rate: TypeAlias = "float | tf.Tensor"
@@ -53,13 +73,10 @@ class MuonState(NamedTuple):
 
 
 def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optimizer:
-    """Returns an optimiser.
+    """Returns the optimiser of one of `NAMES`.
 
-    Args:
-      name: One of `NAMES`.
-      learning_rate: Its (base) rate.
-      epsilon: What Adam, Yogi, Adagrad and, for its vectors, Muon add to the root that they divide
-        by; None for the default of each. The others have none.
+    `epsilon` is what Adam, Yogi, Adagrad and, for its vectors, Muon add to the root that they
+    divide by; None stands for the default of each. The others have none.
     """
     name = values.one_of("server_optimizer", name, NAMES)
     if name == "sgd":
@@ -90,27 +107,23 @@ def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:
     return Optimizer(nests.zeros_like, apply_with_momentum)
 
 
-def adam(
-    learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
-) -> Optimizer:
+def adam(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     """Adam (Kingma and Ba 2015, efficient order at the end of section 2) with Keras' constants."""
 
     def second_moment(v, g):
-        return beta_2 * v + (1 - beta_2) * tf.square(g)
+        return _BETA_2 * v + (1 - _BETA_2) * tf.square(g)
 
-    return _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment)
+    return _with_moments(learning_rate, epsilon, second_moment)
 
 
-def yogi(
-    learning_rate: Rate, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-3
-) -> Optimizer:
+def yogi(learning_rate: Rate, epsilon: float = 1e-3) -> Optimizer:
     """Yogi (Zaheer et al. 2018, Algorithm 2): Adam whose second moment grows and shrinks slowly."""
 
     def second_moment(v, g):
         square = tf.square(g)
-        return v - (1 - beta_2) * tf.sign(v - square) * square
+        return v - (1 - _BETA_2) * tf.sign(v - square) * square
 
-    return _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment)
+    return _with_moments(learning_rate, epsilon, second_moment)
 
 
 def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
@@ -129,9 +142,7 @@ def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     return Optimizer(nests.zeros_like, apply)
 
 
-def muon(
-    learning_rate: Rate, momentum: float = 0.95, epsilon: float = 1e-7, rounds: int = 5
-) -> Optimizer:
+def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     """Muon for matrices (Jordan et al., "Muon: An optimizer for hidden layers", 2024).
 
     The gradient of a matrix, with Nesterov's momentum, is replaced by about the nearest matrix
@@ -139,15 +150,10 @@ def muon(
     brings them all near 1. A step is as long as one of Adam is, in the root of the mean square of
     its numbers (Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2), so that
     Adam's rates fit. Adam moves vectors and numbers. Of a tensor of more axes, such as the kernel
-    of a convolution, all axes but the last count as rows.
-
-    Args:
-      learning_rate: The rate of both.
-      momentum: mu; v <- mu v + gradient starts from 0, and gradient + mu v is what is replaced.
-      epsilon: Of Adam.
-      rounds: How often the polynomial is applied.
+    of a convolution, all axes but the last count as rows. With v <- mu v + gradient, which starts
+    from 0, gradient + mu v is what is replaced.
     """
-    of_vectors = adam(learning_rate, epsilon=epsilon)
+    for_vectors = adam(learning_rate, epsilon)
 
     def parted(weights):
         leaves = tf.nest.flatten(weights)
@@ -158,25 +164,25 @@ def muon(
 
     def init(weights):
         matrices, vectors, _ = parted(weights)
-        return MuonState(nests.zeros_like(matrices), of_vectors.init(vectors))
+        return MuonState(nests.zeros_like(matrices), for_vectors.init(vectors))
 
     def apply(gradient, state, weights):
         slopes, others, is_matrix = parted(gradient)
         matrices, vectors, _ = parted(weights)
-        velocity = [momentum * v + g for v, g in zip(state.velocity, slopes, strict=True)]
-        moved = [
-            w - learning_rate * _of_equal_singular_values(g + momentum * v, rounds)
+        velocity = [_MUON_MOMENTUM * v + g for v, g in zip(state.velocity, slopes, strict=True)]
+        moved = iter(
+            w - learning_rate * _with_equal_singular_values(g + _MUON_MOMENTUM * v)
             for w, g, v in zip(matrices, slopes, velocity, strict=True)
-        ]
-        moved_vectors, of_adam = of_vectors.apply(others, state.of_vectors, vectors)
-        given = iter(moved), iter(moved_vectors)
-        leaves = [next(given[0] if is_one else given[1]) for is_one in is_matrix]
-        return tf.nest.pack_sequence_as(weights, leaves), MuonState(velocity, of_adam)
+        )
+        moved_vectors, adam_state = for_vectors.apply(others, state.of_vectors, vectors)
+        rest = iter(moved_vectors)
+        leaves = [next(moved if is_one else rest) for is_one in is_matrix]
+        return tf.nest.pack_sequence_as(weights, leaves), MuonState(velocity, adam_state)
 
     return Optimizer(init, apply)
 
 
-def _of_equal_singular_values(tensor, rounds):
+def _with_equal_singular_values(tensor):
     """Returns a tensor of the same shape, whose numbers have about 0.2 as their root mean square.
 
     Jordan et al.'s polynomial brings the singular values into about [0.7, 1.2].
@@ -186,7 +192,7 @@ def _of_equal_singular_values(tensor, rounds):
     if rows > columns:  # The products are between the shorter side and itself.
         x = tf.transpose(x)
     x = tf.math.divide_no_nan(x, tf.norm(x))
-    for _ in range(rounds):
+    for _ in range(_MUON_TURNS):
         gram = tf.linalg.matmul(x, x, transpose_b=True)
         mixed = -4.7750 * gram + 2.0315 * tf.linalg.matmul(gram, gram)
         x = 3.4445 * x + tf.linalg.matmul(mixed, x)
@@ -195,7 +201,7 @@ def _of_equal_singular_values(tensor, rounds):
     return tf.reshape(_ROOT_MEAN_SQUARE * max(rows, columns) ** 0.5 * x, tensor.shape)
 
 
-def _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment):
+def _with_moments(learning_rate, epsilon, second_moment):
     def init(weights):
         return MomentState(
             tf.zeros([], tf.int64), nests.zeros_like(weights), nests.zeros_like(weights)
@@ -204,9 +210,9 @@ def _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment):
     def apply(gradient, state, weights):
         step = state.step + 1
         t = tf.cast(step, tf.float32)
-        rate = learning_rate * tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+        rate = learning_rate * tf.sqrt(1 - _BETA_2**t) / (1 - _BETA_1**t)
         first = tf.nest.map_structure(
-            lambda m, g: beta_1 * m + (1 - beta_1) * g, state.first_moment, gradient
+            lambda m, g: _BETA_1 * m + (1 - _BETA_1) * g, state.first_moment, gradient
         )
         second = tf.nest.map_structure(second_moment, state.second_moment, gradient)
         moved = tf.nest.map_structure(
@@ -215,3 +221,125 @@ def _with_moments(learning_rate, beta_1, beta_2, epsilon, second_moment):
         return moved, MomentState(step, first, second)
 
     return Optimizer(init, apply)
+
+
+server_optimizer = settings.shared(
+    "adam", "optimiser of the shared weights at the server", choices=NAMES
+)
+server_learning_rate = settings.shared(
+    0.001,
+    "rho, (base) learning rate of the server's optimiser; auto for 1 with sgd and 0.01 with others",
+    above=0,
+    words=("auto",),
+    taken=(),
+)
+server_schedule = settings.shared(
+    CONSTANT,
+    "how rho changes over T rounds: not at all (constant), in equal steps down to 0 in their "
+    "second half (late_linear) or last fifth (last_fifth), or down to 0 as half a cosine (cosine)",
+    choices=SCHEDULES,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerOptimizer:
+    """The optimiser of a server.
+
+    Attributes:
+      rate: Round -> the learning rate in this round, a float or a tensor [] float32.
+      init: weights -> state.
+      apply: (gradient, state, weights, Round) -> (weights, state).
+    """
+
+    rate: Callable[[Round], Rate]
+    init: Callable[[Structure], Any]
+    apply: Callable[[Structure, Any, Structure, Round], tuple[Structure, Any]]
+
+    def follow(self, difference: Structure, server: Any, round_: Round) -> Any:
+        """Returns a server's state after a step along a mean difference, which is minus a gradient.
+
+        The state is a named tuple with the weights as `weights`, and with `optimizer`.
+        """
+        gradient = nests.scale(-1.0, difference)
+        weights, state = self.apply(gradient, server.optimizer, server.weights, round_)
+        return server._replace(weights=weights, optimizer=state)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSettings(settings.HyperParameters):
+    """The hyper-parameters of a server's optimiser, by default of one that is given gradients."""
+
+    server_learning_rate: float = server_learning_rate()
+    server_optimizer: str = server_optimizer()
+    server_schedule: str = server_schedule()
+    schedule_rounds: int = settings.setting(
+        0,
+        "T of the schedule of rho; 0 for the rounds of the run, which may not be more",
+        at_least=0,
+        read_with=("server_schedule", SCHEDULES[1:]),
+    )
+
+    def server(self, epsilon: float | None = None) -> ServerOptimizer:
+        """Returns the optimiser; for `epsilon` see `build`.
+
+        Raises:
+          ValueError: The rate has a schedule, and the number of its rounds is not given.
+        """
+        base, name, rounds = self.server_learning_rate, self.server_schedule, self.schedule_rounds
+        if name != CONSTANT and not rounds:
+            raise ValueError(
+                f"`schedule_rounds` must be at least 1 for server_schedule={name} outside of a "
+                "run, which has a number of rounds; got 0. Set it, e.g. `schedule_rounds=200`."
+            )
+
+        def rate(round_):
+            return base if name == CONSTANT else base * share(name, round_.number, rounds)
+
+        def optimizer(learning_rate):
+            return build(self.server_optimizer, learning_rate, epsilon)
+
+        def apply(gradient, state, weights, round_):
+            return optimizer(rate(round_)).apply(gradient, state, weights)
+
+        return ServerOptimizer(rate, optimizer(base).init, apply)
+
+
+@dataclasses.dataclass(frozen=True)
+class AveragingServer(ServerSettings):
+    """The same for a server that averages: it follows the mean of the participants' differences.
+
+    By default, sgd with a rate of 1, its weights become the mean of the participants' weights. With
+    other optimisers this is FedOpt: Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
+    Algorithm 2. momentum gives FedAvgM, and adam, yogi and adagrad give FedAdam, FedYogi and
+    FedAdagrad.
+
+    Adam and Yogi correct the bias of their moments, with beta_1 = 0.9 and beta_2 = 0.999, and
+    second moments start from 0. So the authors ran them (google-research/federated on GitHub:
+    README.md and docs/hyperparameters.md in optimization, utils/optimizers/yogi.py), while
+    Algorithm 2 has no correction and second moments that start from tau^2 or more.
+    """
+
+    server_learning_rate: float = server_learning_rate("auto", taken=("auto",))
+    server_optimizer: str = server_optimizer("sgd")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.server_learning_rate == "auto":
+            rate = 1.0 if self.server_optimizer == "sgd" else 0.01
+            object.__setattr__(self, "server_learning_rate", rate)
+
+    def server(self, epsilon: float | None = 1e-3) -> ServerOptimizer:
+        """Returns the optimiser; epsilon is tau in FedOpt, as its authors recommend there."""
+        return super().server(epsilon)
+
+
+def share(schedule: str, number: tf.Tensor, num_rounds: int) -> tf.Tensor:
+    """Returns [] float32, by what the rate is multiplied in round t = `number`, [] int32."""
+    values.one_of("server_schedule", schedule, SCHEDULES)
+    if schedule == CONSTANT:
+        return tf.ones([])
+    left = tf.cast(tf.maximum(num_rounds + 1 - number, 0), tf.float32)
+    if schedule in _FALLING_PARTS:
+        return tf.minimum(left / (num_rounds // _FALLING_PARTS[schedule] + 1), 1.0)
+    # The same as (1 + cos(pi (t - 1) / T)) / 2, which would lose its digits near the end.
+    return tf.square(tf.sin(math.pi / (2 * num_rounds) * left))

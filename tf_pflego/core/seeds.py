@@ -7,16 +7,10 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """Returns the random stream of one purpose.
+    """Returns the random stream of one purpose, such as "participation", from the run's seed.
 
-    Args:
-      seed: The seed of the run, >= 0.
-      purpose: What is drawn, e.g. "participation".
-      *keys: The round, the client id or whatever else tells this stream from others of the same
-        purpose; each >= 0.
-
-    Returns:
-      A NumPy generator that depends on nothing but the arguments.
+    The keys are the round, the client id or whatever else tells this stream from others of the same
+    purpose. They and the seed are at least 0.
     """
     digest = hashlib.sha256(purpose.encode()).digest()[:16]
     words = np.frombuffer(digest, dtype="<u4").tolist()
@@ -34,16 +28,9 @@ def server_seed(seed: int, purpose: str, *keys: int) -> np.ndarray:
 
 
 def client_seeds(seed: int, purpose: str, client_ids: Sequence[int], *keys: int) -> np.ndarray:
-    """Returns a seed for TensorFlow's stateless random functions for every client.
+    """Returns [c, 2] int32, a seed for TensorFlow's stateless random functions for every client.
 
-    Args:
-      seed: The seed of the run.
-      purpose: What is drawn.
-      client_ids: [c] ids in [0, 2**31).
-      *keys: For example the round.
-
-    Returns:
-      [c, 2] int32: (a number derived from seed, purpose and keys; the client id).
+    It is a number derived from seed, purpose and keys, and the client's id, below 2**31.
     """
     base = integer(seed, purpose, *keys)
     return np.stack([np.full(len(client_ids), base), np.asarray(client_ids)], axis=1).astype(

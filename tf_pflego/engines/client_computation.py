@@ -15,6 +15,7 @@ from tf_pflego.core.algorithm import (
     Exchange,
     Round,
     Served,
+    Sums,
     specs_of,
 )
 from tf_pflego.core.measures import Counts, Measures
@@ -75,7 +76,7 @@ class ClientComputation:
     Attributes:
       reads: For each leaf of a state, whether the computation reads it; the other leaves need not
         be passed to it.
-      summed_spec: The spec of what is summed over the participants.
+      summed_spec: The spec of the `Sums` that are added up over the participants.
       outputs_spec: The spec of `ClientOutputs`.
       measures: What is counted at the test.
     """
@@ -143,9 +144,10 @@ class ClientComputation:
             weights = fine_tuned(self._served, result.weights, client)
             rows = {split: read_rows(data, facts, split) for split in self.measures}
             counts = counted(self._served, weights, self.measures, rows, facts.classes)
-        finite = all_finite((result.summed, result.individual, result.state))
+        sums = Sums.share(result, client.client_weight)
+        finite = all_finite((sums, result.individual, result.state))
         outputs = ClientOutputs(result.state, result.individual, finite, packed(counts))
-        return result.summed, outputs
+        return sums, outputs
 
 
 def all_finite(structure: Structure) -> tf.Tensor:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tf_pflego.core.algorithm import Exchange, Round
+from tf_pflego.core.algorithm import Exchange, Round, Sums
 from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientIds
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
     If a participant is not finite, nothing may be done with the rest.
     """
 
-    summed: Structure  # the sum over the participants
+    summed: Sums  # added up over the participants
     individual: Structure  # each leaf [c, ...]
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
     counts: Counts  # each number [c] float64: tests after local training; empty if there were none

@@ -6,14 +6,16 @@ given batch by batch, for one step each.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias
 
 import tensorflow as tf
 
-from tf_pflego.core import nests
+from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient
+from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
@@ -46,6 +48,36 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
     return head_steps
 
 
+@dataclasses.dataclass(frozen=True)
+class HeadTraining(settings.HyperParameters):
+    """Hyper-parameters of methods whose clients train their heads by a solver that is chosen."""
+
+    local_steps: int = settings.local_steps()
+    client_learning_rate: float | str = settings.client_learning_rate(taken=("auto",))
+    head_solver: str = settings.head_solver()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.head_solver == "adam" and self.client_learning_rate == "auto":
+            raise ValueError(
+                "`client_learning_rate` must be a number for Adam; got 'auto'. "
+                "Try `client_learning_rate=0.01`."
+            )
+
+    def train_head(
+        self, objective: HeadObjective, head: tf.Tensor, steps: int, largest_rate: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the head after some steps; an automatic rate is at most `largest_rate`."""
+        rate = self.client_learning_rate
+        if rate == "auto":
+            rate = automatic_rate(objective, head, self.head_solver, largest_rate)
+        return solve(objective, head, steps, self.head_solver, rate)
+
+    def head_rule(self, model: SplitModel) -> Rule:
+        """Returns how a client's head learns on where it serves: by the same solver."""
+        return head_rule(model, self.head_solver, self.client_learning_rate)
+
+
 def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
@@ -54,7 +86,7 @@ def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.
 
     Args:
       model: The model.
-      solver: One of `SOLVERS`.
+      solver: One of `settings.HEAD_SOLVERS`.
       adam_rate: What stands in the place of the automatic rate if the solver is Adam, which has
         none.
     """

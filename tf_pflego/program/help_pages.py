@@ -201,7 +201,8 @@ def _form(field):
         return f"--{field.name}, --no{field.name}"
     if field.metadata["is_path"]:
         return f"--{field.name}=PATH"
-    return f"--{field.name}{'=NAME' if field.metadata['choices'] else _VALUES[type(field.default)]}"
+    value = "=NAME" if field.metadata["choices"] else _VALUES[settings.kind_of(field)]
+    return f"--{field.name}{value}"
 
 
 def _default(field):

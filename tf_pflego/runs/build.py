@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from tf_pflego import algorithms, data, models
-from tf_pflego.core.server_optimizer import CONSTANT
+from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.models import networks
 from tf_pflego.runs import config, methods
 from tf_pflego.simulation.simulation import Simulation

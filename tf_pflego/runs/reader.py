@@ -67,6 +67,18 @@ _WHOLE = ("num_rounds", "num_clients", "clients_per_round", "eval_clients", "see
 _TEXTS = ("algorithm", "dataset")
 
 
+def of_today(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run as they are called today.
+
+    In runs of earlier versions a server that took the mean as it is had the `server_optimizer`
+    none, and read neither its rate nor its schedule. That is sgd with a rate of 1.
+    """
+    if settings.get("server_optimizer") != "none":
+        return settings
+    rate = {"server_learning_rate": 1.0, "server_schedule": "constant", "schedule_rounds": 0}
+    return settings | {"server_optimizer": "sgd"} | rate
+
+
 def differences(
     expected: Mapping[str, Any], got: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
@@ -98,7 +110,7 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
         value = settings.get(name, "")
         if not isinstance(value, str):
             raise DamagedFileError(f"must have a text as {name}; got {json.dumps(value)[:60]}")
-    return settings
+    return of_today(settings)
 
 
 def records(path: pathlib.Path) -> list[dict[str, Any]]:

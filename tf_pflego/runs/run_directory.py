@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core import nests
-from tf_pflego.core.server_optimizer import CONSTANT
+from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader
 from tf_pflego.runs.client_table import client_columns, new_client_columns
@@ -263,7 +263,7 @@ class RunDirectory:
             earlier.pop("versions", None)
         else:
             return
-        self._refuse_another(earlier)
+        self._refuse_another(reader.of_today(earlier))
         summary, metrics = self._work / _SUMMARY, self._work / _METRICS
         wanted = self._configuration["num_rounds"]
         # A summary that is damaged is written again, from the newest checkpoint.

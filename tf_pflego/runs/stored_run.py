@@ -61,7 +61,7 @@ class StoredRun:
                 f"`run` must be the output directory of a run; {self.path} {what}. Give what "
                 "the run was given as `output_dir`."
             )
-        self.configuration = self._json("config.json")
+        self.configuration = reader.of_today(self._json("config.json"))
         self.versions = self.configuration.pop("versions", {})
         summary = self.path / "summary.json"
         self.summary = self._json("summary.json") if summary.is_file() else None

@@ -136,7 +136,7 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
-        {field.name: field.default for field in dataclasses.fields(method.settings)},
+        dataclasses.asdict(method.settings()),
     )
 
 

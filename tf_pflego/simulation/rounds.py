@@ -118,8 +118,8 @@ class Rounds:
             )
             if not outcome.finite.all():
                 return server_state, record, metrics, set(ids[~outcome.finite].tolist())
-            uploads = Uploads(outcome.summed, outcome.individual, ids)
-            server_state = server.update(server_state, uploads, round_)
+            received = outcome.summed, outcome.individual, ids
+            server_state = server.update(server_state, received, round_)
             leaves = not_finite.leaves_not_finite(server_state)
             if leaves:
                 raise not_finite.server_is_not_finite(number, leaves, ids)
@@ -140,7 +140,9 @@ class ServerFunctions:
 
     def __init__(self, exchange: Exchange):
 
-        def update(server_state, uploads, round_):
+        def update(server_state, received, round_):
+            sums, individual, ids = received
+            uploads = Uploads(sums.summed, sums.mean(), individual, ids)
             new_state = exchange.server_update(server_state, uploads, round_)
             new_state = tf.nest.map_structure(tf.convert_to_tensor, new_state)
             # Sizes may change from round to round, as that of a cohort which is remembered.

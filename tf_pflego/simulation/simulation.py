@@ -16,9 +16,9 @@ import numpy as np
 from tf_pflego import engines
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, num_bytes
+from tf_pflego.core.last_cohort import regrouped
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
-from tf_pflego.core.regrouping import regrouped
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import refuse_eager
@@ -124,7 +124,7 @@ class Simulation(Trained):
         I and alpha_i become those of the new federation, and the clients that stay keep their
         states and their order. Clients that join come after them, without a state: each starts as
         any client does that is drawn for the first time. `data` afterwards is that of the new
-        federation. What the server knows of single clients follows; see `core.regrouping`.
+        federation. What the server knows of single clients follows; see `core.last_cohort`.
 
         Args:
           leave: The clients that leave.

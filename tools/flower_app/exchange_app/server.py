@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 import tf_pflego as pfl
 from exchange_app import federation
 from tf_pflego.core import seeds
+from tf_pflego.core.algorithm import Sums
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.simulation.rounds import Rounds
 
@@ -96,7 +97,8 @@ class FlowerEngine:
         gradients = [federation.from_record(reply["summed"], message) for reply in replies]
         summed = tf.nest.map_structure(lambda *leaves: sum(leaves[1:], leaves[0]), *gradients)
         finite = np.array([reply["facts"]["finite"] for reply in replies])
-        return Outcome(summed, individual=(), finite=finite, counts={})
+        sums = Sums(summed, (), ())  # PFLEGO averages nothing.
+        return Outcome(sums, individual=(), finite=finite, counts={})
 
     def commit(self):
         """See `Engine.commit`. The devices learn it from the state that the next message names."""
