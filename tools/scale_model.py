@@ -32,12 +32,13 @@ import subprocess
 import sys
 import tempfile
 
-import benchmark
+import benchmark_work
 import local_cluster
 import numpy as np
 import ray
 import scipy.optimize
 import tensorflow as tf
+import timing
 
 from tf_pflego import engines, models
 from tf_pflego.core.algorithm import num_bytes
@@ -91,7 +92,7 @@ def measure(num_shards, repeats):
         for network, (count, size, shape, units, participants, shards) in NETWORKS.items():
             if num_shards not in shards:
                 continue
-            clients = benchmark.federation([size] * count, [1] * count, 2, shape)
+            clients = benchmark_work.federation([size] * count, [1] * count, 2, shape)
             body = models.mlp(shape, 0, units=units)
             for per_round in participants:
                 # Short rounds are timed more often, and those of the largest network take seconds.
@@ -109,7 +110,7 @@ def measure(num_shards, repeats):
 def measure_rounds(clients, body, per_round, cluster, repeats):
     """Returns the seconds of rounds, of what they take besides the slowest shard, and of shards."""
     whole, outside, slowest, work = [], [], [], []
-    with benchmark.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
+    with benchmark_work.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
         theta = num_bytes(simulation.algorithm.model.initial_weights().theta)
         for turn in range(_WARM_UP + repeats):
             seconds = simulation.run_round()["seconds"]
@@ -121,10 +122,10 @@ def measure_rounds(clients, body, per_round, cluster, repeats):
                 outside.append(seconds - of_shards.max())
     return {
         "bytes": theta,
-        "seconds": benchmark.spread(whole),
-        "outside_seconds": benchmark.spread(outside),
-        "slowest_shard_seconds": benchmark.spread(slowest),
-        "all_shards_seconds": benchmark.spread(work),
+        "seconds": timing.spread(whole),
+        "outside_seconds": timing.spread(outside),
+        "slowest_shard_seconds": timing.spread(slowest),
+        "all_shards_seconds": timing.spread(work),
     }
 
 
