@@ -15,8 +15,6 @@ pytestmark = pytest.mark.same_on_both_lines
 def test_clients_of_median_size():
     sizes = ([9, 4, 5, 8, 6], [3, 1, 1, 2, 2])
     clients = benchmark_work.federation(*sizes, [2, 3, 4, 5, 6], (4, 4, 1))
-        [9, 4, 5, 8, 6], [3, 1, 1, 2, 2], [2, 3, 4, 5, 6], (4, 4, 1)
-    )
     chosen = time_methods.of_median_size(clients, 2)
     np.testing.assert_array_equal(chosen.train.sizes, [5, 6])
     np.testing.assert_array_equal(chosen.num_classes, [4, 6])
