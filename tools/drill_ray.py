@@ -17,7 +17,7 @@ import zlib
 
 from drill_runs import end, finish, rounds_of, start
 from experiments import ROOT
-from local_cluster import LocalCluster, ended_by_signals, processes_of
+from local_cluster import LocalCluster, processes_of
 
 from tf_pflego.runs.source import source_commit
 
@@ -52,7 +52,7 @@ def kill_shards(options):
     rows = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
     done = {row["method"] for row in rows}
     # With one core each, every node has one shard.
-    with ended_by_signals(), LocalCluster(nodes=_SHARDS, cpus=1) as cluster:
+    with LocalCluster(nodes=_SHARDS, cpus=1) as cluster:
         for method in options.methods.split(","):
             if method in done:
                 continue
@@ -201,7 +201,7 @@ def compare_nodes(options):
     rows, checksums = [], {}
     for nodes in map(int, options.nodes.split(",")):
         cpus = -(-options.shards // nodes)
-        with ended_by_signals(), LocalCluster(nodes, cpus) as cluster:
+        with LocalCluster(nodes, cpus) as cluster:
             for method in options.methods.split(","):
                 row = _row_of_nodes(cluster, method, options)
                 rows.append(row)

@@ -1,5 +1,6 @@
 """The runs of drills: how they are started and waited for, and what they end with."""
 
+import atexit
 import csv
 import json
 import pathlib
@@ -18,8 +19,8 @@ def start(
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "tf_pflego.main"),
 ) -> subprocess.Popen:
-    """Starts the program with these flags."""
-    return subprocess.Popen(
+    """Starts the program with these flags. It does not outlive this process."""
+    running = subprocess.Popen(
         [sys.executable, *program, *flags, f"--output_dir={output}"],
         cwd=ROOT,
         env=environment,
@@ -27,6 +28,8 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
     )
+    atexit.register(running.kill)
+    return running
 
 
 def finish(running: subprocess.Popen) -> str:

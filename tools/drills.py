@@ -26,7 +26,7 @@ from experiments import ROOT
 from tf_pflego.system import terminal
 
 _ENGINES = ("in_process,tff", "the engines")
-_METHODS = ("", "the methods (default all)")
+_METHODS = ("", "the methods; none stands for all")
 # name -> (module, function, the options that only it takes: (default, meaning)). The function takes
 # the options, and yields (a row of the table, whether the ends are as they must be).
 DRILLS = {
@@ -64,7 +64,7 @@ DRILLS = {
             "signals": (200, "signals in all"),
             "at_once": (2, "runs at a time"),
             "engines": _ENGINES,
-            "phases": ("", "the phases (default all)"),
+            "phases": ("", "the phases; none stands for all"),
         },
     ),
 }
@@ -99,5 +99,6 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     # A shell's background jobs, and all that they start, ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     terminal.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import ray
 
@@ -185,20 +185,6 @@ def _free_port():
         return one.getsockname()[1]
 
 
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Turns SIGTERM into an exception, so that the cluster is taken down."""
-
-    def end(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def main() -> int:
     """Runs the command, and returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -207,8 +193,9 @@ def main() -> int:
     parser.add_argument("command", nargs="+", help="the command, after --")
     options = parser.parse_args()
     terminal.prepare()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # So that the cluster is taken down.
     try:
-        with ended_by_signals(), LocalCluster(options.nodes, options.cpus) as cluster:
+        with LocalCluster(options.nodes, options.cpus) as cluster:
             terminal.say(f"a cluster of {options.nodes} nodes is at {cluster.address}")
             return subprocess.run(options.command, env=cluster.environment, check=False).returncode
     except KeyboardInterrupt:
