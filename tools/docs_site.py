@@ -56,11 +56,6 @@ _NOT_ON_SITE = re.compile(
     r"^<!-- in the repository alone -->\n.*?^<!-- end -->\n+", re.DOTALL | re.MULTILINE
 )
 _EXTERNAL = re.compile(r'<a\b[^>]*\bhref="(https?://[^"]+)"')
-_PICTURE = re.compile(
-    r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*'
-    r'<img[^>]*alt="(?P<alt>[^"]*)"[^>]*src="(?P<light>[^"]+)"[^>]*>\s*</picture>',
-    re.DOTALL,
-)
 _NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 _LANGUAGES = {
     ".py": "python",
@@ -86,7 +81,9 @@ def on_config(config):
 def on_files(files, *, config):
     """Adds what the pages link to, and what that links to."""
     for name in REGISTRY:
-        files.append(File.generated(config, _method_page(name), content=_method(name)))
+        files.append(
+            File.generated(config, _method_page(name), content=method_pages.markdown(name, ROOT))
+        )
     waiting = [file for file in files if file.src_uri.endswith(".md")]
     while waiting:
         file = waiting.pop()
@@ -116,17 +113,16 @@ def on_page_markdown(markdown, *, page, config, files):
     if _SETTINGS in markdown:
         table = "\n".join(method_pages.settings_table(RunConfig))
         markdown = markdown.replace(_SETTINGS, table)
-    markdown = _PICTURE.sub(_pair_of_images, markdown)
     return _ENTRY.sub(_entry, markdown)
 
 
 def on_post_build(*, config):
     """Lists the links to other hosts, with the pages that have them."""
-    site, found = pathlib.Path(config.site_dir), {}
+    site, pages = pathlib.Path(config.site_dir), {}
     for page in sorted(site.rglob("*.html")):
         for link in _EXTERNAL.findall(page.read_text(encoding="utf-8")):
-            found.setdefault(link, {})[page.relative_to(site).as_posix()] = None
-    lines = [f"{link}  {' '.join(names)}\n" for link, names in sorted(found.items())]
+            pages.setdefault(link, {})[page.relative_to(site).as_posix()] = None
+    lines = [f"{link}  {' '.join(names)}\n" for link, names in sorted(pages.items())]
     (site / "external_links.txt").write_text("".join(lines), encoding="utf-8")
 
 
@@ -200,27 +196,6 @@ def _added(config, target, uri):
 
 def _method_page(name):
     return f"methods/{name}.md"
-
-
-def _method(name):
-    path = ROOT / "tf_pflego" / "algorithms" / f"{name}.py"
-    overview = method_pages.overview_of(ROOT / "docs" / "methods.md", name)
-    return method_pages.markdown(
-        name,
-        method_pages.parse(method_pages.docstring_of(path)),
-        REGISTRY[name][0],
-        overview,
-        method_pages.measured(name, ROOT),
-        f"../../tf_pflego/algorithms/{name}.py",
-        tuple(REGISTRY),
-    )
-
-
-def _pair_of_images(match):
-    return (
-        f"![{match['alt']}]({match['light']}#only-light)\n"
-        f"![{match['alt']}]({match['dark']}#only-dark)"
-    )
 
 
 def _entry(match):

@@ -45,21 +45,11 @@ def main(path: pathlib.Path = NOTEBOOK) -> int:
 
 
 def execute(notebook: nbformat.NotebookNode, directory: str | os.PathLike) -> None:
-    """Executes the cells of a notebook, whose outputs are replaced.
-
-    Args:
-      notebook: The notebook.
-      directory: Where its cells run, and write what they write.
-
-    Raises:
-      nbclient.exceptions.CellExecutionError: A cell has failed; the message has its traceback.
-    """
+    """Executes the cells of a notebook in a directory; new outputs replace those that it has."""
     with tempfile.TemporaryDirectory(prefix="tf_pflego_kernel_") as own:
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-            "IPYTHONDIR": own,
-            "JUPYTER_CONFIG_DIR": own,
-        }
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": path}
+        environment |= {"IPYTHONDIR": own, "JUPYTER_CONFIG_DIR": own}
         manager = AsyncKernelManager(
             kernel_spec_manager=_Kernels(),
             connection_file=f"{own}/kernel.json",

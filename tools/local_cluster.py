@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import ray
 
@@ -33,16 +33,7 @@ _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
 class Node:
-    """A node of the cluster: `ray start --block` in a session of its own.
-
-    Args:
-      arguments: Those of `ray start` besides --block.
-      environment: Of the process.
-      log: The file that takes what it says.
-
-    Attributes:
-      leader: The id of its first process, which leads a session that all its processes are in.
-    """
+    """A node of the cluster: `ray start --block` in a session, which its process `leader` leads."""
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: pathlib.Path):
         with open(log, "ab") as stream:
@@ -79,28 +70,22 @@ class Node:
 class LocalCluster:
     """A Ray cluster of nodes on this machine. Use it in a `with` statement.
 
-    Args:
-      nodes: How many nodes.
-      cpus: Cores that each node claims to have, which may be more than there are.
-
-    Attributes:
-      address: Where the first node is.
-      environment: What a process needs to use the cluster.
-      nodes: The nodes.
+    Each node claims to have so many `cpus`, which may be more than there are. A process uses the
+    cluster by `environment`.
     """
 
     def __init__(self, nodes: int, cpus: int):
         # The paths of sockets must be short.
-        made = tempfile.mkdtemp(prefix="tf_pflego_cluster_", dir="/tmp")
-        self._directory = pathlib.Path(made)
+        self._directory = pathlib.Path(tempfile.mkdtemp(prefix="tf_pflego_cluster_", dir="/tmp"))
         self._cpus = cpus
         self.nodes: list[Node] = []
         self.address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
         host, port = self.address.split(":")
         try:
-            self.environment = (
-                os.environ | _security(self._directory, host) | {"RAY_ADDRESS": self.address}
-            )
+            # A node whose environment named another cluster would join it.
+            here = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+            self._security = here | _security(self._directory, host)
+            self.environment = self._security | {"RAY_ADDRESS": self.address}
             # Ray opens its directory to everybody (mode 0777); the one around it stays closed. The
             # other nodes take that of the first.
             place = f"--temp-dir={self._directory}/r"
@@ -132,14 +117,9 @@ class LocalCluster:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _add(self, arguments):
-        environment = {
-            key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"
-        }
         log = self._directory / f"node{len(self.nodes)}.log"
-        own = [f"--num-cpus={self._cpus}"]
-        node = Node([*arguments, *own], environment, log)
-        self.nodes.append(node)
-        return node
+        self.nodes.append(Node([*arguments, f"--num-cpus={self._cpus}"], self._security, log))
+        return self.nodes[-1]
 
     def _wait_for(self, nodes):
         """Waits until so many nodes are there."""
@@ -160,14 +140,9 @@ def _count_nodes(environment):
         "import ray; ray.init(logging_level='ERROR', log_to_driver=False); "
         "print(sum(node['Alive'] for node in ray.nodes()))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return int(found.stdout) if found.returncode == 0 else 0
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return int(ended.stdout) if ended.returncode == 0 else 0
 
 
 def _security(directory, host):
@@ -196,33 +171,18 @@ def _security(directory, host):
 
 def processes_of(leader: int) -> list[int]:
     """Returns the processes of a session, by the id of its leader."""
-    found = []
+    processes = []
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == leader:
-                found.append(int(path.parent.name))
-    return found
+            if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
+                processes.append(int(path.parent.name))
+    return processes
 
 
 def _free_port():
     with socket.socket() as one:
         one.bind(("", 0))
         return one.getsockname()[1]
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Turns SIGTERM into an exception, so that the cluster is taken down."""
-
-    def end(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main() -> int:
@@ -233,8 +193,9 @@ def main() -> int:
     parser.add_argument("command", nargs="+", help="the command, after --")
     options = parser.parse_args()
     terminal.prepare()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # So that the cluster is taken down.
     try:
-        with ended_by_signals(), LocalCluster(options.nodes, options.cpus) as cluster:
+        with LocalCluster(options.nodes, options.cpus) as cluster:
             terminal.say(f"a cluster of {options.nodes} nodes is at {cluster.address}")
             return subprocess.run(options.command, env=cluster.environment, check=False).returncode
     except KeyboardInterrupt:

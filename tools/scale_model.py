@@ -26,18 +26,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-import benchmark
+import benchmark_work
 import local_cluster
 import numpy as np
 import ray
 import scipy.optimize
 import tensorflow as tf
+import timing
 
 from tf_pflego import engines, models
 from tf_pflego.core.algorithm import num_bytes
@@ -91,7 +93,7 @@ def measure(num_shards, repeats):
         for network, (count, size, shape, units, participants, shards) in NETWORKS.items():
             if num_shards not in shards:
                 continue
-            clients = benchmark.federation([size] * count, [1] * count, 2, shape)
+            clients = benchmark_work.federation([size] * count, [1] * count, 2, shape)
             body = models.mlp(shape, 0, units=units)
             for per_round in participants:
                 # Short rounds are timed more often, and those of the largest network take seconds.
@@ -109,7 +111,7 @@ def measure(num_shards, repeats):
 def measure_rounds(clients, body, per_round, cluster, repeats):
     """Returns the seconds of rounds, of what they take besides the slowest shard, and of shards."""
     whole, outside, slowest, work = [], [], [], []
-    with benchmark.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
+    with benchmark_work.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
         theta = num_bytes(simulation.algorithm.model.initial_weights().theta)
         for turn in range(_WARM_UP + repeats):
             seconds = simulation.run_round()["seconds"]
@@ -121,10 +123,10 @@ def measure_rounds(clients, body, per_round, cluster, repeats):
                 outside.append(seconds - of_shards.max())
     return {
         "bytes": theta,
-        "seconds": benchmark.spread(whole),
-        "outside_seconds": benchmark.spread(outside),
-        "slowest_shard_seconds": benchmark.spread(slowest),
-        "all_shards_seconds": benchmark.spread(work),
+        "seconds": timing.spread(whole),
+        "outside_seconds": timing.spread(outside),
+        "slowest_shard_seconds": timing.spread(slowest),
+        "all_shards_seconds": timing.spread(work),
     }
 
 
@@ -181,17 +183,10 @@ def terms_of(shards, participants, size):
 
 
 def predict(constants, network, clients, participants, shards, size, cores, gigabits=None):
-    """Returns the parts of a round's seconds.
+    """Returns the parts of a round's seconds, by the constants that `fit` returns.
 
-    Args:
-      constants: What `fit` returns.
-      network: By which the work of a participant is known.
-      clients: I.
-      participants: r.
-      shards: S.
-      size: B, in bytes.
-      cores: Those that the shards share; None if each has one of its own.
-      gigabits: Bandwidth of the driver's link, a second; None on one machine.
+    `cores` are those that the shards share, or None if each has one; `gigabits` is the bandwidth of
+    the driver's link, or None on one machine.
     """
     driver = [constants[f"driver/{name}"] for name in _DRIVER] * _UNITS
     fixed = constants["shard/fixed_milliseconds"] * 1e-3
@@ -201,12 +196,12 @@ def predict(constants, network, clients, participants, shards, size, cores, giga
         # More shards than cores take turns: all work is done at the pace of the cores.
         slowest = max(slowest, (fixed * min(shards, participants) + each * participants) / cores)
     sent = 0.0 if gigabits is None else 2 * 8 * size * shards / (gigabits * 1e9)
-    found = {
+    parts = {
         "driver_seconds": float(driver @ terms_of(shards, participants, size)),
         "network_seconds": sent,
         "slowest_shard_seconds": slowest,
     }
-    return found | {"seconds": sum(found.values())}
+    return parts | {"seconds": sum(parts.values())}
 
 
 def report_of(rounds, cores):
@@ -222,29 +217,26 @@ def report_of(rounds, cores):
             {**row, "fitted": is_fitted(row), "predicted": predicted, "error": error}
         )
     sizes = {row["network"]: row["bytes"] for row in rounds}
-    report["plan"] = [
-        planned(constants, network, sizes[network], gigabits)
-        for network in ("157k", "11M")
-        for gigabits in GIGABITS
-    ]
+    report["plan"] = []
+    for network, gigabits in itertools.product(("157k", "11M"), GIGABITS):
+        on = {
+            nodes: predict(
+                *(constants, network, CLIENTS, PARTICIPANTS, nodes, sizes[network], None, gigabits)
+            )
+            for nodes in NODES_TRIED
+        }
+        fastest = min(on, key=lambda nodes: on[nodes]["seconds"])
+        report["plan"].append(
+            {
+                "network": network,
+                "gigabits": gigabits,
+                "largest_share": largest_share(CLIENTS, PARTICIPANTS, NODES),
+                **on[NODES],
+                "fastest_nodes": fastest,
+                "fastest_seconds": on[fastest]["seconds"],
+            }
+        )
     return report
-
-
-def planned(constants, network, size, gigabits):
-    """Returns what is predicted of the plan, and the number of nodes that makes it fastest."""
-
-    def on(nodes):
-        return predict(constants, network, CLIENTS, PARTICIPANTS, nodes, size, None, gigabits)
-
-    fastest = min(NODES_TRIED, key=lambda nodes: on(nodes)["seconds"])
-    return {
-        "network": network,
-        "gigabits": gigabits,
-        "largest_share": largest_share(CLIENTS, PARTICIPANTS, NODES),
-        **on(NODES),
-        "fastest_nodes": fastest,
-        "fastest_seconds": on(fastest)["seconds"],
-    }
 
 
 def tables_of(report):

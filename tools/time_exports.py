@@ -19,6 +19,7 @@ import time
 import numpy as np
 import tensorflow as tf
 from experiments import ROOT
+from timing import in_turn
 
 import tf_pflego as pfl
 from tf_pflego.serving.export import size_of
@@ -45,33 +46,33 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--results", default=str(ROOT / "results"), help="where to write")
     options = parser.parse_args(arguments)
     terminal.prepare()
-    found = {"of_one_client": _of_one_client(options.data_dir), **_of_many(options.data_dir)}
+    report = {"of_one_client": _of_one_client(options.data_dir), **_of_many(options.data_dir)}
     results = pathlib.Path(options.results)
-    (results / "exports.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (results / "exports.md").write_text(page_of(found), encoding="utf-8")
-    terminal.show(page_of(found))
+    (results / "exports.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    (results / "exports.md").write_text(page_of(report), encoding="utf-8")
+    terminal.show(page_of(report))
     return 0
 
 
-def page_of(found: dict) -> str:
+def page_of(report: dict) -> str:
     """Returns the page with the tables."""
     rows = [
         "| form | bytes | test accuracy | prediction, ms | personalisation, ms |",
         "|---" * 5 + "|",
     ]
-    for row in found["of_one_client"]:
+    for row in report["of_one_client"]:
         times = (row["predict_ms"], row["personalize_ms"])
         shown = ["-" if each is None else f"{each:.2f}" for each in times]
         cells = [row["form"], f"{row['bytes']:,}", f"{100 * row['test_accuracy']:.2f}", *shown]
         rows.append("| " + " | ".join(cells) + " |")
-    many = found["of_many_clients"]
+    many = report["of_many_clients"]
     return "\n".join(
         [
             "# What exported models weigh, and how fast they are",
             "",
-            f"One client of Fashion-MNIST ({found['num_parameters']:,} weights of the body, "
-            f"{many['rows']} classes), TensorFlow {found['tensorflow']}. A prediction is of one "
-            f"image, a personalisation of {_STEPS} steps on {found['train_examples']} images.",
+            f"One client of Fashion-MNIST ({report['num_parameters']:,} weights of the body, "
+            f"{many['rows']} classes), TensorFlow {report['tensorflow']}. A prediction is of one "
+            f"image, a personalisation of {_STEPS} steps on {report['train_examples']} images.",
             "",
             *rows,
             "",
@@ -93,17 +94,16 @@ def _simulation(data_dir):
 
 def _simulation_of_many(data_dir):
     """Returns one of 10,000 clients, with three training images and a test image of two classes."""
-    dataset = pfl.load_dataset("fashion_mnist", data_dir or None)
-    rng, pairs = np.random.default_rng(0), {"train": [], "test": []}
-    rows = {
-        split: [np.flatnonzero(getattr(dataset, split).labels == label) for label in range(10)]
-        for split in pairs
-    }
-    for client in range(_MANY):
-        for split, count in (("train", 3), ("test", 1)):
-            held = [rng.choice(rows[split][(client + k) % 10], count) for k in range(2)]
-            held, source = np.concatenate(held), getattr(dataset, split)
-            pairs[split].append((source.examples[held], source.labels[held]))
+    dataset, rng = pfl.load_dataset("fashion_mnist", data_dir or None), np.random.default_rng(0)
+    pairs = {}
+    for split, count in (("train", 3), ("test", 1)):
+        source = getattr(dataset, split)
+        of_class = [np.flatnonzero(source.labels == label) for label in range(10)]
+        rows = [
+            np.concatenate([rng.choice(of_class[(client + k) % 10], count) for k in range(2)])
+            for client in range(_MANY)
+        ]
+        pairs[split] = [(source.examples[each], source.labels[each]) for each in rows]
     clients = pfl.from_arrays(pairs["train"], pairs["test"])
     model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), 2)
     drawn = pfl.Participation(_MANY, 20)
@@ -114,21 +114,22 @@ def _of_one_client(data_dir):
     rows = []
     with _simulation(data_dir) as simulation, tempfile.TemporaryDirectory() as scratch:
         train, test = simulation.data.train.of(0), simulation.data.test.of(0)
+        learning = {"examples": train[0], "labels": train[1], "steps": np.int32(_STEPS)}
+        learning["learning_rate"] = np.float32(0.007)
         for form, how in _FORMS.items():
             directory = pathlib.Path(scratch) / form
             (entry,) = pfl.export_clients(simulation, [0], directory, **how)
             call = _call_of(directory / entry["file"])
-            row = {"form": form, "bytes": entry["bytes"], "test_accuracy": entry["test_accuracy"]}
-            row["predict_ms"] = _milliseconds(call, "serve", 200, examples=test[0][:1])
-            row["personalize_ms"] = None
-            if how.get("learning", True) and how["format"] != "keras":
-                given = {
-                    "examples": train[0],
-                    "labels": train[1],
-                    "steps": np.int32(_STEPS),
-                    "learning_rate": np.float32(0.007),
-                }
-                row["personalize_ms"] = _milliseconds(call, "personalize", 20, **given)
+            learns = how.get("learning", True) and how["format"] != "keras"
+            row = {
+                "form": form,
+                "bytes": entry["bytes"],
+                "test_accuracy": entry["test_accuracy"],
+                "predict_ms": _milliseconds(call, "serve", 200, examples=test[0][:1]),
+                "personalize_ms": _milliseconds(call, "personalize", 20, **learning)
+                if learns
+                else None,
+            }
             rows.append(row)
             terminal.say(f"{form}: measured")
     return rows
@@ -156,13 +157,8 @@ def _call_of(path):
 
 
 def _milliseconds(call, name, repeats, **inputs):
-    call(name, **inputs)
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call(name, **inputs)
-        seconds.append(time.perf_counter() - started)
-    return 1000 * statistics.median(seconds)
+    seconds = in_turn({name: lambda: call(name, **inputs)}, repeats, warm_up=1)
+    return 1000 * statistics.median(seconds[name])
 
 
 def _of_many(data_dir):

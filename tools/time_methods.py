@@ -18,59 +18,48 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import argparse
 import json
 import pathlib
-import time
 
-import benchmark
 import numpy as np
 import paper
 import tensorflow as tf
+from benchmark_work import load, simulation_of
+from timing import Case, measured
 
 from tf_pflego import algorithms, data, engines, models
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.system import terminal
 
-ENGINE = "tff"
 DATASETS = ["fashion_mnist", "omniglot"]
 
 
 def of_median_size(clients, count):
     """Returns the `count` clients in the middle of all, ordered by their number of examples."""
-    order, first = (
-        np.argsort(clients.train.sizes, kind="stable"),
-        (clients.num_clients - count) // 2,
-    )
-    chosen = order[first : first + count]
+    first = (clients.num_clients - count) // 2
+    chosen = np.argsort(clients.train.sizes, kind="stable")[first : first + count]
 
     def part(split):
         examples, labels = zip(*(split.of(client) for client in chosen), strict=True)
-        return data.ClientSplit(
-            np.concatenate(examples), np.concatenate(labels), starts(split.sizes[chosen])
-        )
+        offsets = starts(split.sizes[chosen])
+        return data.ClientSplit(np.concatenate(examples), np.concatenate(labels), offsets)
 
     return data.ClientData(part(clients.train), part(clients.test), clients.num_classes[chosen])
 
 
 def measure(clients, body, per_round, repeats, names):
     """Yields each method's name, and its seconds per round, PFLEGO's beside them, and the ratio."""
-    with benchmark.simulation_of(clients, body, "pflego", ENGINE, per_round) as pflego:
-        pflego.run_round()
+    with simulation_of(clients, body, "pflego", "tff", per_round) as pflego:
         for name in names:
-            with benchmark.simulation_of(clients, body, name, ENGINE, per_round) as method:
-                method.run_round()
-                seconds = {"method": [], "pflego": []}
-                for _ in range(repeats):
-                    for key, simulation in (("pflego", pflego), ("method", method)):
-                        started = time.perf_counter()
-                        simulation.run_round()
-                        seconds[key].append(time.perf_counter() - started)
-            spreads = {
-                "seconds": benchmark.spread(seconds["method"]),
-                "pflego_seconds": benchmark.spread(seconds["pflego"]),
-            }
-            yield (
-                name,
-                {**spreads, "over_pflego": benchmark.ratio(seconds["method"], seconds["pflego"])},
-            )
+            with simulation_of(clients, body, name, "tff", per_round) as method:
+                case = Case(
+                    name,
+                    {"pflego": pflego.run_round, "method": method.run_round},
+                    repeats,
+                    seconds={"seconds": "method", "pflego_seconds": "pflego"},
+                    ratios={"over_pflego": ("method", "pflego")},
+                    warm_up=1,
+                )
+                report = measured(case)
+            yield name, {key.rpartition("/")[2]: value for key, value in report.items()}
 
 
 def table_of(report):
@@ -88,64 +77,47 @@ def table_of(report):
         "|---|---|---|---|---|---|---|",
     ]
     for name in algorithms.REGISTRY:
-        cells = [f"`{name}`"]
-        for dataset in DATASETS:
-            row = report.get(dataset, {}).get(name)
-            cells += (
-                [f"{row['seconds']['median']:.3f}", f"{row['over_pflego']:.2f}"]
-                if row
-                else ["", ""]
-            )
-        said = paper.OMNIGLOT_SECONDS.get(name)
-        cells += (
-            [f"{said:.3f}", f"{said / paper.OMNIGLOT_SECONDS['pflego']:.2f}"] if said else ["", ""]
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+        rows = [report.get(dataset, {}).get(name) for dataset in DATASETS]
+        pairs = [row and (row["seconds"]["median"], row["over_pflego"]) for row in rows]
+        seconds = paper.OMNIGLOT_SECONDS.get(name)
+        pairs.append(seconds and (seconds, seconds / paper.OMNIGLOT_SECONDS["pflego"]))
+        cells = [f"{pair[0]:.3f} | {pair[1]:.2f}" if pair else " | " for pair in pairs]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def main():
     """Measures what the command line selects and writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", default=None, help="TFDS data directory")
+    parser.add_argument("--data_dir", help="TFDS data directory")
     parser.add_argument("--results", default="results", help="where the table goes")
-    parser.add_argument(
-        "--only", nargs="+", default=DATASETS, choices=DATASETS, help="some of the datasets"
-    )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        default=list(algorithms.REGISTRY),
-        choices=algorithms.REGISTRY,
-        help="some of all",
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=None, help="rounds that are timed (default 5, Omniglot 1)"
-    )
+    parser.add_argument("--only", nargs="+", default=DATASETS, choices=DATASETS, help="datasets")
+    methods = list(algorithms.REGISTRY)
+    parser.add_argument("--methods", nargs="+", default=methods, choices=methods, help="of all")
+    repeats_help = "rounds that are timed (default 5, Omniglot 1)"
+    parser.add_argument("--repeats", type=int, help=repeats_help)
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
     # TensorFlow takes the function of each further simulation for a retracing and would warn.
     tf.get_logger().setLevel("ERROR")
     place = pathlib.Path(options.results) / "round_times.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
     report = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     report |= {"cores": os.cpu_count(), "tensorflow": tf.__version__}
     for dataset in options.only:
-        clients, source = benchmark.load(dataset, options.data_dir)
+        clients, source = load(dataset, options.data_dir)
         terminal.show(f"{dataset}, {source} images")
+        body, per_round, repeats = models.mlp(clients.example_shape, 0), 20, 5
         if dataset == "omniglot":
-            clients = of_median_size(clients, 2)
-            body, per_round, repeats = models.omniglot_cnn(clients.example_shape, 0), 2, 1
-        else:
-            body, per_round, repeats = models.mlp(clients.example_shape, 0), 20, 5
-        for name, figures in measure(
-            clients, body, per_round, options.repeats or repeats, options.methods
-        ):
+            clients, per_round, repeats = of_median_size(clients, 2), 2, 1
+            body = models.omniglot_cnn(clients.example_shape, 0)
+        repeats = options.repeats or repeats
+        for name, figures in measure(clients, body, per_round, repeats, options.methods):
             terminal.show(
                 f"{name:<10}{figures['seconds']['median']:>10.3f} s "
                 f"{figures['over_pflego']:>8.2f} of PFLEGO",
             )
             report.setdefault(dataset, {})[name] = {**figures, "data": source}
-            place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
             place.with_suffix(".md").write_text(table_of(report), encoding="utf-8")
     terminal.show(table_of(report))

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 
+import drill_signals
 import pytest
-import signal_runs
 
 from tests.program.test_main import ROOT, TIMEOUT_SECONDS
 from tests.resources import wait_until_gone
@@ -211,10 +211,10 @@ def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
     ],
 )
 def test_a_run_ends_in_order_whenever_a_signal_comes(phase, engine, number, digits_dir, tmp_path):
-    """The campaign is tools/signal_runs.py."""
+    """The campaign is `python tools/drills.py signals`."""
     if engine == "tff":
         pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    ending = signal_runs.ending_of(
+    ending = drill_signals.ending_of(
         phase, engine, number, 0.5, tmp_path, digits_dir, limit_seconds=TIMEOUT_SECONDS
     )
     assert not ending.faults

@@ -1,6 +1,6 @@
 """The clients that tools/time_methods.py takes, and the table that it writes."""
 
-import benchmark
+import benchmark_work
 import numpy as np
 import pytest
 import time_methods
@@ -13,7 +13,8 @@ pytestmark = pytest.mark.same_on_both_lines
 
 
 def test_clients_of_median_size():
-    clients = benchmark.federation([9, 4, 5, 8, 6], [3, 1, 1, 2, 2], [2, 3, 4, 5, 6], (4, 4, 1))
+    sizes = ([9, 4, 5, 8, 6], [3, 1, 1, 2, 2])
+    clients = benchmark_work.federation(*sizes, [2, 3, 4, 5, 6], (4, 4, 1))
     chosen = time_methods.of_median_size(clients, 2)
     np.testing.assert_array_equal(chosen.train.sizes, [5, 6])
     np.testing.assert_array_equal(chosen.num_classes, [4, 6])
@@ -25,7 +26,7 @@ def test_clients_of_median_size():
 
 def test_the_parts_of_a_round_add_up():
     seconds = {"idle": [1, 2, 9], "reading": [3], "passes": [7], "pflego": [10], "floor": [4]}
-    assert benchmark.floors_of("here", seconds) == {
+    assert benchmark_work.floors_of("here", seconds) == {
         "here/floors_of_engine": 0.5,
         "here/floors_of_reading": 0.25,
         "here/floors_of_passes": 1.0,
@@ -33,18 +34,18 @@ def test_the_parts_of_a_round_add_up():
     }
 
 
-@pytest.mark.parametrize("work", benchmark.WORK)
+@pytest.mark.parametrize("work", benchmark_work.WORK)
 def test_rounds_of_less_work_run(work):
-    clients = benchmark.federation([6, 6], [2, 2], 2, (4, 4, 1))
+    clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
     model = models.SplitModel(models.mlp((4, 4, 1), 0), 2)
-    algorithm = benchmark.part_of_round(model, work)
+    algorithm = benchmark_work.part_of_round(model, work)
     with Simulation(algorithm, clients, Participation(2, 2), "in_process") as simulation:
         assert simulation.run_round()["participants"] == 2
 
 
 def test_rounds_are_timed_beside_those_of_pflego():
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    clients = benchmark.federation([6, 6], [2, 2], 2, (4, 4, 1))
+    clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
     report = {"cores": 2, "omniglot": {}, "fashion_mnist": {}}
     report["fashion_mnist"] = dict(
         time_methods.measure(clients, models.mlp((4, 4, 1), 0), 2, 2, ("pflego", "fedper"))

@@ -1,7 +1,4 @@
-"""Sends signals to runs, and checks that each run ends within seconds, in order.
-
-  python tools/signal_runs.py [--signals=200] [--at_once=2] [--engines=in_process,tff]
-                              [--phases=start-up,...] [--data_dir=DIR] [--seed=0]
+"""The drill that sends signals to runs, and checks that each run ends within seconds, in order.
 
 Small runs on digits get SIGINT or SIGTERM at a random time of a phase:
 
@@ -14,11 +11,9 @@ Small runs on digits get SIGINT or SIGTERM at a random time of a phase:
 
 A run must end within 5 seconds with exit code 128 + the signal, and say nothing but the one line,
 which must promise a resumption if there is a checkpoint. It must leave no process, no temporary
-file, no lock, and no damaged checkpoint. A line per run goes to standard error, and a table says
-what was found; the exit code is 1 if a run did not end so. 200 signals take about half an hour.
+file, no lock, and no damaged checkpoint. A line per run goes to standard error.
 """
 
-import argparse
 import concurrent.futures
 import fnmatch
 import itertools
@@ -28,28 +23,25 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments import ROOT
+from drill_runs import rounds_of, start
 
 from tf_pflego.system import terminal
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LIMIT_SECONDS = 5.0
-
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FLAGS = ("--dataset=digits", "--clients_per_round=5", "--checkpoint_every=5", "--num_clients=20")
 _ENDLESS = "--num_rounds=1000000"
 _RARELY = "--eval_every=1000000"
-_COLUMNS = ("phase", "engine", "signal", "sent", "in order", "with hint", "longest seconds")
+_LIMIT_SECONDS = 5.0
 _START_SECONDS = 300.0
 _END_SECONDS = 60.0
 _GONE_SECONDS = 5.0
 _POLL_SECONDS = 0.0005
 _TRIES = 10
+_HINT = "; go on with it by --resume"
 
 
 class Phase(NamedTuple):
@@ -77,13 +69,6 @@ def _hears(pid, output):
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def _rounds(output):
-    try:
-        return len((output / "metrics.jsonl").read_bytes().splitlines())
-    except FileNotFoundError:
-        return 0
-
-
 def _files(output):
     """Returns the names of the files; directories may be made and renamed meanwhile."""
     return [name for _, _, files in os.walk(output) for name in files]
@@ -104,7 +89,7 @@ def _writes(output):
 PHASES = {
     "start-up": Phase((_ENDLESS,), _hears, 4.0),
     "tracing": Phase((_ENDLESS,), lambda pid, output: _has_checkpoint(output), 0.5),
-    "rounds": Phase((_ENDLESS, _RARELY), lambda pid, output: _rounds(output) >= 3, 0.5),
+    "rounds": Phase((_ENDLESS, _RARELY), lambda pid, output: rounds_of(output) >= 3, 0.5),
     "long round": Phase(
         (_ENDLESS, _RARELY, "--local_steps=1000000000"),
         lambda pid, output: _has_checkpoint(output),
@@ -112,51 +97,39 @@ PHASES = {
     ),
     "evaluation": Phase(
         (_ENDLESS, "--num_clients=150", "--clients_per_round=1", "--local_steps=1"),
-        lambda pid, output: _rounds(output) >= 3,
+        lambda pid, output: rounds_of(output) >= 3,
         0.5,
     ),
     "writing": Phase(("--num_rounds=4",), lambda pid, output: _writes(output), 0.0, _writes),
 }
 
 
-def main(arguments: list[str]) -> int:
-    """Sends the signals, and prints a row for each phase, engine and signal."""
-    options = _options(arguments)
-    cases = list(itertools.product(options.phases.split(","), options.engines.split(","), SIGNALS))
+def send_signals(options):
+    """Sends the signals, and yields a row for each phase, engine and signal."""
+    phases = options.phases.split(",") if options.phases else PHASES
+    cases = list(itertools.product(phases, options.engines.split(","), _SIGNALS))
     rng = random.Random(options.seed)
-    drawn = [
-        (case, rng.random()) for case, _ in zip(itertools.cycle(cases), range(options.signals))
-    ]
-    found = {case: [] for case in cases}
-    with tempfile.TemporaryDirectory(prefix="tf_pflego_signals_") as scratch:
+    drawn = list(zip(itertools.cycle(cases), (rng.random() for _ in range(options.signals))))
+    endings = {case: [] for case in cases}
 
-        def run(place):
-            case, share = drawn[place]
-            own = pathlib.Path(scratch) / str(place)
-            ending = ending_of(*case, share, own, options.data_dir)
-            found[case].append(ending)
-            phase, engine, number = case
-            said = "; ".join(ending.faults) or "in order"
-            terminal.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {said}")
-            shutil.rmtree(own)
+    def run(place):
+        case, share = drawn[place]
+        scratch = pathlib.Path(options.scratch) / str(place)
+        ending = ending_of(*case, share, scratch, options.data_dir)
+        endings[case].append(ending)
+        phase, engine, number = case
+        fault = "; ".join(ending.faults) or "in order"
+        terminal.say(f"{phase}, {engine}, {number.name}: {ending.seconds:.2f} s, {fault}")
+        shutil.rmtree(scratch)
 
-        with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-            list(pool.map(run, range(len(drawn))))
-    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
-    for (phase, engine, number), endings in found.items():
-        good = sum(not ending.faults for ending in endings)
-        hints = sum(ending.hint for ending in endings)
-        longest = max((ending.seconds for ending in endings), default=0)
-        row = (phase, engine, number.name, len(endings), good, hints, f"{longest:.2f}")
-        terminal.show("| " + " | ".join(map(str, row)) + " |")
-    faults = [
-        f"{phase}, {engine}, {number.name}: {fault}"
-        for (phase, engine, number), endings in found.items()
-        for ending in endings
-        for fault in ending.faults
-    ]
-    terminal.show("\n".join([f"{len(faults)} faults", *faults]))
-    return 1 if faults else 0
+    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        list(pool.map(run, range(len(drawn))))
+    for (phase, engine, number), these in endings.items():
+        good = sum(not ending.faults for ending in these)
+        longest = max((ending.seconds for ending in these), default=0)
+        row = {"phase": phase, "engine": engine, "signal": number.name, "sent": len(these)}
+        row |= {"in order": good, "with hint": sum(ending.hint for ending in these)}
+        yield row | {"longest seconds": f"{longest:.2f}"}, good == len(these)
 
 
 def ending_of(
@@ -166,7 +139,7 @@ def ending_of(
     share: float,
     scratch: pathlib.Path,
     data_dir: str = "",
-    limit_seconds: float = LIMIT_SECONDS,
+    limit_seconds: float = _LIMIT_SECONDS,
 ) -> Ending:
     """Runs the program, sends it a signal, and returns how it ended.
 
@@ -196,16 +169,8 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
     """Returns None if the phase was over before the signal could be sent."""
     output, temporary = scratch / "run", scratch / "temporary"
     temporary.mkdir(parents=True)
-    command = [sys.executable, "-m", "tf_pflego.main", *_FLAGS, *phase.flags]
-    command += [f"--engine={engine}", f"--data_dir={data_dir}", f"--output_dir={output}"]
-    running = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(temporary)},
-    )
+    flags = [*_FLAGS, *phase.flags, f"--engine={engine}", f"--data_dir={data_dir}"]
+    running = start(flags, output, os.environ | {"TMPDIR": str(temporary)})
     try:
         deadline = time.monotonic() + _START_SECONDS
         while running.poll() is None and not _is_in(phase, running, share, output):
@@ -227,8 +192,9 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
     finally:
         running.kill()
         running.communicate()
-    hint = "; go on with it by --resume" in errors
-    return Ending(seconds, hint, _faults(errors, running.returncode, number, output, temporary))
+    return Ending(
+        seconds, _HINT in errors, _faults(errors, running.returncode, number, output, temporary)
+    )
 
 
 def _is_in(phase, running, share, output):
@@ -253,7 +219,7 @@ def _faults(errors, code, number, output, temporary):
         faults.append(f"exit code {code}")
     lines = [line for line in errors.splitlines() if not line.startswith(("starting ", "round "))]
     saved = _has_checkpoint(output)
-    hints = ["; go on with it by --resume"]
+    hints = [_HINT]
     if not saved:  # The first moments of the program do not know where the run would be.
         hints = ["", " without a checkpoint; nothing was kept to go on with"]
     if lines not in [[f"tf_pflego: interrupted{hint}"] for hint in hints]:
@@ -272,19 +238,18 @@ def _faults(errors, code, number, output, temporary):
 
 def _processes_with(temporary):
     """Returns the processes of this user whose TMPDIR is the directory."""
-    wanted, found = f"TMPDIR={temporary}".encode(), []
+    variable, processes = f"TMPDIR={temporary}".encode(), []
     for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+            if variable in path.read_bytes().split(b"\0"):
+                processes.append(int(path.parent.name))
         except OSError:  # It has ended, or is another user's.
             pass
-    return found
+    return processes
 
 
 def _damages(output):
     """Returns what is wrong with the checkpoints; all of them, not only the newest, are read."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 
     checkpoints = Checkpoints(output / "checkpoints")
@@ -294,23 +259,3 @@ def _damages(output):
     except (CheckpointError, DamagedError, OSError) as error:
         return [str(error)]
     return []
-
-
-def _options(arguments):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--signals", type=int, default=200, help="how many in all (default 200)")
-    parser.add_argument("--at_once", type=int, default=2, help="runs at a time (default 2)")
-    parser.add_argument("--engines", default="in_process,tff", help="default both")
-    parser.add_argument("--phases", default=",".join(PHASES), help="default all")
-    parser.add_argument("--data_dir", default="", help="the TFDS data directory")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random times (default 0)")
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    # A shell's background jobs, and all that they start, ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    terminal.prepare()
-    sys.exit(main(sys.argv[1:]))

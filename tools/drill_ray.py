@@ -1,93 +1,75 @@
-"""Kills shards, nodes and programs of runs on a Ray cluster, and compares the runs' ends.
+"""Drills on clusters of nodes on this machine: kills of shards, nodes and programs, and placement.
 
-  python tools/kill_ray_runs.py [--methods=pflego,...] [--data_dir=DIR] [--seed=0]
-                                [--results=results/ray_kills.json]
-
-A cluster of two nodes on this machine takes all runs. For each method a small run on digits is left
-alone, and a second one, which has the same two shards, is killed (SIGKILL): once, and every third
-one twice. What is killed takes turns: the process of a shard, the program, which is then resumed,
-or the second node, in whose place another one joins. It is killed at a random time within a random
-round, or between the messages by which the shards are told to commit a random round (the first of
-the next round), when the first shard has been told and the second has not. Each run must end with
-the weights, the clients' states, the metrics apart from seconds, and the clients.csv of the run
-that was left alone.
-
-Methods that the results have already are passed over, so that an interrupted campaign goes on. A
-table says what was done; the exit code is 1 if an end differs. It takes about an hour on two cores.
+Between the messages by which shards are told to commit a round, the program kills by itself: then
+this file runs it.
 """
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import argparse
 import contextlib
 import json
+import os
 import pathlib
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
+import zlib
 
+from drill_runs import end, finish, rounds_of, start
 from experiments import ROOT
-from kill_runs import end, rounds_of
-from local_cluster import LocalCluster, ended_by_signals, processes_of
+from local_cluster import LocalCluster, processes_of
 
-from tf_pflego.algorithms import REGISTRY
 from tf_pflego.runs.training import source_commit
-from tf_pflego.system import terminal
 
 _ROUNDS, _SHARDS = 24, 2
+_ON_RAY = ("--engine=ray", "--ray_address=auto", "--dataset=digits")
 _FLAGS = (
-    *("--engine=ray", f"--num_shards={_SHARDS}", "--ray_address=auto"),
-    *("--dataset=digits", "--num_clients=20", "--clients_per_round=10"),
+    *(*_ON_RAY, f"--num_shards={_SHARDS}", "--num_clients=20", "--clients_per_round=10"),
     *(f"--num_rounds={_ROUNDS}", "--eval_every=6", "--checkpoint_every=4", "--resume"),
+)
+_FLAGS_OF_NODES = (
+    *(*_ON_RAY, "--num_clients=40", "--clients_per_round=20", "--num_rounds=20"),
+    "--eval_every=5",
 )
 _WITHIN, _BETWEEN = "within a round", "between commits"
 _KINDS = [(what, when) for when in (_BETWEEN, _WITHIN) for what in ("shard", "program", "node")]
-_COLUMNS = ("method", "killed", "losses said", "the end")
 # Kills that the program does itself, as JSON, and the file in which it says that it has.
-_TRAPS, _SPRUNG = "KILL_RAY_RUNS_TRAPS", "sprung"
+_TRAPS = "DRILL_RAY_TRAPS"
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the campaign, and prints a row per method."""
-    options = _options(arguments)
+def kill_shards(options):
+    """Kills something of a run of each method, and of every third one a second time.
+
+    What is killed takes turns: the process of a shard, the program, which is then resumed, or the
+    second node, in whose place another one joins. It is killed at a random time within a random
+    round, or between the messages by which the shards are told to commit a random round (the first
+    of the next round), when the first shard has been told and the second has not. Methods that the
+    results have already are passed over, so that an interrupted campaign goes on.
+    """
+    from tf_pflego.algorithms import REGISTRY
+
     results = pathlib.Path(options.results)
     rows = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
     done = {row["method"] for row in rows}
-    wanted = [method for method in options.methods.split(",") if method not in done]
-    terminal.show("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
-    if wanted:
-        # With one core each, every node has one shard.
-        with (
-            ended_by_signals(),
-            tempfile.TemporaryDirectory(prefix="tf_pflego_kill_") as scratch,
-            LocalCluster(nodes=_SHARDS, cpus=1) as cluster,
-        ):
-            for method in wanted:
-                rng = random.Random(f"{options.seed} {method}")
-                number = list(REGISTRY).index(method)
-                kinds = [_KINDS[number % len(_KINDS)]]
-                if number % 3 == 0:
-                    kinds.append(rng.choice(_KINDS))
-                case = _Case(cluster, method, options.data_dir, pathlib.Path(scratch), rng)
-                rows.append(case.row(kinds))
-                results.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-                _print(rows[-1])
-    kills = sum(len(row["kills"]) for row in rows)
-    good = all(row["the_same"] for row in rows)
-    terminal.show(f"{kills} kills; {'all ends are the same' if good else 'ENDS DIFFER'}")
-    return 0 if good else 1
-
-
-def _print(row):
-    kills = "; ".join(f"{kill['what']} {kill['when']}, {kill['round']}" for kill in row["kills"])
-    cells = (row["method"], kills, row["losses"], "the same" if row["the_same"] else "DIFFERENT")
-    terminal.show("| " + " | ".join(map(str, cells)) + " |")
+    # With one core each, every node has one shard.
+    with LocalCluster(nodes=_SHARDS, cpus=1) as cluster:
+        for method in options.methods.split(","):
+            if method in done:
+                continue
+            rng = random.Random(f"{options.seed} {method}")
+            number = list(REGISTRY).index(method)
+            kinds = [_KINDS[number % len(_KINDS)]]
+            if number % 3 == 0:
+                kinds.append(rng.choice(_KINDS))
+            case = _Case(cluster, method, options.data_dir, pathlib.Path(options.scratch), rng)
+            rows.append(case.row(kinds))
+            results.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            kills = [
+                f"{kill['what']} {kill['when']}, {kill['round']}" for kill in rows[-1]["kills"]
+            ]
+            row = {"method": method, "killed": "; ".join(kills), "losses said": rows[-1]["losses"]}
+            same = rows[-1]["the_same"]
+            yield row | {"the end": "the same" if same else "DIFFERENT"}, same
 
 
 class _Case:
@@ -106,9 +88,9 @@ class _Case:
         started = time.monotonic()
         self._ended(self._start(self._whole))
         undisturbed = time.monotonic() - started
-        while (found := self._disturbed(kinds)) is None:
+        while (disturbed := self._disturbed(kinds)) is None:
             shutil.rmtree(self._killed)  # It came to its end before it was killed often enough.
-        kills, said = found
+        kills, said = disturbed
         losses = said.count("goes on from its last checkpoint")
         same = end(self._killed) == end(self._whole)
         # Two kills that are close to each other may be found as one loss.
@@ -161,22 +143,13 @@ class _Case:
             "first_node": self._cluster.nodes[0].leader,
         }
         environment = self._cluster.environment | {"PYTHONPATH": str(ROOT)}
-        return subprocess.Popen(
-            [sys.executable, __file__, *self._flags, f"--output_dir={output}"],
-            env=environment | {_TRAPS: json.dumps(traps)},
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        traps = environment | {_TRAPS: json.dumps(traps)}
+        return start(self._flags, output, traps, (__file__,))
 
     def _ended(self, running):
         """Waits for the end of a program, which must be good, and returns what it has said."""
         self._wait(running, lambda: False)
-        said = running.communicate()[1]
-        if running.returncode:
-            raise RuntimeError(f"a run must end with code 0; got {running.returncode}:\n{said}")
-        return said
+        return finish(running)
 
     def _wait(self, running, condition):
         """Waits until a condition holds, and returns whether it did before the program ended.
@@ -198,8 +171,8 @@ class _Case:
     def _kill(self, running, what):
         """Kills one, and returns whether it was there."""
         nodes = [node for node in self._cluster.nodes if node.is_running()]
-        hosts = [_host_of(node) for node in nodes]
-        if running.poll() is not None or None in hosts:
+        hosts = [host for node in nodes for host in _hosts_of(node)]
+        if running.poll() is not None or len(hosts) < len(nodes):
             return False
         if what == "program":
             running.kill()
@@ -210,13 +183,52 @@ class _Case:
         return True
 
 
-def _host_of(node):
-    """Returns the process on a node that has a shard, or None."""
+def _hosts_of(node):
+    """Returns the processes on a node that have a shard."""
+    hosts = []
     for process in processes_of(node.leader):
         with contextlib.suppress(OSError):
             if pathlib.Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::Host"):
-                return process
-    return None
+                hosts.append(process)
+    return hosts
+
+
+def compare_nodes(options):
+    """Makes a run of each method on each cluster, whose end must have the bits of the first one.
+
+    A cluster has as many cores as the shards need, and half a gigabyte of memory per shard.
+    """
+    rows, checksums = [], {}
+    for nodes in map(int, options.nodes.split(",")):
+        cpus = -(-options.shards // nodes)
+        with LocalCluster(nodes, cpus) as cluster:
+            for method in options.methods.split(","):
+                row = _row_of_nodes(cluster, method, options)
+                rows.append(row)
+                checksum = row["checksum"]
+                yield row, checksums.setdefault(method, checksum) == checksum
+    pathlib.Path(options.results).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _row_of_nodes(cluster, method, options):
+    started = time.monotonic()
+    output = pathlib.Path(options.scratch) / f"{method}_{len(cluster.nodes)}"
+    flags = [*_FLAGS_OF_NODES, f"--algorithm={method}", f"--data_dir={options.data_dir}"]
+    flags.append(f"--num_shards={options.shards}")
+    running = start(flags, output, cluster.environment | {"PYTHONPATH": str(ROOT)})
+    most = [0] * len(cluster.nodes)
+    while running.poll() is None:  # Before the run ends, so that its processes can be counted.
+        most = max(most, [len(_hosts_of(node)) for node in cluster.nodes], key=sum)
+        time.sleep(0.5)
+    finish(running)
+    return {
+        "method": method,
+        "shards": options.shards,
+        "nodes": len(cluster.nodes),
+        "shards_on_nodes": " ".join(map(str, most)),
+        "seconds": round(time.monotonic() - started, 1),
+        "checksum": f"{zlib.crc32(repr(end(output)).encode()):08x}",
+    }
 
 
 def _program(arguments, traps):
@@ -258,20 +270,5 @@ def _spring(cluster, kill, first_node):
             return
 
 
-def _options(arguments):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--methods", default=",".join(REGISTRY), help="default all")
-    parser.add_argument("--data_dir", default="", help="the TFDS data directory")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random times (default 0)")
-    default = str(ROOT / "results" / "ray_kills.json")
-    parser.add_argument("--results", default=default, help=f"default {default}")
-    return parser.parse_args(arguments)
-
-
 if __name__ == "__main__":
-    if _TRAPS in os.environ:
-        sys.exit(_program(sys.argv[1:], json.loads(os.environ.pop(_TRAPS))))
-    terminal.prepare()
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_program(sys.argv[1:], json.loads(os.environ.pop(_TRAPS))))

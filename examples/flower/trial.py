@@ -1,10 +1,10 @@
 """Carries PFLEGO's exchanges by Flower, from a server process to one process for each client.
 
   pip install flwr, beside the package of the current line; then
-  python tools/flower_trial.py [--json=FILE] [--num_rounds=5]
+  python examples/flower/trial.py [--json=FILE] [--num_rounds=5]
 
 It starts Flower's SuperLink and a SuperNode for each of five clients on this machine, runs the app
-in tools/flower_app, and takes all of it down. The app compares its weights and its clients' correct
+beside this file, and takes all of it down. The app compares its weights and its clients' correct
 answers with those of the same run in process; the file holds both, and the seconds of each round.
 """
 
@@ -62,13 +62,9 @@ def main() -> int:
 
 def _run(directory, num_rounds):
     """Returns what the app reports, or None after saying what went wrong."""
-    environment = os.environ | {
-        "FLWR_HOME": str(directory),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": os.pathsep.join(
-            [str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-    }
+    path = [str(_HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"FLWR_HOME": str(directory), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PYTHONPATH"] = os.pathsep.join(path)
     port = _free_port()
     (directory / "config.toml").write_text(
         f'[superlink]\ndefault = "trial"\n[superlink.trial]\naddress = "{_LOOPBACK}:{port}"\n'
@@ -91,25 +87,14 @@ def _run(directory, num_rounds):
             return process
 
         # All of it stays on this machine's loopback, so nothing is encrypted.
-        start(
-            "flower-superlink",
-            "--insecure",
-            "--disable-runtime-dependency-installation",
-            f"--host={_LOOPBACK}",
-            f"--port={port}",
-        )
+        link = ("--insecure", f"--host={_LOOPBACK}", f"--port={port}")
+        start("flower-superlink", "--disable-runtime-dependency-installation", *link)
         _wait_for_port(port)
+        node = ("flower-supernode", "--insecure", f"--superlink={_LOOPBACK}:{port}")
         for client in range(_CLIENTS):
-            start(
-                "flower-supernode",
-                "--insecure",
-                f"--superlink={_LOOPBACK}:{port}",
-                f"--port={_free_port()}",
-                f"--node-config=client={client}",
-            )
+            start(*node, f"--port={_free_port()}", f"--node-config=client={client}")
         config = f'num_clients={_CLIENTS} num_rounds={num_rounds} report="{report}"'
-        app = str(_HERE / "flower_app")
-        run = start("flwr", "run", "--stream", app, "trial", "--run-config", config, log=log)
+        run = start("flwr", "run", "--stream", str(_HERE), "trial", "--run-config", config, log=log)
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(_DEADLINE_SECONDS)
     if not report.exists():
