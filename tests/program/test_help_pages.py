@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.program.test_main import in_a_terminal, in_this_process, lines_of, program
+from tests.program.test_main import in_a_terminal, in_this_process, lines_of, started_program
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 from tf_pflego.program import help_pages
@@ -124,6 +124,6 @@ finally:
     ids=str,
 )
 def test_what_needs_no_tensorflow_does_not_wait_for_it(arguments, code):
-    result = program(*arguments, code=COUNTED)
+    result = started_program(*arguments, code=COUNTED)
     assert "Traceback" not in result.stderr
     assert result.returncode == code

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from tests import programs
 from tests.resources import wait_until_gone
 from tf_pflego import main
 from tf_pflego.program import command_line
@@ -39,9 +40,16 @@ METRICS = [
 ]
 
 
-def program(
-    *flags, digits_dir=None, code="from tf_pflego.main import entry_point; entry_point()", **options
-):
+ENTRY = "from tf_pflego.main import entry_point; entry_point()"
+
+
+def program(*flags, code=ENTRY, digits_dir=None):
+    """Runs the program in a process whose imports were made before."""
+    return programs.run(code, *flags, *([f"--data_dir={digits_dir}"] if digits_dir else []))
+
+
+def started_program(*flags, digits_dir=None, code=ENTRY, **options):
+    """Runs the program in a process that is started for it, with pipes."""
     flags = [*flags, f"--data_dir={digits_dir}"] if digits_dir else list(flags)
     command = [sys.executable, "-c", code, *flags]
     return subprocess.run(
@@ -72,7 +80,7 @@ def assert_refused(result, *expected):
 @pytest.fixture(scope="module")
 def finished_run(digits_dir, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "pflego"
-    return output, program(
+    return output, started_program(
         *SMALL, "--num_rounds=14", "--eval_every=3", f"--output_dir={output}", digits_dir=digits_dir
     )
 
@@ -201,9 +209,11 @@ entry_point()
 
 
 def test_without_tensorflow_federated(digits_dir):
-    result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
+    result = started_program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
     assert result.returncode == 0, result.stderr
-    refused = program("--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED)
+    refused = started_program(
+        "--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED
+    )
     assert_refused(refused, "pip install --no-deps -r requirements.txt", "--engine=in_process")
     assert "starting TensorFlow" not in refused.stderr
 
