@@ -1,8 +1,8 @@
 """Starts programs in children of a process that has imported TensorFlow, and run nothing with it.
 
 A program that is started so does not import TensorFlow once more, which takes seconds. It is a
-process with its own files, signals and end; only its imports were made before. What depends on how a
-program starts (pipes, terminals, what it imports) is tested by true starts.
+process with its own files, signals and end; only its imports were made before. What depends on how
+a program starts (pipes, terminals, what it imports) is tested by true starts.
 """
 
 import atexit
