@@ -212,7 +212,7 @@ def test_a_file_without_its_builder_is_one_line(capsys):
     [
         ("nestz.add(mean, mean)", "NameError: name 'nestz' is not defined. Correct the file."),
         (
-            "0 if tf.size(client.labels) > 3 else 1",
+            "0 if client.num_examples > 3 else 1",
             "`tf.Tensor` as a Python `bool` is not allowed; use `tf.where` or `tf.cond`. Correct",
         ),
     ],

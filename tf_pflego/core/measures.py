@@ -4,13 +4,15 @@ Both are added over clients, and their ratio is what a run reports. This is all 
 simulation knows of them; what a task counts stands here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 # (logits [n, K], labels [n]) -> (a sum over the examples [], and over how many [])
-Measure = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+Measure = Callable[["tf.Tensor", "tf.Tensor"], tuple["tf.Tensor", "tf.Tensor"]]
 Measures = Mapping[str, Mapping[str, Measure]]  # by split and by name
 Counts = Mapping[str, Mapping[str, tuple[Any, Any]]]  # by split and by name: (sum, count)
 
