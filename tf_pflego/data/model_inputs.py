@@ -1,5 +1,7 @@
 """Examples on their way from where they are stored to a model."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 
