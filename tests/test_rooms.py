@@ -1,6 +1,7 @@
 """The rules of docs/layout.md about who imports whom, held by the syntax trees of all modules."""
 
 import ast
+import graphlib
 import pathlib
 import re
 
@@ -61,6 +62,25 @@ def test_imports_run_down_the_floors():
         return room in FLOORS and (room == module[0] or FLOORS[room] < FLOORS[module[0]])
 
     assert _offences(allowed) == []
+
+
+def test_no_circle_of_modules():
+    """Imports for types alone count too; only the package's `__init__` is left out."""
+    modules = {
+        ".".join(("tf_pflego", *_names_of(path))).removesuffix(".__init__"): path
+        for path in MODULES
+    }
+
+    def module_of(name):
+        while name and name not in modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    imported = {
+        module: {module_of(name) for _, name in _imports(path)} - {module, ""}
+        for module, path in modules.items()
+    }
+    graphlib.TopologicalSorter(imported).prepare()  # CycleError names the modules of a circle.
 
 
 @pytest.mark.parametrize(

@@ -73,15 +73,15 @@ def _run(argv, interruption):
         if hasattr(chosen, "define_flags_of_arguments"):
             chosen.define_flags_of_arguments(others, flag_values)
         places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
-        terminal.be_quiet(flag_values["quiet"].value)
+        terminal.be_quiet(bool(flag_values["quiet"].value))
         if len(others) < len(arguments):
             terminal.show(chosen.help_page(flag_values, terminal.STDOUT.columns()))
         else:
             chosen.run(flag_values, interruption, *places)
     except Exception as error:
         code, message = failures.explained(error)
-        others = getattr(chosen, "FLAGS_OF_ARGUMENTS", {})
-        terminal.say(f"tf_pflego: {command_line.as_flags(message, flag_values, others)}")
+        renamed = getattr(chosen, "FLAGS_OF_ARGUMENTS", {})
+        terminal.say(f"tf_pflego: {command_line.as_flags(message, flag_values, renamed)}")
         return code
     return 0
 

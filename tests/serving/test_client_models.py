@@ -262,6 +262,7 @@ def test_what_is_no_body_and_head_is_refused():
         "a way of its own": dataclasses.replace(served, predict=lambda *given: given[0]),
     }
     for got, changed in another.items():
-        simulation.algorithm = dataclasses.replace(algorithm, served={"personalized": changed})
+        algorithm = dataclasses.replace(algorithm, served={"personalized": changed})
+        other = pfl.Simulation(algorithm, simulation.data, simulation.participation, "in_process")
         with pytest.raises(ValueError, match=f"must be `Weights` .*pflego: .*{got}"):
-            simulation.client_model(0)
+            other.client_model(0)

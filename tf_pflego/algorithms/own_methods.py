@@ -91,7 +91,7 @@ def _definitions(file):
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             names = [statement.name]
         elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = getattr(statement, "targets", None) or [statement.target]
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names = [one.id for target in targets for one in ast.walk(target) if hasattr(one, "id")]
         else:
             continue

@@ -8,6 +8,7 @@ Source: PFLEGO, section 3.2.1 (binomial and fixed) and Figure 7 (range).
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Participation:
                 f"`num_clients` must be at least 1; got {self.num_clients}. Raise `num_clients`."
             )
         if self.mode == "range":
-            bounds = self.clients_per_round_range
+            bounds: Any = self.clients_per_round_range
             if bounds is not None:
                 if not isinstance(bounds, Sequence | np.ndarray) or isinstance(bounds, str):
                     bounds = (bounds,)
@@ -126,16 +127,14 @@ class Participation:
     def _drawn(self, seed, round_number, cohort):
         """Returns the ids of the clients that are drawn, [c], and which of them drop out, [c]."""
         rng = seeds.generator(seed, f"participation/{cohort}", round_number)
+        count = self.clients_per_round
         if self.mode == "binomial":
             # Given their number, independent participants are uniform without replacement.
-            count = rng.binomial(self.num_clients, self.clients_per_round / self.num_clients)
-        elif self.mode == "range":
-            count = rng.integers(
-                self.clients_per_round_range[0], self.clients_per_round_range[1], endpoint=True
-            )
-        else:
-            count = self.clients_per_round
-        ids = np.sort(rng.choice(self.num_clients, size=int(count), replace=False))
+            count = int(rng.binomial(self.num_clients, count / self.num_clients))
+        elif self.mode == "range" and self.clients_per_round_range is not None:
+            least, most = self.clients_per_round_range
+            count = int(rng.integers(least, most, endpoint=True))
+        ids = np.sort(rng.choice(self.num_clients, size=count, replace=False))
         if not self.dropout_rate:
             return ids, np.zeros(len(ids), bool)
         rng = seeds.generator(seed, f"dropout/{cohort}", round_number)

@@ -27,7 +27,9 @@ def server_seed(seed: int, purpose: str, *keys: int) -> np.ndarray:
     return generator(seed, purpose, *keys).integers(2**31, size=2).astype(np.int32)
 
 
-def client_seeds(seed: int, purpose: str, client_ids: Sequence[int], *keys: int) -> np.ndarray:
+def client_seeds(
+    seed: int, purpose: str, client_ids: Sequence[int] | np.ndarray, *keys: int
+) -> np.ndarray:
     """Returns [c, 2] int32, a seed for TensorFlow's stateless random functions for every client.
 
     It is a number derived from seed, purpose and keys, and the client's id, below 2**31.

@@ -6,62 +6,26 @@ begin. The checks look at all clients at once, and search for one only when some
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tf_pflego.data import checks, client_names
-from tf_pflego.data.partitions.partition import Partition, joined, parted
+from tf_pflego.data import checks
+from tf_pflego.data.partitions.partition import joined, parted
 from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import values
-
-if TYPE_CHECKING:
-    from tf_pflego.data.clients import ClientData
 
 _INT32 = np.iinfo(np.int32)
 
 
-def stored(clients: ClientData) -> dict[str, Any]:
-    """Returns what is stored in place of what a user gave to `ClientData`, checked."""
-    if values.truth("class_mask", clients.class_mask) and clients.label_space != "global":
-        raise ValueError(
-            "`class_mask` must be left out in the local label space, where all labels of a client "
-            "are its own classes; got True. Set `label_space='global'`, or leave it out."
-        )
-    for name, split in clients.splits.items():
-        values.instance(name, split, ClientSplit, "Make one, or use `from_arrays`.")
-    num_classes = _num_classes(clients.num_classes)
-    splits = {name: _split(name, split, num_classes) for name, split in clients.splits.items()}
-    groups, partition = clients.client_groups, clients.partition
-    if partition is not None:
-        remedy = "Make one with `round_robin` or `dirichlet`, or leave it out."
-        values.instance("partition", partition, Partition, remedy)
-    if groups is None:
-        groups = {} if partition is None else partition.client_groups
-    _refuse_different(splits)
-    classes = _classes(clients, num_classes, splits)
-    names = clients.class_names
-    if names is not None:
-        most = int(num_classes.max()) if clients.label_space == "global" else 0
-        largest = max(int(of_client[-1]) for of_client in classes)
-        names = checks.class_names(names, max(most, largest + 1))
-    return {
-        **splits,
-        "num_classes": num_classes,
-        "classes": classes,
-        "class_names": names,
-        "identities": _identities(clients.identities, len(num_classes)),
-        "client_names": client_names.checked(clients.client_names, len(num_classes)),
-        "client_groups": _client_groups(groups, len(num_classes)),
-    }
-
-
-def _classes(clients, num_classes, splits):
-    """Returns the classes of each client, [K_i]: those given, the partition's, or the first."""
-    classes = clients.classes
-    if classes is None and clients.partition is not None:
-        classes = clients.partition.classes
+def classes_of_clients(
+    classes: Sequence[np.ndarray] | None,
+    label_space: str,
+    num_classes: np.ndarray,
+    splits: Mapping[str, ClientSplit],
+) -> tuple[np.ndarray, ...]:
+    """Returns the classes of each client, [K_i]: those given, or else the first."""
     if classes is None:  # One array for all clients with the same K_i.
         ranges = {count: np.arange(count) for count in np.unique(num_classes).tolist()}
         for of_all in ranges.values():
@@ -74,7 +38,7 @@ def _classes(clients, num_classes, splits):
         )
     flat, offsets = joined(classes, "classes")
     counts = np.diff(offsets)
-    if clients.label_space == "global":
+    if label_space == "global":
         refuse_bad_classes(flat, offsets, num_classes)
         for name, split in splits.items():
             positions_among_classes(name, split.labels, split.offsets, flat, offsets)
@@ -89,7 +53,7 @@ def _classes(clients, num_classes, splits):
     return parted(flat, offsets)
 
 
-def _num_classes(counts):
+def numbers_of_classes(counts: Any) -> np.ndarray:
     """Returns how many classes each client has, [I] int32."""
     counts = checks.integers(counts, "`num_classes`")
     if not len(counts):
@@ -104,7 +68,7 @@ def _num_classes(counts):
     return counts.astype(np.int32, copy=False)
 
 
-def _identities(numbers, num_clients):
+def identities(numbers: Any, num_clients: int) -> np.ndarray:
     """Returns the numbers of the clients from which their draws follow, [I] int64."""
     if numbers is None:
         return np.arange(num_clients)
@@ -119,7 +83,7 @@ def _identities(numbers, num_clients):
     return numbers
 
 
-def _client_groups(groups, num_clients):
+def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
     """Returns who belongs to each group, [I] bool by name."""
     values.instance("client_groups", groups, Mapping, "Give truth values by the groups' names.")
     for name, members in groups.items():
@@ -149,7 +113,7 @@ def pairs(name: str, examples: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
     return examples, labels
 
 
-def _split(name, split, num_classes):
+def stored_split(name: str, split: ClientSplit, num_classes: np.ndarray) -> ClientSplit:
     """Returns the examples of all clients in the dtypes in which they are kept."""
     examples, labels = pairs(name, split.examples, split.labels)
     offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
@@ -174,7 +138,7 @@ def _split(name, split, num_classes):
     return ClientSplit(examples, labels.astype(np.int32, copy=False), offsets)
 
 
-def _refuse_different(splits):
+def refuse_different(splits: Mapping[str, ClientSplit]) -> None:
     """Raises ValueError unless the examples of all splits are of the dtype and shape of `train`."""
     train = splits["train"].examples
     for name, split in splits.items():

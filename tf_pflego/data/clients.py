@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.data import client_checks, client_names, fingerprints
+from tf_pflego.data import checks, client_checks, client_names, fingerprints
 from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
@@ -83,9 +83,48 @@ class ClientData:
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
-        for field, value in client_checks.stored(self).items():
+        for field, value in self._stored().items():
             # Frozen is for users: what they gave is replaced once, by what is stored.
             object.__setattr__(self, field, value)
+
+    def _stored(self):
+        """Returns what is stored in place of what a user gave, checked."""
+        if values.truth("class_mask", self.class_mask) and self.label_space != "global":
+            raise ValueError(
+                "`class_mask` must be left out in the local label space, where all labels of a "
+                "client are its own classes; got True. Set `label_space='global'`, or leave it out."
+            )
+        for name, split in self.splits.items():
+            values.instance(name, split, ClientSplit, "Make one, or use `from_arrays`.")
+        num_classes = client_checks.numbers_of_classes(self.num_classes)
+        splits = {
+            name: client_checks.stored_split(name, split, num_classes)
+            for name, split in self.splits.items()
+        }
+        groups, classes = self.client_groups, self.classes
+        if self.partition is not None:
+            remedy = "Make one with `round_robin` or `dirichlet`, or leave it out."
+            values.instance("partition", self.partition, Partition, remedy)
+            groups = self.partition.client_groups if groups is None else groups
+            classes = self.partition.classes if classes is None else classes
+        client_checks.refuse_different(splits)
+        classes = client_checks.classes_of_clients(classes, self.label_space, num_classes, splits)
+        names = self.class_names
+        if names is not None:
+            most = int(num_classes.max()) if self.label_space == "global" else 0
+            largest = max(int(of_client[-1]) for of_client in classes)
+            names = checks.class_names(names, max(most, largest + 1))
+        return {
+            **splits,
+            "num_classes": num_classes,
+            "classes": classes,
+            "class_names": names,
+            "identities": client_checks.identities(self.identities, len(num_classes)),
+            "client_names": client_names.checked(self.client_names, len(num_classes)),
+            "client_groups": client_checks.client_groups(
+                {} if groups is None else groups, len(num_classes)
+            ),
+        }
 
     def __repr__(self) -> str:
         validation = self.validation and f", {len(self.validation.labels)} validation"
@@ -176,7 +215,8 @@ class ClientData:
     @functools.cached_property
     def fingerprints(self) -> np.ndarray:
         """[I, 16] uint8, by which a client is known again; see `data.fingerprints`."""
-        return fingerprints.of(self)
+        classes = self.joined_classes if self.label_space == "local" else None
+        return fingerprints.of(self.train, self.test, classes)
 
     @property
     def whole_partition(self) -> Partition:

@@ -119,7 +119,7 @@ def _refuse_dealt_twice(dealt):
         holders = [
             f"client {checks.place(row, offsets)[0]}'s {split} indices"
             for split, (rows, offsets) in dealt.items()
-            for row in np.flatnonzero(rows == index)
+            for row in np.flatnonzero(rows == index).tolist()
         ]
         raise ValueError(
             f"every example must be dealt once; got index {index} in {' and in '.join(holders[:2])}"

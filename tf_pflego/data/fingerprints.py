@@ -8,23 +8,26 @@ space, on names, or on which other clients there are.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tf_pflego.data.clients import ClientData
+from tf_pflego.data.split import ClientSplit
 
 SIZE = 16  # bytes of a fingerprint
 
 
-def of(clients: ClientData) -> np.ndarray:
-    """Returns [I, 16] uint8, the fingerprint of each client."""
-    examples = clients.train.examples
+def of(
+    train: ClientSplit, test: ClientSplit, classes: tuple[np.ndarray, np.ndarray] | None
+) -> np.ndarray:
+    """Returns [I, 16] uint8, the fingerprint of each client.
+
+    In the local label space, `classes` are those of all clients end to end, and their offsets.
+    """
+    examples = train.examples
     kind = f"{examples.dtype.newbyteorder('<').str} {examples.shape[1:]}".encode()
-    splits = [(split, _global_labels(clients, split)) for split in (clients.train, clients.test)]
+    splits = [(split, _global_labels(split, classes)) for split in (train, test)]
     digests = []
-    for client in range(clients.num_clients):
+    for client in range(len(train.sizes)):
         digest = hashlib.blake2b(kind, digest_size=SIZE)
         for split, labels in splits:
             rows = slice(split.offsets[client], split.offsets[client + 1])
@@ -35,9 +38,9 @@ def of(clients: ClientData) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, SIZE)
 
 
-def _global_labels(clients, split):
+def _global_labels(split, joined_classes):
     """Returns [n] int32, the global class of each example of a split."""
-    if clients.label_space == "global":
+    if joined_classes is None:
         return split.labels
-    classes, offsets = clients.joined_classes
+    classes, offsets = joined_classes
     return classes[np.repeat(offsets[:-1], split.sizes) + split.labels]

@@ -139,7 +139,7 @@ class ClientComputation:
         client = read_client(data, facts)._replace(message=message_to_one)
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client, round_)
-        counts = {}
+        counts: Counts = {}
         if self.measures:
             weights = fine_tuned(self._served, result.weights, client)
             rows = {split: read_rows(data, facts, split) for split in self.measures}

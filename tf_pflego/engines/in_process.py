@@ -36,8 +36,10 @@ def _side_by_side(computation: ClientComputation):
         count = tf.shape(facts.weight)[0]
 
         def step(k, total, arrays):
-            own = tf.nest.map_structure(lambda leaf: leaf[k], (messages, states, facts))
-            summed, outputs = computation(data, message, *own, round_)
+            to_one, state, of_one = tf.nest.map_structure(
+                lambda leaf: leaf[k], (messages, states, facts)
+            )
+            summed, outputs = computation(data, message, to_one, state, of_one, round_)
             total = tf.nest.map_structure(tf.add, total, summed)
             outputs = tf.nest.flatten(outputs)
             return k + 1, total, [a.write(k, o) for a, o in zip(arrays, outputs, strict=True)]

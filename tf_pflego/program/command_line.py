@@ -8,7 +8,7 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
 
 
 def as_flags(
-    message: str, names: Container[str], others: Mapping[str, str] = MappingProxyType({})
+    message: str, names: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Returns a message in which arguments are written as flags.
 

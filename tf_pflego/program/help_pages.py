@@ -192,7 +192,7 @@ def _describe(page, algorithm):
 
 
 def _paragraphs(algorithm):
-    doc = inspect.getdoc(sys.modules[REGISTRY[algorithm][1].__module__])
+    doc = inspect.getdoc(sys.modules[REGISTRY[algorithm][1].__module__]) or ""
     return [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
 
 

@@ -1,6 +1,7 @@
 """What a page says of clients: how they fare, who gained, and what they hold."""
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -256,12 +257,12 @@ def _about_clients(group, are_named):
     holdings = group[0].holdings
     if holdings is not None:
         keys, names = holdings.keys, holdings.names or range(len(holdings.keys))
-        sizes = holdings.train_sizes, holdings.test_sizes
-        classes = (_classes(one, holdings.class_names) for one in holdings.classes)
+        sizes = [holdings.train_sizes, holdings.test_sizes]
+        classes: Iterable[str] = (_classes(one, holdings.class_names) for one in holdings.classes)
     else:
         run = next(run for run in group if run.clients is not None)
         keys = names = run.client_keys.tolist()
-        sizes = (run.clients[f"{split}_examples"].astype(int) for split in ("train", "test"))
+        sizes = [run.clients[f"{split}_examples"].astype(int) for split in ("train", "test")]
         classes = map(str, run.clients.get("classes", [""] * len(keys)))
     names = map(str, names) if are_named else names
     rows = zip(names, *(one.tolist() for one in sizes), classes, strict=True)

@@ -61,11 +61,11 @@ def _title(runs):
 
 
 def _headline(runs):
-    numbers = dict.fromkeys(
+    numbers = [
         run.configuration.get("num_clients") if run.holdings is None else len(run.holdings.keys)
         for run in runs.all
-    )
-    numbers = [number for number in numbers if number]
+    ]
+    numbers = list(dict.fromkeys(filter(None, numbers)))
     drawn, rounds = (_configured(runs, key) for key in ("clients_per_round", "num_rounds"))
     federation = f"{drawn} of the clients"
     if numbers:
@@ -173,7 +173,7 @@ def _samples(runs):
 def _left_out(runs):
     for run in runs.all:
         if run.left_out.sum():
-            rounds = counted(np.count_nonzero(run.left_out), "round")
+            rounds = counted(int(np.count_nonzero(run.left_out)), "round")
             participants = counted(run.left_out.sum(), "participant")
             yield f"{runs.name(run)} left out {participants} in {rounds}."
         for metric, count in run.lost.items():
@@ -208,7 +208,8 @@ def _titles(names):
 
 def _what_lines_are(runs):
     """Returns what the lines and what lies behind them are, as far as they are drawn."""
-    is_smoothed, behind = False, set()
+    is_smoothed = False
+    behind: set[str] = set()
     for metric in runs.metrics:
         curves = series.curves_of(runs.series, metric, "rounds").values()
         is_smoothed |= any(not np.array_equal(curve.smooth, curve.mean) for curve in curves)
@@ -270,7 +271,7 @@ def _cuts(runs):
         seconds = run.rounds["seconds"]
         cut = seconds - series.charged_seconds(seconds)
         if cut.sum() > 0.01 * seconds.sum():
-            rounds = counted(np.count_nonzero(cut), "round")
+            rounds = counted(int(np.count_nonzero(cut)), "round")
             text = f"{runs.name(run)}: {rounds}, {metrics.short(cut.sum())} s less"
             cuts.append((cut.sum(), text))
     cuts.sort(key=lambda pair: -pair[0])
@@ -289,7 +290,7 @@ def _target(runs):
     rows = []
     for run in runs.begun:
         first = series.reached(run.rounds, runs.accuracies[0], target / PERCENT)
-        cells = [NOT_REACHED, UNKNOWN, UNKNOWN]
+        cells: list[int | str] = [NOT_REACHED, UNKNOWN, UNKNOWN]
         if first:
             cells = [first.round, metrics.short(first.seconds), metrics.short(first.megabytes)]
         rows.append([runs.name(run), *cells])

@@ -26,7 +26,7 @@ class Progress(Callback):
     def __init__(self, num_rounds: int):
         self._num_rounds = num_rounds
         self._started = time.time()
-        self._bar = None
+        self._bar: tqdm.tqdm | None = None
 
     def after_round(self, simulation, record):
         """Shows a finished round."""
@@ -49,7 +49,7 @@ class Progress(Callback):
 
     def _show_bar(self, columns, text, number):
         is_new = self._bar is None
-        if is_new:
+        if self._bar is None:
             terminal.done()
             # Without a delay it would show itself once before it knows what to show. The first
             # round, which is traced, does not count for the time that is left.

@@ -20,7 +20,7 @@ import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -83,11 +83,11 @@ class RunDirectory:
         defaults: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.path = pathlib.Path(path).expanduser()
-        self.finished = None
+        self.finished: dict[str, Any] | None = None
         self._configuration = configuration
         self._defaults = defaults
-        self._metrics = None
-        self._checkpoint = None  # that the run goes on from
+        self._metrics: BinaryIO = io.BytesIO()  # until `begin` opens the file
+        self._checkpoint: dict[str, Any] | None = None  # that the run goes on from
         self._lock = self._locked()
         try:
             self._refuse_links()
@@ -108,9 +108,8 @@ class RunDirectory:
 
     def close(self) -> None:
         """Frees the directory for other runs. If nothing was written, nothing is left there."""
-        if self._metrics is not None:
-            with contextlib.suppress(OSError):  # What could not be written has been reported.
-                self._metrics.close()
+        with contextlib.suppress(OSError):  # What could not be written has been reported.
+            self._metrics.close()
         self._lock.release()
 
     def refuse_other_clients(self, clients: ClientData) -> None:
@@ -167,8 +166,7 @@ class RunDirectory:
 
     def go_back(self, simulation: Simulation) -> list[dict[str, Any]]:
         """Goes back to the newest checkpoint; returns the metrics of the rounds before it."""
-        if self._metrics is not None:
-            self._metrics.close()
+        self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
             raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")

@@ -22,7 +22,7 @@ class EventFiles(Callback):
 
     def __init__(self, directory: pathlib.Path):
         self._directory = directory
-        self._writer = None
+        self._writer = tf.summary.create_noop_writer()
         self._scalar = tf.compat.v1.SummaryMetadata(
             plugin_data={"plugin_name": "scalars"}, data_class=1
         )
@@ -49,9 +49,8 @@ class EventFiles(Callback):
 
     def close(self) -> None:
         """Closes the file."""
-        if self._writer is not None:
-            with contextlib.suppress(tf.errors.OpError):  # What could not be written was reported.
-                self._writer.close()
+        with contextlib.suppress(tf.errors.OpError):  # What could not be written was reported.
+            self._writer.close()
 
     def _write(self, record):
         with self._writer.as_default(step=record["round"]), tf.summary.record_if(True):

@@ -212,7 +212,7 @@ class _Run:
     def _train(self):
         """Runs the rounds, and the callbacks between them; it ends with a checkpoint."""
         run_config, directory = self.run_config, self.directory
-        every = run_config.checkpoint_every if directory is not None else 0
+        checkpointed = directory if run_config.checkpoint_every else None
         with contextlib.ExitStack() as closing:
             progress = closing.enter_context(contextlib.closing(Progress(run_config.num_rounds)))
             callbacks: list[Callback] = [progress]
@@ -222,18 +222,18 @@ class _Run:
                     callbacks.append(closing.enter_context(contextlib.closing(events)))
                 callbacks.append(Calls(directory.add_round))
             callbacks += self.callbacks
-            if every:
-                callbacks.append(WritesCheckpoints(directory, every))
+            if checkpointed is not None:
+                callbacks.append(WritesCheckpoints(checkpointed, run_config.checkpoint_every))
             callbacks.append(Calls(lambda record: self.between_steps()))
             try:
                 self.between_steps()
                 self._despite_losses(lambda: self._run_rounds(callbacks))
-                if every:
-                    directory.save_checkpoint(self.simulation)
+                if checkpointed is not None:
+                    checkpointed.save_checkpoint(self.simulation)
             except BaseException:
-                if every:
+                if checkpointed is not None:
                     with contextlib.suppress(Exception):  # What ended the run is what is said.
-                        directory.save_checkpoint(self.simulation)
+                        checkpointed.save_checkpoint(self.simulation)
                 raise
 
     def _run_rounds(self, callbacks):
@@ -258,22 +258,21 @@ class _Run:
 
         ShardLostError is raised if shards are lost again and again before one more round is done.
         """
-        lost_at, losses, goes_back = -1, 0, False
+        lost_at, losses = -1, 0
+        checkpointed: RunDirectory | None = None  # that the run goes back to after a loss
         while True:
             try:
-                if goes_back:
-                    self.records = self.directory.go_back(self.simulation)
-                    goes_back = False
+                if checkpointed is not None:
+                    self.records = checkpointed.go_back(self.simulation)
                 return action()
             except engines.ShardLostError as error:
                 number = self.simulation.round_number
                 losses = losses + 1 if number <= lost_at else 1
                 lost_at = max(lost_at, number)
-                has_checkpoints = self.directory is not None and self.run_config.checkpoint_every
-                if not has_checkpoints or losses > self.simulation.max_restarts:
+                checkpointed = self.directory if self.run_config.checkpoint_every else None
+                if checkpointed is None or losses > self.simulation.max_restarts:
                     raise
                 terminal.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
-                goes_back = True
 
     def _train_new_clients(self, clients):
         """Returns the evaluations of the new clients, and what the summary says of them."""

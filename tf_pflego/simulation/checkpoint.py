@@ -267,7 +267,7 @@ class Checkpoints:
                 f"{path} must have the format {_FORMAT}; it has {content.get('format')!r:.40}. Use "
                 "the version of tf_pflego that wrote it."
             )
-        checkpoint_checks.check_content(content, int(_MANIFEST.fullmatch(path.name)[1]))
+        checkpoint_checks.check_content(content, int(path.stem.removeprefix("checkpoint-")))
         for entry in [content["server"], *content["clients"]]:
             file = self.directory / entry["file"]
             checkpoint_checks.check_file(file, entry["bytes"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -20,14 +20,12 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.data import client_names
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
+from tf_pflego.engines.engine import Engine
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
 from tf_pflego.system import values
-
-if TYPE_CHECKING:
-    from tf_pflego.simulation.simulation import Simulation
 
 # Names of layers of a client's model.
 LOGITS, PROBABILITIES, CLASS_NAMES = "logits", "probabilities", "class_names"
@@ -158,55 +156,59 @@ def served_client(
 
 
 class ClientModels:
-    """Makes the models of a simulation's clients."""
+    """Makes the models of one federation's clients."""
 
-    def __init__(self, simulation: Simulation):
-        self._simulation = simulation
+    def __init__(self, algorithm: Algorithm, data: ClientData, engine: Engine, seed: int):
+        self._algorithm = algorithm
+        self._data = data
+        self._engine = engine
+        self._seed = seed
         self._fine_tune: dict[str, Traced] = {}  # by the name of the model that is served
 
-    def model(self, client: int | str, name: str | None = None) -> tf.keras.Model:
+    def model(
+        self, server_state: Structure, round_number: int, client: int | str, name: str | None
+    ) -> tf.keras.Model:
         """Returns a client's model; see `Simulation.client_model`."""
-        algorithm, data = self._simulation.algorithm, self._simulation.data
+        algorithm, data = self._algorithm, self._data
         number, name = self._client(client), served_name(algorithm, name)
-        weights, predict = self.weights(number, name), algorithm.served[name].predict
+        weights = self.weights(server_state, round_number, number, name)
+        predict = algorithm.served[name].predict
         served = served_client(algorithm, data, number, weights, name, predict)
         model = served.keras_model()
         _compare(model, served)
         return model
 
-    def weights(self, client: int | str, name: str | None = None) -> Structure:
+    def weights(
+        self, server_state: Structure, round_number: int, client: int | str, name: str | None
+    ) -> Structure:
         """Returns what a client predicts with; see `Simulation.served_weights`."""
-        simulation = self._simulation
-        number, name = self._client(client), served_name(simulation.algorithm, name)
-        served = simulation.algorithm.served[name]
-        state = tf.nest.map_structure(lambda leaf: leaf[0], simulation.client_states([number]))
-        weights = served.weights(simulation.server_state, state)
+        number, name = self._client(client), served_name(self._algorithm, name)
+        served = self._algorithm.served[name]
+        states = self._engine.read_states([number], server_state)
+        weights = served.weights(server_state, tf.nest.map_structure(lambda leaf: leaf[0], states))
         if served.fine_tune is None:
             return weights
         if name not in self._fine_tune:
             self._fine_tune[name] = Traced(served.fine_tune)
-        return self._fine_tune[name](weights, self._as_evaluated(number))
+        return self._fine_tune[name](weights, self._as_evaluated(number, round_number))
 
-    def _as_evaluated(self, client):
+    def _as_evaluated(self, client, round_number):
         """Returns what a client knows about itself in an evaluation of all clients."""
-        data, simulation = self._simulation.data, self._simulation
-        examples, labels = data.train.of(client)
-        number = simulation.round_number
-        identity = data.identities[[client]]
-        (seed,) = seeds.client_seeds(simulation.seed, "evaluation", identity, number)
+        examples, labels = self._data.train.of(client)
+        identity = self._data.identities[[client]]
+        (seed,) = seeds.client_seeds(self._seed, "evaluation", identity, round_number)
         return Client(
             examples=copied_as_model_inputs(tf.constant(examples)),
             labels=labels,
             num_examples=np.int32(len(labels)),
-            classes=classes_of(simulation.algorithm, data, client),
-            client_weight=data.client_weights[client],
+            classes=classes_of(self._algorithm, self._data, client),
+            client_weight=self._data.client_weights[client],
             seed=seed,
         )
 
     def _client(self, client):
         """Returns a client's id as an int, after a check."""
-        data = self._simulation.data
-        return client_names.id_of(client, data.client_names, data.num_clients)
+        return client_names.id_of(client, self._data.client_names, self._data.num_clients)
 
 
 def served_name(algorithm: Algorithm, name: str | None) -> str:

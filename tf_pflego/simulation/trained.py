@@ -1,6 +1,5 @@
 """A federation as it is now: where its clients are, what they predict, and how good that is."""
 
-import functools
 import os
 from collections.abc import Sequence
 from typing import TypeVar
@@ -70,6 +69,7 @@ class Trained:
             self.algorithm, data, federation, self._engine, self.seed, server_state
         )
         self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
+        self._client_models = ClientModels(self.algorithm, data, self._engine, self.seed)
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -190,7 +190,7 @@ class Trained:
           ValueError: There is no such client or model, or the body cannot be copied, or the
             algorithm serves something else than body and head.
         """
-        return self._client_models.model(client, name)
+        return self._client_models.model(self.server_state, self.round_number, client, name)
 
     @in_turn()
     def served_weights(self, client: int | str, name: str | None = None) -> Structure:
@@ -206,8 +206,4 @@ class Trained:
         Raises:
           ValueError: There is no such client or model.
         """
-        return self._client_models.weights(client, name)
-
-    @functools.cached_property
-    def _client_models(self):
-        return ClientModels(self)
+        return self._client_models.weights(self.server_state, self.round_number, client, name)

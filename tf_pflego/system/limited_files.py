@@ -13,7 +13,7 @@ import pathlib
 import re
 import stat
 import zipfile
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
         raise DamagedFileError(f"cannot be read ({error})") from None
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether a value of JSON is a number, which true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 

@@ -167,7 +167,7 @@ class Interruption:
             os._exit(self._code())
 
     def _code(self):
-        return 128 + self.asked
+        return 128 + (self.asked or 0)
 
     def _line(self):
         return f"{self._program}: interrupted{self.hint()}\n"
@@ -198,7 +198,7 @@ def _write(line):
 
 def _stopped_children():
     """Stops the child processes, and returns their ids."""
-    children = []
+    children: list[int] = []
     for path in pathlib.Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
             children += map(int, path.read_text().split())

@@ -179,7 +179,7 @@ except OSError as error:
     command = [sys.executable, "-c", child_source]
     try:
         child = subprocess.Popen(
-            launcher.command_of(command, private.listener_to, ASK_AT_LISTEN),
+            launcher.command_of(command, private.listener_to, instructions=ASK_AT_LISTEN),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -104,11 +104,9 @@ def reason(error: Exception) -> str:
 
 def _there_or_prepared(name, data_dir, download, own):
     root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
-    description = contextlib.nullcontext()
-    if (root / name.partition("/")[0]).exists():
-        description = reading(name, str(root), "its description")
+    is_there = (root / name.partition("/")[0]).exists()
     try:
-        with description:
+        with reading(name, str(root), "its description") if is_there else contextlib.nullcontext():
             known = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
         raise DatasetError(

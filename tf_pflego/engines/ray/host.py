@@ -26,7 +26,7 @@ class Opened(NamedTuple):
 
     algorithm: Algorithm
     clients: ClientData | Origin  # of the shard: the data, or where to load them
-    all_examples: int  # training examples of all clients of the federation
+    all_examples: int | None  # training examples of all clients of the federation
     checksum: int  # of the shard's labels, as `checksum_of` gives it
     server_state: Structure
     seed: int

@@ -199,8 +199,8 @@ class RayCluster:
             self.wait(calls, lost)
 
     def _new_host(self):
-        options = self._options
-        wanted, cores = {"num_cpus": 0}, self._shared_cores()
+        options, cores = self._options, self._shared_cores()
+        wanted: dict[str, Any] = {"num_cpus": 0}
         if options.address:  # On one machine there is nothing to distribute.
             cores = options.cpus_per_shard
             wanted = {

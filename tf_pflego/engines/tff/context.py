@@ -19,8 +19,8 @@ class ExecutorFactory(tff.framework.ExecutorFactory):
 
     def __init__(self, worker: Worker):
         self._worker = worker
-        self._executor = None
-        self._cardinalities = None
+        self._executor: tff.framework.RemoteExecutor | None = None
+        self._cardinalities: dict | None = None
 
     def create_executor(self, cardinalities):
         """Returns an executor for `cardinalities`; raises `WorkerError` if the worker is gone."""
@@ -61,7 +61,7 @@ class ExecutionContext(tff.framework.SyncContext):
             transform_args=tff.tensorflow.transform_args,
             transform_result=tff.tensorflow.transform_result,
         )
-        started = concurrent.futures.Future()
+        started: concurrent.futures.Future = concurrent.futures.Future()
         # The program's own thread may run an event loop already, as in a notebook.
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._keep_loop(started)), daemon=True

@@ -66,7 +66,7 @@ class TffEngine(LocalClients):
     ):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
-        self._context = None
+        self._context: ExecutionContext | None = None
         self._inbox = tempfile.TemporaryFile(prefix="tf_pflego_inbox_")
         self._threads = threads_per_operation(federation.mean_clients_per_round)
         self._max_restarts = max_restarts

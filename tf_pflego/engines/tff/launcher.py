@@ -30,6 +30,7 @@ _SEPARATOR = "--"
 def command_of(
     command: Sequence[str],
     listener_to: int = _NO_SOCKET,
+    *,
     instructions: Sequence[tuple[int, int, int, int]] = (),
 ) -> list[str]:
     """Returns what to start in place of a command, from the main thread.
@@ -94,7 +95,7 @@ def _main(arguments):
             try:
                 listener = install_filter(instructions, _FILTER_FLAG_NEW_LISTENER)
             except OSError as error:
-                answer.send(bytes([error.errno]))
+                answer.send(bytes([error.errno or 0]))
                 answer.recv(1)  # It ends when that has been read, and the other end is closed.
                 sys.exit(f"seccomp: {error.strerror}")
             socket.send_fds(answer, [b"\0"], [listener])  # The kernel closes it here at exec.

@@ -68,7 +68,8 @@ class PrivateSocket:
             raise NotPrivateError(f"it is a {platform.machine()}, not an {_MACHINE}")
         self._requests = None
         self._directory = make_directory()
-        self._directory_descriptor = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
+        flags = os.O_PATH | os.O_DIRECTORY
+        self._directory_descriptor: int | None = os.open(self._directory, flags)
         self._ours, self._childs = socket.socketpair()
         self.listener_to = self._childs.fileno()
         self._socket = socket.socket(socket.AF_UNIX)

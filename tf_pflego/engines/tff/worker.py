@@ -100,7 +100,7 @@ class Worker:
         self._inherited_files = tuple(inherited_files)
         self._owner = os.getpid()
         self._log = tempfile.TemporaryFile(prefix="tf_pflego_worker_")
-        self._process = self._channel = self._fault = None
+        self._fault: str | None = None
         atexit.register(self.stop)
         deadline = time.monotonic() + _START_SECONDS
         try:
@@ -136,7 +136,7 @@ class Worker:
         self._process = self._started(port)
         self._connect(f"localhost:{port}", deadline)
 
-    def _started(self, port, listener_to=(), instructions=()):
+    def _started(self, port, listener_to=(), instructions=()) -> subprocess.Popen[bytes]:
         command = [
             _binary_path(),
             f"--port={port}",
@@ -232,7 +232,7 @@ class Worker:
         """
         if os.getpid() != self._owner:
             return
-        if self._process is not None and self._process.poll() is None:
+        if hasattr(self, "_process") and self._process.poll() is None:  # It may not have started.
             self._process.terminate()
             try:
                 self._process.wait(_GRACE_SECONDS)
@@ -244,7 +244,7 @@ class Worker:
         """Stops the child and frees what reaches it; may be called more than once."""
         self.stop()
         atexit.unregister(self.stop)
-        if self._channel is not None:
+        if hasattr(self, "_channel"):
             self._channel.close()
         self._log.close()
 
@@ -263,7 +263,7 @@ class _Requests:
     def __init__(self, channel: grpc.Channel, worker: Worker):
         self._channel = channel
         self._worker = worker
-        self.awaited = None
+        self.awaited: object = None
 
     def unary_unary(self, method: str, **serializers):
         """Returns the function that sends one kind of request and returns its answer."""
