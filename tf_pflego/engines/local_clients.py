@@ -55,7 +55,9 @@ class LocalClients:
     def opened(self) -> OpenData:
         """Returns the rows of all splits, which this process maps into its memory once."""
         if self._opened is None:
-            self._opened = tf.function(self.data.open, autograph=False)()
+            # A call of the function itself would warn that each simulation traces it anew.
+            opens = tf.function(self.data.open, autograph=False).get_concrete_function()
+            self._opened = opens()
         return self._opened
 
     def commit(self) -> None:
