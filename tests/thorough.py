@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all`, so that one waits four minutes for it.
+"""What `make test` leaves to `make test-all`, so that one waits about six minutes for it.
 
 `make test` compares every method with its oracle, and tries a method of each shape of the contract
 on TensorFlow Federated, and one fault, signal and kill of each kind. `make test-all` tries every
