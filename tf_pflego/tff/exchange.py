@@ -1,0 +1,143 @@
+"""One exchange of a round as federated computations, each of which can be printed and called.
+
+  broadcast       (server state, round) -> message                                    at the server
+  client_message  (<server state, round>, client id) -> message to one client         by selection
+  client_work     (message, message to one, client state, inputs, round) -> result    at each client
+  aggregation     {upload}@CLIENTS -> received@SERVER                                 in between
+  server_update   (server state, received, round) -> server state                     at the server
+
+In PFLEGO, the message is theta. A client's work computes its features once, takes the steps of its
+head over them, and gives one gradient of theta. The aggregation is the sum of these, weighted by
+alpha_i, and the server's update is a step of its optimiser.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.core import nests
+from tf_pflego.core.algorithm import Algorithm, Exchange, Uploads
+from tf_pflego.core.nests import Structure
+from tf_pflego.engines.client_computation import all_finite, counted, fine_tuned
+from tf_pflego.tff import types
+from tf_pflego.tff.aggregation import Aggregation, Rows, Upload
+
+MEAN, SUM = "mean", "sum"  # What an aggregator returns.
+
+
+class WorkResult(NamedTuple):
+    """What a client's work returns."""
+
+    state: Structure  # what the client keeps
+    upload: Upload
+    counts: Structure  # what was counted on its training examples, {name: (sum, count)}
+
+
+class ExchangeSteps:
+    """The federated computations of an exchange.
+
+    Attributes:
+      broadcast: See the module, as for the others.
+      client_message: None if the server sends nothing to single clients.
+      client_work: It returns a `WorkResult`.
+      aggregation: An `Aggregation`.
+      server_update: The server's state stays if nobody's upload has arrived.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        rounds: types.Rounds,
+        specs: types.Specs,
+        aggregator: Any,
+        returns: str,
+        train_metrics: bool,
+    ):
+        self._exchange, self._rounds, self._returns = exchange, rounds, returns
+        self._served = next(iter(algorithm.served.values()))
+        self._measures = {"train": self._served.measures["train"]} if train_metrics else {}
+        server, inputs = types.of(specs.server), types.of(specs.inputs)
+        number = tff.TensorType(np.int32)
+        self.broadcast = types.computation(
+            lambda state, number: exchange.broadcast(state, rounds(number)), server, number
+        )
+        message = self.broadcast.type_signature.result
+        self.client_message, to_one = None, tff.to_type(())
+        if exchange.client_messages is not None:
+            self.client_message = types.computation(
+                self._message_to_one, tff.to_type((server, number)), number
+            )
+            to_one = self.client_message.type_signature.result
+            self._key = types.computation(lambda inputs: inputs.client_id[None], inputs)
+            self._only = types.computation(
+                tf.data.experimental.get_single_element, tff.SequenceType(to_one)
+            )
+        self.client_work = types.computation(
+            self._work, message, to_one, types.of(specs.client_state), inputs, number
+        )
+        self.aggregation = Aggregation(aggregator, self.client_work.type_signature.result.upload)
+        self.server_update = types.computation(
+            self._update, server, self.aggregation.received_type, number
+        )
+
+    def send_to_each(self, server, number, inputs):
+        """Returns the messages to single clients @CLIENTS; call it in a federated computation."""
+        if self.client_message is None:
+            return tff.federated_value((), tff.CLIENTS)
+        selected = tff.federated_select(
+            tff.federated_map(self._key, inputs),
+            tff.federated_value(self._rounds.federation.num_clients, tff.SERVER),
+            tff.federated_zip((server, number)),
+            self.client_message,
+        )
+        return tff.federated_map(self._only, selected)
+
+    def _message_to_one(self, server_and_number, client_id):
+        server, number = server_and_number
+        ids = tf.cast(client_id, tf.int64)[None]
+        messages = self._exchange.client_messages(server, ids, self._rounds(number))
+        return tf.nest.map_structure(lambda leaf: leaf[0], messages)
+
+    def _work(self, message, message_to_one, state, inputs, number):
+        client = types.client_of(inputs, message_to_one)
+        result = self._exchange.client_update(message, state, client, self._rounds(number))
+        uploads = (result.summed, result.averaged, inputs.client_weight)
+        finite = all_finite((result.state, *uploads, result.individual))
+
+        def if_finite(new, old):
+            return tf.nest.map_structure(lambda *pair: tf.where(finite, *pair), new, old)
+
+        summed, averaged, weight = if_finite(uploads, tf.nest.map_structure(tf.zeros_like, uploads))
+        if self._returns == SUM:
+            averaged = nests.scale(weight, averaged)
+        alone = Rows(tf.cast(inputs.client_id, tf.int64), result.individual)
+        rows = tf.nest.map_structure(lambda leaf: leaf[None][: tf.cast(finite, tf.int32)], alone)
+        counts = {}
+        if self._measures:
+            weights = fine_tuned(self._served, result.weights, client)
+            examples = {"train": (client.examples, client.labels)}
+            counts = counted(self._served, weights, self._measures, examples, client.classes)
+        upload = Upload(summed, averaged, weight, rows)
+        return WorkResult(if_finite(result.state, state), upload, counts)
+
+    def _update(self, server, received, number):
+        round_ = self._rounds(number)
+        order = tf.argsort(received.rows.client_ids)
+        ids, individual = tf.nest.map_structure(lambda leaf: tf.gather(leaf, order), received.rows)
+        summed, averaged = received.summed, received.averaged
+        if self._returns == SUM:
+            averaged = nests.scale(1 / received.weight, averaged)
+        else:
+            summed = nests.scale(round_.mean_clients_per_round, summed)
+        uploads = Uploads(summed, averaged, individual, ids)
+
+        def moved():
+            new_state = self._exchange.server_update(server, uploads, round_)
+            return tf.nest.map_structure(tf.convert_to_tensor, new_state)
+
+        return tf.cond(tf.size(ids) > 0, moved, lambda: server)

@@ -1,0 +1,120 @@
+"""The types of what a process takes and gives, from the shapes that tracing a method shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.core.algorithm import Algorithm, Client, Federation, Round, specs_of
+from tf_pflego.core.nests import Structure
+
+
+class ClientInputs(NamedTuple):
+    """What a participant brings to a round, besides the state that it keeps."""
+
+    data: Any  # `Data`, its training examples; or a dataset of batches of them
+    classes: Any  # [K] int32, the global class of each row of its head; -1 if it has it not
+    client_weight: Any  # [] float32, alpha_i = N_i / sum of N_j over all I clients
+    client_id: Any  # [] int32, its position among the I clients
+    seed: Any  # [2] int32, for its draws in this round
+
+
+class Data(NamedTuple):
+    """Examples of a client."""
+
+    examples: Any  # [n, ...] float32 or int32
+    labels: Any  # [n] int32
+
+    @classmethod
+    def whole(cls, data: Data | tf.data.Dataset) -> Data:
+        """Returns all examples at once, also from a dataset of batches."""
+        if isinstance(data, tf.data.Dataset):
+            # A batch of all: it is as large as the dataset, whose size nobody tells.
+            one_batch = data.unbatch().batch(tf.int64.max)
+            data = cls(*tf.data.experimental.get_single_element(one_batch))
+        return data
+
+
+def computation(function: Callable[..., Any], *parameters: Any) -> tff.Computation:
+    """Returns a TensorFlow function as a computation of TFF, for parameters of these types.
+
+    Loops stay loops inside a `tf.function`; TFF would unroll none, but fail.
+    """
+    return tff.tensorflow.computation(tf.function(function, autograph=False), *parameters)
+
+
+def of(spec: Structure) -> tff.Type:
+    """Returns the type of a nest of `tf.TensorSpec`."""
+    return tff.types.tensorflow_to_type(spec)
+
+
+def num_tensors(type_: tff.Type) -> int:
+    """Returns how many tensors values of a type have."""
+    return tff.types.count(type_, lambda part: isinstance(part, tff.TensorType))
+
+
+@dataclasses.dataclass(frozen=True)
+class Specs:
+    """The nests of specs that the computations of a method's rounds share."""
+
+    server: Structure
+    client_state: Structure
+    inputs: ClientInputs
+
+    @classmethod
+    def traced(cls, algorithm: Algorithm, data_spec: Any, federation: Federation) -> Specs:
+        """Returns those of `algorithm`, without running it."""
+        num_rows = algorithm.model.num_classes
+        scalar, seed = tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)
+        classes = tf.TensorSpec([num_rows], tf.int32)
+        initial = tf.function(lambda: initial_server(algorithm, federation), autograph=False)
+        server = tf.nest.map_structure(
+            _of_any_cohort, specs_of(initial.get_concrete_function().structured_outputs)
+        )
+        first = tf.function(algorithm.init_client, autograph=False)
+        state = first.get_concrete_function(server, seed, classes).structured_outputs
+        weight = tf.TensorSpec([], tf.float32)
+        inputs = ClientInputs(data_spec, classes, weight, scalar, seed)
+        return cls(server, specs_of(state), inputs)
+
+
+def initial_server(algorithm: Algorithm, federation: Federation) -> Structure:
+    """Returns the server's state before the first round, as tensors."""
+    return tf.nest.map_structure(tf.convert_to_tensor, algorithm.init_server(federation))
+
+
+def _of_any_cohort(spec):
+    """Returns the spec of a leaf; what has a row per participant has none before the first."""
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if 0 in spec.shape[:1] else spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """Makes what an exchange is told of its round, from the number alone."""
+
+    federation: Federation
+    position: int  # of the exchange
+
+    def __call__(self, number: tf.Tensor) -> Round:
+        """Returns round `number`."""
+        federation = self.federation
+        return Round(
+            number,
+            tf.stack([number, self.position]),
+            tf.constant(federation.participation_scale, tf.float32),
+            tf.constant(federation.num_clients, tf.int32),
+            tf.constant(federation.mean_clients_per_round, tf.float32),
+        )
+
+
+def client_of(inputs: ClientInputs, message: Structure = ()) -> Client:
+    """Returns a client as it sees itself during a round."""
+    examples, labels = Data.whole(inputs.data)
+    count = tf.shape(labels)[0]
+    return Client(
+        examples, labels, count, inputs.classes, inputs.client_weight, inputs.seed, message
+    )
