@@ -13,6 +13,7 @@ alpha_i, and the server's update is a step of its optimiser.
 
 from __future__ import annotations
 
+import collections
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,8 @@ import tensorflow_federated as tff
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Exchange, Uploads
 from tf_pflego.core.nests import Structure
-from tf_pflego.engines.client_computation import all_finite, counted, fine_tuned
-from tf_pflego.tff import types
+from tf_pflego.engines.client_computation import all_finite, fine_tuned
+from tf_pflego.tff import metrics, types
 from tf_pflego.tff.aggregation import Aggregation, Rows, Upload
 
 MEAN, SUM = "mean", "sum"  # What an aggregator returns.
@@ -34,7 +35,7 @@ class WorkResult(NamedTuple):
 
     state: Structure  # what the client keeps
     upload: Upload
-    counts: Structure  # what was counted on its training examples, {name: (sum, count)}
+    counts: Structure  # see `metrics.Summed`
 
 
 class ExchangeSteps:
@@ -44,6 +45,7 @@ class ExchangeSteps:
       broadcast: See the module, as for the others.
       client_message: None if the server sends nothing to single clients.
       client_work: It returns a `WorkResult`.
+      metrics: A `metrics.Summed` of what the clients' work has counted.
       aggregation: An `Aggregation`.
       server_update: The server's state stays if nobody's upload has arrived.
     """
@@ -60,7 +62,7 @@ class ExchangeSteps:
     ):
         self._exchange, self._rounds, self._returns = exchange, rounds, returns
         self._served = next(iter(algorithm.served.values()))
-        self._measures = {"train": self._served.measures["train"]} if train_metrics else {}
+        self._train_metrics = train_metrics
         server, inputs = types.of(specs.server), types.of(specs.inputs)
         number = tff.TensorType(np.int32)
         self.broadcast = types.computation(
@@ -75,11 +77,12 @@ class ExchangeSteps:
             to_one = self.client_message.type_signature.result
             self._key = types.computation(lambda inputs: inputs.client_id[None], inputs)
             self._only = types.computation(
-                tf.data.experimental.get_single_element, tff.SequenceType(to_one)
+                lambda selected: selected.get_single_element(), tff.SequenceType(to_one)
             )
         self.client_work = types.computation(
             self._work, message, to_one, types.of(specs.client_state), inputs, number
         )
+        self.metrics = metrics.Summed(self.client_work.type_signature.result.counts)
         self.aggregation = Aggregation(aggregator, self.client_work.type_signature.result.upload)
         self.server_update = types.computation(
             self._update, server, self.aggregation.received_type, number
@@ -104,7 +107,7 @@ class ExchangeSteps:
         return tf.nest.map_structure(lambda leaf: leaf[0], messages)
 
     def _work(self, message, message_to_one, state, inputs, number):
-        client = types.client_of(inputs, message_to_one)
+        client = types.client_of(inputs, inputs.seeds[self._rounds.position], message_to_one)
         result = self._exchange.client_update(message, state, client, self._rounds(number))
         uploads = (result.summed, result.averaged, inputs.client_weight)
         finite = all_finite((result.state, *uploads, result.individual))
@@ -116,12 +119,15 @@ class ExchangeSteps:
         if self._returns == SUM:
             averaged = nests.scale(weight, averaged)
         alone = Rows(tf.cast(inputs.client_id, tf.int64), result.individual)
-        rows = tf.nest.map_structure(lambda leaf: leaf[None][: tf.cast(finite, tf.int32)], alone)
-        counts = {}
-        if self._measures:
+        num_rows = tf.cast(finite, tf.int32)
+        rows = tf.nest.map_structure(lambda leaf: leaf[None][:num_rows], alone)
+        counts = collections.OrderedDict(
+            clients=num_rows, not_finite=1 - num_rows, examples=client.num_examples
+        )
+        if self._train_metrics:
             weights = fine_tuned(self._served, result.weights, client)
-            examples = {"train": (client.examples, client.labels)}
-            counts = counted(self._served, weights, self._measures, examples, client.classes)
+            logits = self._served.predict(weights, client.examples, client.classes)
+            counts |= metrics.counts(self._served, logits, client.labels)
         upload = Upload(summed, averaged, weight, rows)
         return WorkResult(if_finite(result.state, state), upload, counts)
 

@@ -4,9 +4,9 @@
     next:       (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS)
                     -> (state@SERVER, {client_state}@CLIENTS, metrics@SERVER)
 
-What clients keep goes in and out of `next`, as TFF's processes remember nothing: whoever drives one
-keeps the states of the clients, and gives `next` those of the participants. A client that takes part
-for the first time begins with what `initialize_clients` gives it.
+What clients keep goes in and out of `next`, since a process of TFF remembers nothing: whoever drives
+it keeps the states of the clients and gives `next` those of the participants. A client that takes
+part for the first time begins with what `initialize_clients` gives it. `feeding.train` does so.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Algorithm, Federation
 from tf_pflego.core.nests import Structure
+from tf_pflego.system import values
 from tf_pflego.tff import types
-from tf_pflego.tff.exchange import SUM, ExchangeSteps
+from tf_pflego.tff.exchange import MEAN, SUM, ExchangeSteps
 
 
 class ProcessState(NamedTuple):
@@ -29,23 +30,23 @@ class ProcessState(NamedTuple):
 
     server: Structure  # the state of the method's server
     round_number: Any  # [] int32, of the next round: 1, 2, ...
-    aggregators: Structure  # the state of the aggregators of each exchange
+    aggregators: Structure  # the state of the aggregators, by exchange
 
 
 class FederatedProcess(tff.templates.IterativeProcess):
-    """A `tff.templates.IterativeProcess` whose parts can be seen and called.
+    """A `tff.templates.IterativeProcess` whose parts can be printed and called.
 
     Attributes:
+      algorithm: The method.
       exchanges: The `ExchangeSteps` of a round, in order.
       initialize_clients: (state@SERVER, {inputs}@CLIENTS) -> {client_state}@CLIENTS, what clients
         begin with.
-      specs: The nests of `tf.TensorSpec` of the server's state, a client's state and its inputs.
     """
 
-    def __init__(self, initialize, next_fn, *, exchanges, initialize_clients, specs):
+    def __init__(self, algorithm, exchanges, initialize, initialize_clients, next_fn):
         super().__init__(initialize, next_fn)
-        self.exchanges, self.initialize_clients = exchanges, initialize_clients
-        self.specs = specs
+        self.algorithm, self.exchanges = algorithm, exchanges
+        self.initialize_clients = initialize_clients
 
 
 def build_process(
@@ -55,51 +56,100 @@ def build_process(
     num_clients: int,
     clients_per_round: float,
     aggregator: Any = None,
-    aggregator_returns: str = "mean",
+    aggregator_returns: str = MEAN,
     train_metrics: bool = False,
 ) -> FederatedProcess:
-    federation = Federation(num_clients, clients_per_round, num_clients)
-    returns = SUM if aggregator is None else aggregator_returns
-    aggregator = aggregator or tff.aggregators.SumFactory()
+    """Returns a method as a process of TFF.
+
+    Args:
+      algorithm: What `build_algorithm` returns, or an own method.
+      data_spec: The spec of a client's training examples: a pair of `tf.TensorSpec`, [None, ...] of
+        the examples and [None] int32 of the labels; or `tf.data.DatasetSpec` of batches of such
+        pairs.
+      num_clients: I.
+      clients_per_round: r, how many take part on average.
+      aggregator: A factory of `tff.aggregators` or `tff.learning` for what the method sums or
+        averages over its participants; None for the plain sum, weighted by alpha_i, which is what
+        `Simulation` computes.
+      aggregator_returns: Whether the factory gives the mean over the participants or their sum. A
+        mean takes the place of the average of a method that averages, and is multiplied by
+        `clients_per_round` for one that sums. `tff.learning` makes means.
+      train_metrics: Whether participants test their models on their training examples after local
+        training, which is one more pass through the network.
+
+    Raises:
+      TypeError: `aggregator` is no such factory.
+      ValueError: The exchanges of a round have participants of their own each, which one placement
+        of clients cannot say; or `aggregator` is given for a method whose server sees uploads of
+        single clients.
+    """
+    names = {exchange.cohort for exchange in algorithm.exchanges}
+    if len(names) > 1:
+        raise ValueError(
+            f"`algorithm` must have the same participants in all exchanges of a round; got "
+            f"{algorithm.name}, which draws {' and '.join(sorted(names))} apart, while a computation "
+            "of TFF has one group of clients. `Simulation` runs it."
+        )
+    values.one_of("aggregator_returns", aggregator_returns, (MEAN, SUM))
+    federation = Federation(num_clients, float(clients_per_round), num_clients)
     specs = types.Specs.traced(algorithm, data_spec, federation)
+    plain = tff.aggregators.SumFactory()
+    options = {"aggregator": aggregator or plain, "returns": aggregator_returns if aggregator else SUM}
     exchanges = [
-        ExchangeSteps(algorithm, exchange, types.Rounds(federation, position), specs, aggregator, returns, train_metrics)
+        ExchangeSteps(algorithm, exchange, types.Rounds(federation, position), specs, train_metrics=train_metrics, **options)
         for position, exchange in enumerate(algorithm.exchanges)
     ]
-    start = types.computation(lambda: (types.initial_server(algorithm, federation), tf.constant(1)))
+    first = types.computation(
+        lambda: (types.initial_server(algorithm, federation), tf.constant(1, tf.int32))
+    )
+    first_of_client = types.computation(
+        lambda server, inputs: algorithm.init_client(server, inputs.seeds[0], inputs.classes),
+        types.of(specs.server),
+        types.of(specs.inputs),
+    )
+    one_more = types.computation(lambda number: number + 1, tff.TensorType(np.int32))
 
     @tff.federated_computation
     def initialize():
-        server, number = tff.federated_eval(start, tff.SERVER)
+        server, number = tff.federated_eval(first, tff.SERVER)
         aggregators = [steps.aggregation.initialize() for steps in exchanges]
         return tff.federated_zip(ProcessState(server, number, aggregators))
-    state_type = ProcessState(types.of(specs.server), tff.TensorType(np.int32), initialize.type_signature.result.member.aggregators)
-    state_type = tff.FederatedType(tff.to_type(state_type), tff.SERVER)
 
-    client_states = tff.FederatedType(types.of(specs.client_state), tff.CLIENTS)
-    inputs = tff.FederatedType(types.of(specs.inputs), tff.CLIENTS)
-    one_more = types.computation(lambda number: number + 1, np.int32)
+    # What has a row per participant of the last round has none before the first.
+    aggregators_type = initialize.type_signature.result.member.aggregators
+    state_type = tff.to_type(
+        ProcessState(types.of(specs.server), tff.TensorType(np.int32), aggregators_type)
+    )
+    state_type = tff.FederatedType(state_type, tff.SERVER)
+    inputs_type = tff.FederatedType(types.of(specs.inputs), tff.CLIENTS)
+    states_type = tff.FederatedType(types.of(specs.client_state), tff.CLIENTS)
 
-    @tff.federated_computation(state_type, client_states, inputs)
+    @tff.federated_computation(state_type, inputs_type)
+    def initialize_clients(state, inputs):
+        return tff.federated_map(first_of_client, (tff.federated_broadcast(state.server), inputs))
+
+    @tff.federated_computation(state_type, states_type, inputs_type)
     def next_fn(state, client_states, inputs):
         server, number = state.server, state.round_number
-        aggregators, measurements, counts = [], [], []
-        for position, steps in enumerate(exchanges):
-            message = tff.federated_map(steps.broadcast, (server, number))
+        aggregators, measurements = [], []
+        for steps, aggregator in zip(exchanges, state.aggregators, strict=True):
+            message = tff.federated_broadcast(tff.federated_map(steps.broadcast, (server, number)))
             to_one = steps.send_to_each(server, number, inputs)
             result = tff.federated_map(
                 steps.client_work,
-                (tff.federated_broadcast(message), to_one, client_states, inputs, tff.federated_broadcast(number)),
+                (message, to_one, client_states, inputs, tff.federated_broadcast(number)),
             )
             client_states = result.state
-            aggregator, received, measured = steps.aggregation.next(state.aggregators[position], result.upload)
+            aggregator, received, measured = steps.aggregation.next(aggregator, result.upload)
             server = tff.federated_map(steps.server_update, (server, received, number))
             aggregators.append(aggregator)
             measurements.append(measured)
-            counts.append(tff.federated_sum(result.counts) if train_metrics else tff.federated_value((), tff.SERVER))
+        metrics = collections.OrderedDict(
+            client_work=collections.OrderedDict(train=exchanges[-1].metrics(result.counts)),
+            aggregators=tff.federated_zip(measurements),
+        )
         number = tff.federated_map(one_more, number)
-        clients = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
-        metrics = collections.OrderedDict(clients=clients, measurements=tff.federated_zip(measurements))
-        return tff.federated_zip(ProcessState(server, number, aggregators)), client_states, tff.federated_zip(metrics)
+        new_state = tff.federated_zip(ProcessState(server, number, aggregators))
+        return new_state, client_states, tff.federated_zip(metrics)
 
-    return FederatedProcess(initialize, next_fn, exchanges=exchanges, initialize_clients=None, specs=specs)
+    return FederatedProcess(algorithm, exchanges, initialize, initialize_clients, next_fn)

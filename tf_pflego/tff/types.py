@@ -20,7 +20,7 @@ class ClientInputs(NamedTuple):
     classes: Any  # [K] int32, the global class of each row of its head; -1 if it has it not
     client_weight: Any  # [] float32, alpha_i = N_i / sum of N_j over all I clients
     client_id: Any  # [] int32, its position among the I clients
-    seed: Any  # [2] int32, for its draws in this round
+    seeds: Any  # [number of exchanges, 2] int32, for its draws in this round
 
 
 class Data(NamedTuple):
@@ -34,8 +34,7 @@ class Data(NamedTuple):
         """Returns all examples at once, also from a dataset of batches."""
         if isinstance(data, tf.data.Dataset):
             # A batch of all: it is as large as the dataset, whose size nobody tells.
-            one_batch = data.unbatch().batch(tf.int64.max)
-            data = cls(*tf.data.experimental.get_single_element(one_batch))
+            data = cls(*data.unbatch().batch(tf.int64.max).get_single_element())
         return data
 
 
@@ -69,7 +68,7 @@ class Specs:
     def traced(cls, algorithm: Algorithm, data_spec: Any, federation: Federation) -> Specs:
         """Returns those of `algorithm`, without running it."""
         num_rows = algorithm.model.num_classes
-        scalar, seed = tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)
+        client_id, seed = tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)
         classes = tf.TensorSpec([num_rows], tf.int32)
         initial = tf.function(lambda: initial_server(algorithm, federation), autograph=False)
         server = tf.nest.map_structure(
@@ -78,7 +77,8 @@ class Specs:
         first = tf.function(algorithm.init_client, autograph=False)
         state = first.get_concrete_function(server, seed, classes).structured_outputs
         weight = tf.TensorSpec([], tf.float32)
-        inputs = ClientInputs(data_spec, classes, weight, scalar, seed)
+        seeds = tf.TensorSpec([len(algorithm.exchanges), 2], tf.int32)
+        inputs = ClientInputs(data_spec, classes, weight, client_id, seeds)
         return cls(server, specs_of(state), inputs)
 
 
@@ -111,10 +111,8 @@ class Rounds:
         )
 
 
-def client_of(inputs: ClientInputs, message: Structure = ()) -> Client:
-    """Returns a client as it sees itself during a round."""
+def client_of(inputs: ClientInputs, seed: tf.Tensor, message: Structure = ()) -> Client:
+    """Returns a client as it sees itself during an exchange."""
     examples, labels = Data.whole(inputs.data)
     count = tf.shape(labels)[0]
-    return Client(
-        examples, labels, count, inputs.classes, inputs.client_weight, inputs.seed, message
-    )
+    return Client(examples, labels, count, inputs.classes, inputs.client_weight, seed, message)

@@ -1,0 +1,52 @@
+"""What clients count, and the metrics that the server makes of it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.core.algorithm import Served
+from tf_pflego.core.nests import Structure
+from tf_pflego.tff import types
+
+
+def counts(
+    served: Served,
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    splits: Sequence[str] = ("train", "test"),
+) -> collections.OrderedDict:
+    """Returns (sum, count) by name of all that is measured on examples of these splits."""
+    measures = {name: one for split in splits for name, one in served.measures[split].items()}
+    return collections.OrderedDict(
+        (name, measure(logits, labels)) for name, measure in measures.items()
+    )
+
+
+class Summed:
+    """({counts}@CLIENTS) -> metrics@SERVER: numbers are summed, pairs are summed and divided.
+
+    Args:
+      counts_type: The type of a client's counts, by name: a number, or a pair (sum, count).
+    """
+
+    def __init__(self, counts_type: tff.Type):
+        self._divide = types.computation(ratios, counts_type)
+
+    def __call__(self, counts):
+        return tff.federated_map(self._divide, tff.federated_sum(counts))
+
+
+def ratios(counts: Structure) -> collections.OrderedDict:
+    """Returns the metrics of one client's counts, or of the sum over clients."""
+
+    def ratio(pair):
+        total, count = (tf.cast(number, tf.float32) for number in pair)
+        return total / count
+
+    return collections.OrderedDict(
+        (name, ratio(one) if isinstance(one, tuple) else one) for name, one in counts.items()
+    )
