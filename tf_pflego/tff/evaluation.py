@@ -1,0 +1,63 @@
+"""The test of a method's clients as a federated computation."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.engines.client_computation import fine_tuned
+from tf_pflego.tff import metrics, types
+from tf_pflego.tff.process import FederatedProcess
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation returns."""
+
+    of_clients: Any  # {by name of the model: metrics}@CLIENTS
+    of_all: Any  # the same @SERVER, over the examples of all clients
+
+
+def build_evaluation(process: FederatedProcess) -> tff.Computation:
+    """Returns the test of the models that a process trains.
+
+    Its type is (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS, {test data}@CLIENTS) ->
+    `Evaluated`. The first three are those of `process.next`: a model that a client fine-tunes
+    before its test needs the client's training examples. The test data are of the same type as
+    these. For each model that clients are served with there are the accuracy, the loss and what
+    else the method measures, of each client and of all clients' examples together.
+    """
+    state, states, inputs = process.next.type_signature.parameter
+    algorithm = process.algorithm
+
+    def test(server, client_state, inputs, data):
+        client = types.client_of(inputs, inputs.seeds[0])
+        examples, labels = types.Data.whole(data)
+        counts = {}
+        for name, served in algorithm.served.items():
+            weights = fine_tuned(served, served.weights(server, client_state), client)
+            logits = served.predict(weights, examples, client.classes)
+            counts[name] = metrics.counts(served, logits, labels)
+        return collections.OrderedDict(counts)
+
+    run = types.computation(
+        test, state.member.server, states.member, inputs.member, inputs.member.data
+    )
+    counts_type = run.type_signature.result
+    each = types.computation(_ratios_of_models, counts_type)
+    data = tff.FederatedType(inputs.member.data, tff.CLIENTS)
+
+    @tff.federated_computation(state, states, inputs, data)
+    def evaluate(state, client_states, inputs, data):
+        server = tff.federated_broadcast(state.server)
+        counts = tff.federated_map(run, (server, client_states, inputs, data))
+        of_all = tff.federated_map(each, tff.federated_sum(counts))
+        return Evaluated(tff.federated_map(each, counts), of_all)
+
+    return evaluate
+
+
+def _ratios_of_models(counts):
+    return collections.OrderedDict((name, metrics.ratios(one)) for name, one in counts.items())

@@ -1,0 +1,94 @@
+"""A process of TFF driven with the clients, participants and draws of a `Simulation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.core import seeds
+from tf_pflego.core.nests import Structure
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.model_inputs import as_model_inputs
+from tf_pflego.tff.process import FederatedProcess, ProcessState
+from tf_pflego.tff.types import ClientInputs, Data
+
+
+def data_spec(clients: ClientData) -> Data:
+    """Returns the spec of a client's examples and labels, for `build_process`."""
+    examples = tf.TensorSpec([None, *clients.example_shape], clients.example_dtype)
+    return Data(examples, tf.TensorSpec([None], tf.int32))
+
+
+def data_of(clients: ClientData, client_id: int, split: str = "train") -> Data:
+    """Returns a client's examples of a split, as its model takes them, and labels."""
+    examples, labels = clients.splits[split].of(client_id)
+    return Data(as_model_inputs(tf.constant(examples)).numpy(), labels)
+
+
+class Training:
+    """Rounds of a process, in which all is drawn as in a `Simulation` with the same seed.
+
+    Args:
+      process: What `build_process` has returned for whole data, with the spec `data_spec(clients)`.
+      clients: The clients' data.
+      participation: How the participants of a round are drawn.
+      seed: The seed of the run.
+
+    Attributes:
+      state: The state of the process.
+      client_states: {client id: state} of all clients that have taken part.
+    """
+
+    def __init__(
+        self,
+        process: FederatedProcess,
+        clients: ClientData,
+        participation: Participation,
+        seed: int = 0,
+    ):
+        self._process, self._clients = process, clients
+        self._participation, self._seed = participation, seed
+        self.state: ProcessState = process.initialize()
+        self.client_states: dict[int, Structure] = {}
+
+    def run_round(self) -> Mapping[str, Any]:
+        """Runs the next round and returns its metrics, none if nobody takes part."""
+        number = int(self.state.round_number)
+        ids = self._participation.draw(self._seed, number).tolist()
+        if not ids:  # Nobody reports. TFF returns no value of clients where there are none.
+            self.state = self.state._replace(round_number=np.int32(number + 1))
+            return {}
+        new = [client for client in ids if client not in self.client_states]
+        if new:
+            first = self._process.initialize_clients(self.state, self.inputs(new, "client_state"))
+            self.client_states.update(zip(new, first, strict=True))
+        states = [self.client_states[client] for client in ids]
+        inputs = self.inputs(ids, "client", number)
+        self.state, states, metrics = self._process.next(self.state, states, inputs)
+        self.client_states.update(zip(ids, states, strict=True))
+        return metrics
+
+    def inputs(self, ids: Sequence[int], purpose: str, *keys: int) -> list[ClientInputs]:
+        """Returns what clients bring, with seeds for this purpose; see `core.seeds`."""
+        clients = self._clients
+        identities = clients.identities[ids]
+        exchanges = [(*keys, k) if keys else () for k in range(len(self._process.exchanges))]
+        of_clients = np.stack(
+            [seeds.client_seeds(self._seed, purpose, identities, *key) for key in exchanges], 1
+        )
+        classes = clients.head_classes(ids, self._process.algorithm.model.num_classes)
+        return [
+            ClientInputs(
+                data_of(clients, client),
+                classes[k],
+                clients.client_weights[client],
+                np.int32(client),
+                of_clients[k],
+            )
+            for k, client in enumerate(ids)
+        ]
