@@ -1,0 +1,114 @@
+"""The clients of a federation as `tff.program` and `tff.simulation` know clients."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.clients import ClientData
+from tf_pflego.tff import feeding
+
+_SOURCES: weakref.WeakValueDictionary[bytes, ClientsSource] = weakref.WeakValueDictionary()
+
+
+def to_client_data(
+    clients: ClientData, split: str = "train", batch_size: int | None = None
+) -> tff.simulation.datasets.ClientData:
+    """Returns a split as clients of TFF, each a `tf.data.Dataset` of (example, label) or batches.
+
+    Args:
+      clients: The clients' data; names, or else ids as text, are TFF's client ids.
+      split: train, test or validation.
+      batch_size: The number of examples in a batch; None for single examples.
+    """
+    names = clients.client_names or [str(client) for client in range(clients.num_clients)]
+    position = {name: client for client, name in enumerate(names)}
+
+    def dataset(name):
+        return dataset_of(clients, position[name], split, batch_size)
+
+    return tff.simulation.datasets.ClientData.from_clients_and_tf_fn(list(names), dataset)
+
+
+def dataset_of(clients, client, split, batch_size=None):
+    """Returns a client's examples and labels as a `tf.data.Dataset`."""
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(feeding.data_of(clients, client, split)))
+    return dataset if batch_size is None else dataset.batch(batch_size)
+
+
+class ClientsSource(tff.program.FederatedDataSource):
+    """Training examples for `tff.learning.programs.train_model`, drawn as in a `Simulation`.
+
+    Its iterator counts rounds. A checkpoint of TFF holds that count and no data; it is read where a
+    source of the same clients, participation and seed has been made, and goes on with the same
+    participants as without the break.
+
+    Args:
+      clients: The clients' data.
+      participation: How the participants of a round are drawn.
+      seed: The seed of the draws.
+      batch_size: The number of examples in a batch of a client's dataset.
+    """
+
+    def __init__(
+        self, clients: ClientData, participation: Participation, seed: int = 0, batch_size: int = 32
+    ):
+        self.clients, self.participation = clients, participation
+        self.seed, self.batch_size = seed, batch_size
+        spec = dataset_of(clients, 0, "train", batch_size).element_spec
+        self._type = tff.FederatedType(tff.SequenceType(tff.types.tensorflow_to_type(spec)), tff.CLIENTS)
+        digest = hashlib.blake2b(repr((participation, seed, batch_size)).encode(), digest_size=16)
+        digest.update(clients.fingerprints)
+        self.key = digest.digest()
+        _SOURCES[self.key] = self
+
+    @property
+    def federated_type(self):
+        return self._type
+
+    def iterator(self) -> ClientsIterator:
+        return ClientsIterator(self, 0)
+
+
+class ClientsIterator(tff.program.FederatedDataSourceIterator):
+    """Round after round of a `ClientsSource`."""
+
+    def __init__(self, source: ClientsSource, round_number: int):
+        self._source, self._round_number = source, round_number
+
+    @property
+    def federated_type(self):
+        return self._source.federated_type
+
+    def select(self, k: int | None = None):
+        """Returns the datasets of the next round's participants, who must be `k`."""
+        self._round_number += 1
+        source = self._source
+        ids = source.participation.draw(source.seed, self._round_number)
+        if k not in (None, len(ids)):
+            raise ValueError(
+                f"`train_per_round_clients` must be the number of participants; got {k} for a round "
+                f"in which {len(ids)} take part. Take the participation's `clients_per_round`."
+            )
+        return [dataset_of(source.clients, i, "train", source.batch_size) for i in ids.tolist()]
+
+    def __deepcopy__(self, memo):
+        return ClientsIterator(self._source, self._round_number)
+
+    def to_bytes(self) -> bytes:
+        return self._source.key + np.int64(self._round_number).tobytes()
+
+    @classmethod
+    def from_bytes(cls, buffer: bytes) -> ClientsIterator:
+        key, number = bytes(buffer[:16]), int(np.frombuffer(buffer[16:24], np.int64)[0])
+        if key not in _SOURCES:
+            raise ValueError(
+                "the checkpoint must be read with its clients; no `ClientsSource` of the same "
+                "clients, participation, seed and batch size is there. Make it first."
+            )
+        return cls(_SOURCES[key], number)
