@@ -112,3 +112,8 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
                 "clients, participation, seed and batch size is there. Make it first."
             )
         return cls(_SOURCES[key], number)
+
+
+def from_client_data(train, test, **options):
+    """Returns clients from those of TFF."""
+    raise NotImplementedError
