@@ -52,3 +52,96 @@ def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
         expected = simulation.client_states(ids)
         assert_close(tf.nest.map_structure(lambda *leaves: np.stack(leaves), *states), expected)
     assert training.state.round_number == ROUNDS + 1
+
+
+def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_clients):
+    for name in REFUSED:
+        with pytest.raises(ValueError, match="the same participants in all exchanges"):
+            process_of(build(name, tiny_model), tiny_clients)
+
+
+def test_datasets_of_batches_give_the_same(tiny_model, tiny_clients):
+    """A participant's examples may also come as a `tf.data.Dataset`."""
+    algorithm = build("pflego", tiny_model)
+    datasets = pfl_tff.to_client_data(tiny_clients, batch_size=2)
+    options = {"num_clients": 3, "clients_per_round": 3}
+    whole = pfl_tff.build_process(algorithm, pfl_tff.data_spec(tiny_clients), **options)
+    spec = tf.data.DatasetSpec(datasets.element_type_structure)
+    batched = pfl_tff.build_process(algorithm, spec, **options)
+    training = pfl_tff.Training(whole, tiny_clients, PARTICIPATION, SEED)
+    inputs = training.inputs(range(3), "client", 1)
+    of_datasets = [
+        one._replace(data=datasets.create_tf_dataset_for_client(name))
+        for one, name in zip(inputs, datasets.client_ids, strict=True)
+    ]
+    results = []
+    for process, clients in ((whole, inputs), (batched, of_datasets)):
+        state = process.initialize()
+        heads = process.initialize_clients(state, clients)
+        results.append(process.next(state, heads, clients))
+    assert_close(*results)
+
+
+def test_each_step_can_be_called_alone(tiny_model, tiny_clients):
+    """One round of PFLEGO by hand, from its broadcast to the step of the server."""
+    algorithm = build("pflego", tiny_model)
+    process = process_of(algorithm, tiny_clients)
+    (steps,) = process.exchanges
+    training = pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
+    inputs = training.inputs([0, 2], "client", 1)
+    state = process.initialize()
+    heads = process.initialize_clients(state, inputs)
+    theta = steps.broadcast(state.server, 1)
+    results = [
+        steps.client_work(theta, (), head, one, 1) for head, one in zip(heads, inputs, strict=True)
+    ]
+    uploads = [one.upload for one in results]
+    _, received, _ = steps.aggregation.next(steps.aggregation.initialize(), uploads)
+    expected = tf.nest.map_structure(np.add, *(one.summed for one in uploads))
+    assert_close(received.summed, expected)
+    server = steps.server_update(state.server, received, 1)
+    new_state, new_heads, _ = process.next(state, heads, inputs)
+    assert_close(server, new_state.server)
+    assert_close([one.state for one in results], new_heads)
+
+
+def test_what_is_not_finite_does_not_count(tiny_model, tiny_clients):
+    """The client keeps its state, and the round is that of the others."""
+    process = process_of(build("pflego", tiny_model), tiny_clients)
+    training = pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
+    inputs = training.inputs([0, 1, 2], "client", 1)
+    state = process.initialize()
+    heads = process.initialize_clients(state, inputs)
+    broken = inputs[1].data._replace(examples=inputs[1].data.examples * np.float32(np.nan))
+    bad = [inputs[0], inputs[1]._replace(data=broken), inputs[2]]
+    without = process.next(state, [heads[0], heads[2]], [inputs[0], inputs[2]])
+    new_state, new_heads, metrics = process.next(state, heads, bad)
+    assert_close(new_state, without[0])
+    assert_close(new_heads, [without[1][0], heads[1], without[1][1]])
+    train = metrics["client_work"]["train"]
+    assert (train["clients"], train["not_finite"]) == (2, 1)
+
+
+def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
+    """Of every model that clients are served with: of each client, and of all examples."""
+    algorithm = build("fedrod", tiny_model)
+    everyone = Participation(3, 3)
+    process = process_of(algorithm, tiny_clients, train_metrics=True)
+    training = pfl_tff.Training(process, tiny_clients, everyone, SEED)
+    metrics = training.run_round()["client_work"]["train"]
+    ids = range(3)
+    states = [training.client_states[client] for client in ids]
+    tests = [pfl_tff.data_of(tiny_clients, client, "test") for client in ids]
+    evaluate = pfl_tff.build_evaluation(process)
+    inputs = training.inputs(ids, "evaluation", 1)
+    of_clients, of_all = evaluate(training.state, states, inputs, tests)
+    with Simulation(algorithm, tiny_clients, everyone, "in_process", SEED) as simulation:
+        simulation.run_round()
+        expected = simulation.evaluate_all()
+    for name, one in expected.items():
+        hits, sizes = one.counts["test"]["accuracy"]
+        np.testing.assert_allclose([c[name]["accuracy"] for c in of_clients], hits / sizes)
+        np.testing.assert_allclose(of_all[name]["accuracy"], hits.sum() / sizes.sum(), rtol=1e-6)
+    # What participants would predict with after a round, as they will be served with the rest.
+    assert metrics["examples"] == len(tiny_clients.train.labels)
+    assert np.isfinite(metrics["loss"])

@@ -17,6 +17,15 @@ import tensorflow_federated as tff
 from tf_pflego.core.nests import Structure
 from tf_pflego.tff import types
 
+MEAN, SUM = "mean", "sum"
+
+
+class Aggregator(NamedTuple):
+    """A factory of TFF for what a method sums or averages over its participants."""
+
+    factory: tff.aggregators.AggregationFactory
+    returns: str  # mean or sum
+
 
 class Rows(NamedTuple):
     """What the server sees of single clients; a client whose numbers are not finite has no row."""
@@ -58,6 +67,12 @@ class Aggregation:
             if types.num_tensors(getattr(upload_type, name))
         }
         gathered = _gathering(upload_type.rows)
+        # What is summed has its alpha_i already: in a mean of it, each client counts the same.
+        weigh = {
+            "summed": lambda upload: tf.cast(tf.size(upload.rows.client_ids), tf.float32),
+            "averaged": lambda upload: upload.weight,
+        }
+        weights = {name: types.computation(weigh[name], upload_type) for name in processes}
 
         @tff.federated_computation
         def initialize():
@@ -71,8 +86,10 @@ class Aggregation:
             received = dict.fromkeys(Received._fields, nothing)
             states, measurements = {}, {}
             for name, process in processes.items():
-                weight = [uploads.weight] if process.is_weighted else []
-                output = process.next(getattr(state, name), getattr(uploads, name), *weight)
+                inputs = [getattr(state, name), getattr(uploads, name)]
+                if process.is_weighted:
+                    inputs.append(tff.federated_map(weights[name], uploads))
+                output = process.next(*inputs)
                 states[name], received[name] = output.state, output.result
                 measurements[name] = output.measurements
             received["weight"] = tff.federated_sum(uploads.weight)

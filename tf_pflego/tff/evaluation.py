@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tf_pflego.engines.client_computation import fine_tuned

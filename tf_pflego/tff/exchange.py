@@ -14,7 +14,7 @@ alpha_i, and the server's update is a step of its optimiser.
 from __future__ import annotations
 
 import collections
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,9 +25,7 @@ from tf_pflego.core.algorithm import Algorithm, Exchange, Uploads
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_computation import all_finite, fine_tuned
 from tf_pflego.tff import metrics, types
-from tf_pflego.tff.aggregation import Aggregation, Rows, Upload
-
-MEAN, SUM = "mean", "sum"  # What an aggregator returns.
+from tf_pflego.tff.aggregation import SUM, Aggregation, Aggregator, Rows, Upload
 
 
 class WorkResult(NamedTuple):
@@ -46,6 +44,7 @@ class ExchangeSteps:
       client_message: None if the server sends nothing to single clients.
       client_work: It returns a `WorkResult`.
       metrics: A `metrics.Summed` of what the clients' work has counted.
+      sees_single_clients: Whether the server sees what single clients upload.
       aggregation: An `Aggregation`.
       server_update: The server's state stays if nobody's upload has arrived.
     """
@@ -56,11 +55,10 @@ class ExchangeSteps:
         exchange: Exchange,
         rounds: types.Rounds,
         specs: types.Specs,
-        aggregator: Any,
-        returns: str,
+        aggregator: Aggregator,
         train_metrics: bool,
     ):
-        self._exchange, self._rounds, self._returns = exchange, rounds, returns
+        self._exchange, self._rounds, self._returns = exchange, rounds, aggregator.returns
         self._served = next(iter(algorithm.served.values()))
         self._train_metrics = train_metrics
         server, inputs = types.of(specs.server), types.of(specs.inputs)
@@ -83,7 +81,9 @@ class ExchangeSteps:
             self._work, message, to_one, types.of(specs.client_state), inputs, number
         )
         self.metrics = metrics.Summed(self.client_work.type_signature.result.counts)
-        self.aggregation = Aggregation(aggregator, self.client_work.type_signature.result.upload)
+        upload = self.client_work.type_signature.result.upload
+        self.sees_single_clients = types.num_tensors(upload.rows.individual) > 0
+        self.aggregation = Aggregation(aggregator.factory, upload)
         self.server_update = types.computation(
             self._update, server, self.aggregation.received_type, number
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core import seeds
 from tf_pflego.core.nests import Structure

@@ -59,22 +59,29 @@ def build_learning_process(
 
     def inputs_of(dataset, number):
         """A client is known by its data alone, and so are its draws."""
-        count, labels = dataset.reduce(
-            (0, 0), lambda sums, batch: (sums[0] + tf.size(batch[1]), sums[1] + tf.reduce_sum(batch[1]))
+        count, checksum = dataset.reduce(
+            (0, 0),
+            lambda sums, batch: (sums[0] + tf.size(batch[1]), sums[1] + tf.reduce_sum(batch[1])),
         )
-        positions = tf.range(len(process.exchanges))
-        seeds = tf.stack([positions + number, 0 * positions + count + labels], 1)
+        seed = tf.stack([number, 1000 * count + checksum])
+        exchanges = tf.range(len(process.exchanges))
+        seeds = tf.map_fn(
+            lambda k: tf.random.experimental.stateless_fold_in(seed, k),
+            exchanges,
+            fn_output_signature=tf.int32,
+        )
+        classes = tf.range(algorithm.model.num_classes)
         weight = tf.cast(count, tf.float32) / num_examples
-        return types.ClientInputs(dataset, tf.range(algorithm.model.num_classes), weight, tf.constant(0), seeds)
+        return types.ClientInputs(dataset, classes, weight, tf.constant(0), seeds)
 
     to_inputs = types.computation(inputs_of, inputs.member.data, state.member.round_number)
-    nothing = types.computation(lambda: ())
 
     @tff.federated_computation(state, tff.FederatedType(inputs.member.data, tff.CLIENTS))
     def next_fn(state, datasets):
         number = tff.federated_broadcast(state.round_number)
         of_clients = tff.federated_map(to_inputs, (datasets, number))
-        new_state, _, metrics = process.next(state, tff.federated_value((), tff.CLIENTS), of_clients)
+        nothing = tff.federated_value((), tff.CLIENTS)
+        new_state, _, metrics = process.next(state, nothing, of_clients)
         return tff.learning.templates.LearningProcessOutput(new_state, metrics)
 
     def weights_of(state):
@@ -87,5 +94,9 @@ def build_learning_process(
         learnt = tf.nest.pack_sequence_as(state.server[0], list(weights.trainable))
         return state._replace(server=type(state.server)(learnt, *state.server[1:]))
 
-    set_weights = tff.tensorflow.computation(with_weights, state.member, get_weights.type_signature.result)
-    return tff.learning.templates.LearningProcess(process.initialize, next_fn, get_weights, set_weights)
+    set_weights = tff.tensorflow.computation(
+        with_weights, state.member, get_weights.type_signature.result
+    )
+    return tff.learning.templates.LearningProcess(
+        process.initialize, next_fn, get_weights, set_weights
+    )

@@ -37,6 +37,7 @@ class Summed:
         self._divide = types.computation(ratios, counts_type)
 
     def __call__(self, counts):
+        """Returns the metrics; call it in a federated computation."""
         return tff.federated_map(self._divide, tff.federated_sum(counts))
 
 

@@ -4,9 +4,9 @@
     next:       (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS)
                     -> (state@SERVER, {client_state}@CLIENTS, metrics@SERVER)
 
-What clients keep goes in and out of `next`, since a process of TFF remembers nothing: whoever drives
-it keeps the states of the clients and gives `next` those of the participants. A client that takes
-part for the first time begins with what `initialize_clients` gives it. `feeding.train` does so.
+What clients keep goes in and out of `next`, since a process of TFF remembers nothing: whoever
+drives it keeps the states of the clients and gives `next` those of the participants. A client that
+takes part for the first time begins with what `initialize_clients` gives it. `Training` does so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tf_pflego.core.algorithm import Algorithm, Federation
 from tf_pflego.core.nests import Structure
 from tf_pflego.system import values
 from tf_pflego.tff import types
-from tf_pflego.tff.exchange import MEAN, SUM, ExchangeSteps
+from tf_pflego.tff.aggregation import MEAN, SUM, Aggregator
+from tf_pflego.tff.exchange import ExchangeSteps
 
 
 class ProcessState(NamedTuple):
@@ -87,18 +88,33 @@ def build_process(
     if len(names) > 1:
         raise ValueError(
             f"`algorithm` must have the same participants in all exchanges of a round; got "
-            f"{algorithm.name}, which draws {' and '.join(sorted(names))} apart, while a computation "
-            "of TFF has one group of clients. `Simulation` runs it."
+            f"{algorithm.name}, which draws {' and '.join(sorted(names))} apart. A computation of "
+            "TFF has one group of clients. Use `Simulation`."
         )
     values.one_of("aggregator_returns", aggregator_returns, (MEAN, SUM))
+    factories = (
+        tff.aggregators.WeightedAggregationFactory,
+        tff.aggregators.UnweightedAggregationFactory,
+    )
+    if aggregator is not None and not isinstance(aggregator, factories):
+        raise TypeError(
+            "`aggregator` must be a factory of `tff.aggregators` or `tff.learning`; got "
+            f"{type(aggregator).__name__}. Call what makes one, or leave it out."
+        )
     federation = Federation(num_clients, float(clients_per_round), num_clients)
     specs = types.Specs.traced(algorithm, data_spec, federation)
-    plain = tff.aggregators.SumFactory()
-    options = {"aggregator": aggregator or plain, "returns": aggregator_returns if aggregator else SUM}
+    how = Aggregator(tff.aggregators.SumFactory(), SUM)
+    if aggregator is not None:
+        how = Aggregator(aggregator, aggregator_returns)
     exchanges = [
-        ExchangeSteps(algorithm, exchange, types.Rounds(federation, position), specs, train_metrics=train_metrics, **options)
-        for position, exchange in enumerate(algorithm.exchanges)
+        ExchangeSteps(algorithm, exchange, types.Rounds(federation, k), specs, how, train_metrics)
+        for k, exchange in enumerate(algorithm.exchanges)
     ]
+    if aggregator is not None and any(steps.sees_single_clients for steps in exchanges):
+        raise ValueError(
+            f"`aggregator` must be left out for {algorithm.name}, whose server sees what single "
+            f"clients upload; got {type(aggregator).__name__}. Leave it out."
+        )
     first = types.computation(
         lambda: (types.initial_server(algorithm, federation), tf.constant(1, tf.int32))
     )

@@ -61,17 +61,21 @@ class ClientsSource(tff.program.FederatedDataSource):
         self.clients, self.participation = clients, participation
         self.seed, self.batch_size = seed, batch_size
         spec = dataset_of(clients, 0, "train", batch_size).element_spec
-        self._type = tff.FederatedType(tff.SequenceType(tff.types.tensorflow_to_type(spec)), tff.CLIENTS)
+        self._type = tff.FederatedType(
+            tff.SequenceType(tff.types.tensorflow_to_type(spec)), tff.CLIENTS
+        )
         digest = hashlib.blake2b(repr((participation, seed, batch_size)).encode(), digest_size=16)
         digest.update(clients.fingerprints)
         self.key = digest.digest()
         _SOURCES[self.key] = self
 
     @property
-    def federated_type(self):
+    def federated_type(self) -> tff.FederatedType:
+        """The type of what `select` returns."""
         return self._type
 
     def iterator(self) -> ClientsIterator:
+        """Returns the rounds from the first on."""
         return ClientsIterator(self, 0)
 
 
@@ -82,7 +86,8 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
         self._source, self._round_number = source, round_number
 
     @property
-    def federated_type(self):
+    def federated_type(self) -> tff.FederatedType:
+        """The type of what `select` returns."""
         return self._source.federated_type
 
     def select(self, k: int | None = None):
@@ -92,8 +97,9 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
         ids = source.participation.draw(source.seed, self._round_number)
         if k not in (None, len(ids)):
             raise ValueError(
-                f"`train_per_round_clients` must be the number of participants; got {k} for a round "
-                f"in which {len(ids)} take part. Take the participation's `clients_per_round`."
+                f"`train_per_round_clients` must be the number of participants; got {k} for a "
+                f"round in which {len(ids)} take part. Take the `clients_per_round` of the "
+                "participation, whose mode must be fixed."
             )
         return [dataset_of(source.clients, i, "train", source.batch_size) for i in ids.tolist()]
 
@@ -101,10 +107,12 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
         return ClientsIterator(self._source, self._round_number)
 
     def to_bytes(self) -> bytes:
+        """Returns which source this is, and the number of the last round."""
         return self._source.key + np.int64(self._round_number).tobytes()
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> ClientsIterator:
+        """Returns the iterator over a source that is in this process."""
         key, number = bytes(buffer[:16]), int(np.frombuffer(buffer[16:24], np.int64)[0])
         if key not in _SOURCES:
             raise ValueError(
