@@ -1,18 +1,14 @@
 """TFF's default context, which most users of TFF run processes in."""
 
-import psutil
 import pytest
 
 tff = pytest.importorskip("tensorflow_federated", reason="TensorFlow Federated is optional")
+from tf_pflego.tff import installed  # noqa: E402 (It needs TFF.)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def default_context():
-    """Executes computations as TFF does by itself, but ends the worker that TFF leaves behind."""
-    before = set(psutil.Process().children())
+    """Executes computations as TFF does by itself, and ends its worker with the tests."""
     tff.backends.native.set_sync_local_cpp_execution_context()
     yield
-    for child in set(psutil.Process().children()) - before:
-        if "worker_binary" in child.name():
-            child.kill()
-            child.wait()
+    installed.end_default_context()

@@ -34,6 +34,14 @@ class ProcessState(NamedTuple):
     aggregators: Structure  # the state of the aggregators, by exchange
 
 
+class Round(NamedTuple):
+    """What `next` returns."""
+
+    state: ProcessState
+    client_states: Any  # of the participants
+    metrics: Any  # client_work: train: by name; aggregators: the measurements, by exchange
+
+
 class FederatedProcess(tff.templates.IterativeProcess):
     """A `tff.templates.IterativeProcess` whose parts can be printed and called.
 
@@ -166,6 +174,6 @@ def build_process(
         )
         number = tff.federated_map(one_more, number)
         new_state = tff.federated_zip(ProcessState(server, number, aggregators))
-        return new_state, client_states, tff.federated_zip(metrics)
+        return Round(new_state, client_states, tff.federated_zip(metrics))
 
     return FederatedProcess(algorithm, exchanges, initialize, initialize_clients, next_fn)

@@ -53,6 +53,9 @@ class ClientsSource(tff.program.FederatedDataSource):
       participation: How the participants of a round are drawn.
       seed: The seed of the draws.
       batch_size: The number of examples in a batch of a client's dataset.
+
+    Attributes:
+      dataset_spec: The spec of a client's dataset, for `build_learning_process`.
     """
 
     def __init__(
