@@ -36,6 +36,7 @@ _HOME = {
     "federate": "tf_pflego.data",
     "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
+    "from_tff": "tf_pflego.tff",
     "load_dataset": "tf_pflego.data:load",
     "load_run": "tf_pflego.runs.stored_run",
     "merged": "tf_pflego.data",
@@ -69,6 +70,7 @@ __all__ = [
     "federate",
     "fine_tune_new_clients",
     "from_arrays",
+    "from_tff",
     "load_dataset",
     "load_run",
     "merged",
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
     from tf_pflego.serving.new_clients import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.shared_body import export_shared_body
     from tf_pflego.simulation.simulation import Simulation
+    from tf_pflego.tff import from_tff
 else:
 
     def __getattr__(name):

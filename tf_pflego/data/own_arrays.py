@@ -13,7 +13,7 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
 from tf_pflego.data.partitions.partition import Partition, joined, parted
-from tf_pflego.system import values
+from tf_pflego.system import file_arrays, values
 
 
 def from_arrays(
@@ -160,7 +160,7 @@ def _joined_pairs(split, pairs):
                 f"shape {first.shape[1:]}; got {array.dtype} of shape {array.shape[1:]}. Prepare "
                 "the examples of all clients in the same way."
             )
-    return np.concatenate(examples), labels, offsets
+    return file_arrays.concatenated(examples), labels, offsets
 
 
 def _classes(labels, offsets_of_splits, span):

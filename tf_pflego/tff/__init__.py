@@ -9,7 +9,7 @@ from tf_pflego.tff.feeding import Training, data_of, data_spec
 from tf_pflego.tff.installed import tff  # noqa: F401  # First: it says what is missing.
 from tf_pflego.tff.learning import build_learning_process
 from tf_pflego.tff.process import FederatedProcess, ProcessState, build_process
-from tf_pflego.tff.sources import ClientsSource, from_client_data, to_client_data
+from tf_pflego.tff.sources import ClientsSource, from_tff, to_client_data
 from tf_pflego.tff.types import ClientInputs, Data
 
 __all__ = [
@@ -24,6 +24,6 @@ __all__ = [
     "build_process",
     "data_of",
     "data_spec",
-    "from_client_data",
+    "from_tff",
     "to_client_data",
 ]

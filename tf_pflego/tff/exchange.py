@@ -101,6 +101,7 @@ class ExchangeSteps:
         return tff.federated_map(self._only, selected)
 
     def _message_to_one(self, server_and_number, client_id):
+        assert self._exchange.client_messages is not None
         server, number = server_and_number
         ids = tf.cast(client_id, tf.int64)[None]
         messages = self._exchange.client_messages(server, ids, self._rounds(number))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,9 +13,77 @@ import tensorflow_federated as tff
 
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
+from tf_pflego.data.own_arrays import from_arrays
+from tf_pflego.system import file_arrays
 from tf_pflego.tff import feeding
 
+_LABELS = ("label", "labels", "y")
+
 _SOURCES: weakref.WeakValueDictionary[bytes, ClientsSource] = weakref.WeakValueDictionary()
+
+
+def from_tff(
+    train: tff.simulation.datasets.ClientData,
+    test: tff.simulation.datasets.ClientData,
+    **options: Any,
+) -> ClientData:
+    """Returns the clients of TFF's client data, by their names.
+
+    One client after the other is read into files that are mapped into memory, so the data may be
+    larger than the memory. The files have no names, and are gone with the clients.
+
+    Args:
+      train: The clients with their training examples. An element of a client's dataset is a pair
+        (example, label), or a dictionary of two with the key `label`, `labels` or `y`; or a batch
+        of such elements, if the shapes of all are the same but for the first axis.
+      test: The same clients with their test examples, in any order.
+      **options: `label_space`, `num_classes`, `name`, `class_names` and `class_mask` of
+        `from_arrays`.
+
+    Raises:
+      TypeError: These are no client data, or an element has another form.
+      ValueError: As `from_arrays`.
+    """
+    return from_arrays(_by_name("train", train), _by_name("test", test), **options)
+
+
+def _by_name(split, source):
+    """Returns {name: (examples, labels)}, whose examples are parts of one mapped file."""
+    if not isinstance(source, tff.simulation.datasets.ClientData):
+        raise TypeError(
+            f"`{split}` must be a `tff.simulation.datasets.ClientData`; got "
+            f"{type(source).__name__}. For arrays there is `from_arrays`."
+        )
+    writer, labels = file_arrays.Writer(), {}
+    for name in source.client_ids:
+        labels[name] = [np.zeros(0, np.int32)]
+        for element in source.create_tf_dataset_for_client(name).as_numpy_iterator():
+            example, label = _pair(split, element)
+            is_batched = np.ndim(label) == 1
+            writer.append(example if is_batched else example[None])
+            labels[name].append(np.atleast_1d(label))
+    examples, first, pairs = writer.array(), 0, {}
+    for name, parts in labels.items():
+        of_client = np.concatenate(parts[1:] or parts)
+        pairs[name] = (examples[first : first + len(of_client)], of_client)
+        first += len(of_client)
+    return pairs
+
+
+def _pair(split, element):
+    """Returns (example, label) of an element of a client's dataset."""
+    if isinstance(element, Mapping) and len(element) == 2:
+        keys = [key for key in element if key in _LABELS]
+        if len(keys) == 1:
+            (other,) = element.keys() - set(keys)
+            return np.asarray(element[other]), element[keys[0]]
+    elif isinstance(element, tuple | list) and len(element) == 2:
+        return np.asarray(element[0]), element[1]
+    form = sorted(element) if isinstance(element, Mapping) else type(element).__name__
+    raise TypeError(
+        f"an element of `{split}` must be a pair (example, label), or a dictionary of two with the "
+        f"key {' or '.join(_LABELS)}; got {form}. Use `preprocess` of the client data to make such."
+    )
 
 
 def to_client_data(
@@ -123,8 +193,3 @@ class ClientsIterator(tff.program.FederatedDataSourceIterator):
                 "clients, participation, seed and batch size is there. Make it first."
             )
         return cls(_SOURCES[key], number)
-
-
-def from_client_data(train, test, **options):
-    """Returns clients from those of TFF."""
-    raise NotImplementedError
