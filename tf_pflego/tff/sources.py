@@ -134,6 +134,7 @@ class ClientsSource(tff.program.FederatedDataSource):
         self.clients, self.participation = clients, participation
         self.seed, self.batch_size = seed, batch_size
         spec = dataset_of(clients, 0, "train", batch_size).element_spec
+        self.dataset_spec = tf.data.DatasetSpec(spec)
         self._type = tff.FederatedType(
             tff.SequenceType(tff.types.tensorflow_to_type(spec)), tff.CLIENTS
         )
