@@ -1,6 +1,7 @@
 """The states of clients are the same whether they are in memory or in files."""
 
 import os
+import types
 
 import numpy as np
 import pytest
@@ -75,7 +76,10 @@ def states_of(count, units=200):
     def head_classes(ids, num_rows):
         return np.tile(np.arange(num_rows, dtype=np.int32), (len(ids), 1))
 
-    return ClientStates(ditto, server_state, head_classes, 0, np.arange(count)), server_state
+    clients = types.SimpleNamespace(
+        num_clients=count, identities=np.arange(count), head_classes=head_classes
+    )
+    return ClientStates(ditto, server_state, clients, 0), server_state
 
 
 def test_states_that_no_memory_would_hold_are_in_files_and_take_none():
@@ -106,14 +110,14 @@ def test_states_that_no_memory_would_hold_are_in_files_and_take_none():
 def test_a_disk_without_room_refuses_a_round_and_changes_nothing():
     """The space of a client's state is taken before the client trains."""
     states, server_state = states_of(100, units=3)
-    states.admit([1, 2], server_state)
+    states.admit(np.array([1, 2]), server_state)
     states.commit()
     before = states.read([1, 2], server_state)
 
     with resources.files_up_to(100_000):
-        states.admit([1, 2], server_state)  # They have their space.
+        states.admit(np.array([1, 2]), server_state)  # They have their space.
         with pytest.raises(OSError, match=r"must have room .* Free some"):
-            states.admit([2, 50], server_state)
+            states.admit(np.array([2, 50]), server_state)
         states.roll_back()
     assert list(states.written_since(0)) == [1, 2]
     for a, b in zip(

@@ -155,6 +155,26 @@ def test_states_that_are_set_and_a_second_directory_are_saved_too(tmp_path):
     assert_same(whole_state(simulation), whole_state(restored))
 
 
+def test_a_round_that_was_interrupted_while_it_was_stored_leaves_nothing_behind(
+    tmp_path, monkeypatch
+):
+    simulation = crowd()
+    simulation.run_round()
+    simulation.save(tmp_path)
+    before = whole_state(simulation)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(simulation._engine.states), "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            simulation.run_round()
+    assert simulation.in_round
+    simulation.restore(tmp_path)
+    assert_same(before, whole_state(simulation))
+
+
+def interrupted(*arguments):
+    raise KeyboardInterrupt
+
+
 def truncated(path, at):
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * at)])

@@ -44,9 +44,7 @@ class LocalClients:
     ):
         self.algorithm = algorithm
         self.data = MappedData(clients)
-        self.states = ClientStates(
-            algorithm, server_state, clients.head_classes, seed, clients.identities
-        )
+        self.states = ClientStates(algorithm, server_state, clients, seed)
         self._data_spec = specs_of(self.data.specs(), any_number=True)
         of_data = tuple(tf.nest.flatten(self._data_spec))
         self.traces = traces_of(algorithm, server_state, *of_data)

@@ -38,7 +38,7 @@ from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError, Rows
 from tf_pflego.system import durable, rows, terminal
@@ -86,7 +86,7 @@ class Checkpoints:
         self,
         content: dict[str, Any],
         server_state: Structure,
-        states: ClientStates,
+        states: Any,
         also: Iterable[pathlib.Path] = (),
     ) -> None:
         """Writes a checkpoint, and then removes what the checkpoints that stay do not need.
@@ -154,15 +154,13 @@ class Checkpoints:
             )
         return None
 
-    def load(
-        self, content: dict[str, Any], server_state: Structure, states: ClientStates
-    ) -> Structure:
-        """Puts the clients' states of a checkpoint into `states`, and returns the server's.
+    def load(self, content: dict[str, Any], server_state: Structure, engine: Engine) -> Structure:
+        """Puts the clients' states of a checkpoint into an engine, and returns the server's.
 
-        Raises:
-          CheckpointError: The files hold something else than states like these; nothing has
-            changed.
+        If the files hold something else than states like these, this raises `CheckpointError`, and
+        nothing has changed.
         """
+        states = engine.states
         specs, path = nests.named(states.spec), self.directory / content["server"]["file"]
         client_spec = {_of_leaf(name): specs[name] for name in states.leaf_names}
         try:
@@ -183,15 +181,14 @@ class Checkpoints:
             with checkpoint_checks.opened(path, ["ids", *client_spec]) as archive:
                 ids = Rows(archive, "ids").read_all()
                 new = np.isin(ids, states.written_since(0), invert=True)
-                leaves = {name: Rows(archive, _of_leaf(name)) for name in states.leaf_names}
+                leaves = [Rows(archive, _of_leaf(name)) for name in states.leaf_names]
                 for block in rows.blocks(len(ids), num_bytes(states.spec)):
                     count, wanted = block.stop - block.start, new[block]
-                    arrays = {name: leaf.read(count)[wanted] for name, leaf in leaves.items()}
-                    states.set_named(ids[block][wanted], arrays)
-            level = entry["level"]
+                    arrays = [leaf.read(count)[wanted] for leaf in leaves]
+                    arrays = tf.nest.pack_sequence_as(states.spec, arrays)
+                    engine.write_states(ids[block][wanted], arrays)
             file = {key: value for key, value in entry.items() if key != "level"}
-            segments.append(_Segment(file, level, ids))
-        states.commit()
+            segments.append(_Segment(file, entry["level"], ids))
         self._segments, self._commit, self._contents = segments, states.num_commits, [content]
         return tf.nest.pack_sequence_as(server_state, flat)
 

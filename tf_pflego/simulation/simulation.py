@@ -356,7 +356,7 @@ class Simulation(Trained):
                 f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
                 f"differs in {differing}. Make the simulation as the saved one was made."
             )
-        self.server_state = checkpoints.load(content, self._spec, self._engine.states)
+        self.server_state = checkpoints.load(content, self._spec, self._engine)
         self.round_number = content["round"]
         self.in_round = False
 

@@ -149,12 +149,6 @@ class Host:
         pairs = zip(tf.nest.flatten(first), leaves, strict=True)
         return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
 
-    def forget(self, key: int) -> None:
-        """Leaves all its clients without a state, and nothing staged."""
-        engine = self._engines[key]
-        engine.roll_back()
-        engine.states.forget()
-
 
 def checksum_of(clients: ClientData) -> int:
     """Returns a number by which the data of some clients are told from others."""

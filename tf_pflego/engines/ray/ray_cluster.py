@@ -27,6 +27,8 @@ from tf_pflego.system import terminal
 _ATTEMPTS = 3  # to open a federation while hosts end
 # A process on a machine that is busy takes as long as this to start.
 _PATIENCE_SECONDS = 30.0
+# A shard that takes so many times as long as the others, and so many seconds, is slow.
+_SLOW, _SLOW_SECONDS = 3.0, 2.0
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Those that are open in this process, which has one connection for all of them.
 _CLUSTERS: list["RayCluster"] = []
@@ -151,14 +153,11 @@ class RayCluster:
             raise ShardLostError(f"the cluster has lost shard {which}")
         return results
 
-    def slow_one(self, calls: Sequence[Any], times: float, seconds: float) -> tuple[int, float]:
+    def slow_one(self, calls: Sequence[Any]) -> tuple[int, float]:
         """Waits until at most one of some calls has no result, and for that one for a while.
 
-        It may take so many times as long as the others, or so many seconds.
-
         Returns:
-          The position of the one that is not done by then, or -1, and the seconds that the others
-          have taken.
+          The position of the one that is slow, or -1, and the seconds that the others have taken.
         """
         started = time.monotonic()
         if len(calls) < 2 or self._lost:
@@ -168,7 +167,7 @@ class RayCluster:
             first_node.refuse_gone()
             _, left = ray.wait(left, num_returns=len(left) - 1, timeout=POLL_SECONDS)
         usual = time.monotonic() - started
-        allowed = max(times * usual, seconds) - usual
+        allowed = max(_SLOW * usual, _SLOW_SECONDS) - usual
         if left and not ray.wait(left, timeout=allowed)[0]:
             return list(calls).index(left[0]), usual
         return -1, usual
