@@ -20,7 +20,6 @@ from tf_pflego.core.measures import hits
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
-from tf_pflego.engines.client_computation import fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.simulation.client_models import (
@@ -105,10 +104,9 @@ class NewClients:
         self._clients = clients
         self._learn = Traced(learning_on(split_model(algorithm), rule))
         self._predict = Traced(self._served.predict, any_number=(1,))
+        fine_tune = self._served.fine_tune or (lambda weights, client: weights)
         self._start = [
-            fine_tuned(
-                self._served, start, self._as_client(number, seed, *clients.train.of(number))
-            )
+            fine_tune(start, self._as_client(number, seed, *clients.train.of(number)))
             for number, (seed, start) in enumerate(_starts(simulation, clients, self._served))
         ]
 

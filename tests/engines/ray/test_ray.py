@@ -73,7 +73,7 @@ def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
             simulation.run(2)
             simulation.change_clients(leave=[1], join=make_clients(seed=11))
             # A cluster that is full would have no place for other hosts.
-            assert len(ray_cluster.open_clusters()) == (2 if engine != "in_process" else 1)
+            assert len(ray_cluster.OPEN_CLUSTERS) == (2 if engine != "in_process" else 1)
             simulation.run(3)
             ends.append(
                 tf.nest.flatten((simulation.server_state, simulation.client_states(range(5))))
@@ -304,7 +304,7 @@ def run_that_is_killed(directory, digits_dir, rounds_with_kills):
         seen.append(record["round"])
         if record["round"] in rounds_with_kills - killed:
             killed.add(record["round"])
-            kill(ray_cluster.open_clusters()[-1], len(killed) % 2)
+            kill(ray_cluster.OPEN_CLUSTERS[-1], len(killed) % 2)
 
     pfl.run(config, listen, client_learning_rate=0.05, local_steps=5)
     assert killed == rounds_with_kills
