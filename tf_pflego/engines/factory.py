@@ -47,15 +47,6 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
         raise
 
 
-def place_beside(engine: Engine, num_clients: int):
-    """Returns where another simulation of so many clients can be while an engine is open.
-
-    On Ray these are the hosts that there are, since the cluster may have no place for more; for
-    fewer clients than shards it is this process.
-    """
-    return engine.place if getattr(engine, "num_shards", 0) <= num_clients else "in_process"
-
-
 # The module that an engine needs beside those that all need, what it is called, and the remedy.
 _NEEDS = {
     "tff": (

@@ -80,7 +80,7 @@ class LocalClients:
 
     def evaluate(self, ids, seeds, train, server_state):
         measures = {
-            name: measures_of(served, tuple(self.data.splits), train)
+            name: measures_of(served, tuple(self.data.clients.splits), train)
             for name, served in self.algorithm.served.items()
         }
         run = self.traces.get(

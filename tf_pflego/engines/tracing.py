@@ -89,12 +89,11 @@ class Traced:
         return self._concrete(*arguments)
 
     def _first_shapes(self, arguments):
-        shapes = []
-        for position, argument in enumerate(arguments):
-            for leaf in tf.nest.flatten(argument):
-                free = position in self._any_number
-                shapes.append(tf.TensorShape([None, *leaf.shape[1:]] if free else leaf.shape))
-        return shapes
+        return [
+            tf.TensorShape([None, *leaf.shape[1:]] if position in self._any_number else leaf.shape)
+            for position, argument in enumerate(arguments)
+            for leaf in tf.nest.flatten(argument)
+        ]
 
     def _trace(self, arguments, shapes):
         leaves = zip(shapes, tf.nest.flatten(arguments), strict=True)

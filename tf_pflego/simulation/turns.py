@@ -3,7 +3,6 @@
 A refusal comes before anything changes.
 """
 
-import contextlib
 import functools
 import os
 import threading
@@ -22,30 +21,21 @@ class Turns:
         forked.refuse("a simulation must be made")
         self.process = os.getpid()
         self.lock = threading.RLock()
-        self.calls_back = self.ended = False
+        self.ended = False
+        self.calls_back = False  # While it is, a user's function must not change what `run` needs.
 
-    @contextlib.contextmanager
-    def calling_back(self):
-        """Lets a user's function, called in the block, not change what `run` relies on."""
-        self.calls_back = True
-        try:
-            yield
-        finally:
-            self.calls_back = False
-
-    def refusal(self, name: str, moves: bool) -> str:
-        """Returns why a method may not run in a turn of this thread; "" if it may."""
+    def refuse(self, name: str, moves: bool) -> None:
+        """Raises RuntimeError if a method may not run in a turn of this thread."""
         if self.ended:
-            return (
+            raise RuntimeError(
                 f"a simulation must be used before it is closed; `{name}` was called after that. "
                 "Make a new one; `restore` goes on from a checkpoint."
             )
         if moves and self.calls_back:
-            return (
+            raise RuntimeError(
                 f"`{name}` must not be called from `on_round`, between two rounds of `run`; it "
                 "was. Call it when `run` has returned."
             )
-        return ""
 
 
 def in_turn(moves: bool = False) -> Callable[[_Method], _Method]:
@@ -70,8 +60,7 @@ def in_turn(moves: bool = False) -> Callable[[_Method], _Method]:
                     "each."
                 )
             try:
-                if refusal := turns.refusal(name, moves):
-                    raise RuntimeError(refusal)
+                turns.refuse(name, moves)
                 return method(self, *arguments, **named)
             finally:
                 turns.lock.release()
