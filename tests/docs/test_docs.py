@@ -43,6 +43,13 @@ def texts():
     return {path: path.read_text(encoding="utf-8") for path in [*PAGES, *FRONT]}
 
 
+@same_on_both_lines
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_a_method_says_by_what_it_differs_from_its_paper(name):
+    text = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
+    assert len(re.findall(r"\n\nDifferences from the paper(?:, which is [^:]+)?: \S", text)) == 1
+
+
 # What the code of a page leaves behind.
 WRITTEN = {
     "serving.md": ("models", "phone/client_3.tflite", "shared", "client_3.learnt"),

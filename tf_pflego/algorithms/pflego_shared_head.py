@@ -48,12 +48,11 @@ The settings that say what is learnt (`gate`, `correction`) and what holds the r
 (`rate_cap`) are there to be compared; docs/results has the comparison. The
 last step on U_i is not checked as those before it are: if `rate_cap` is none, it can raise F.
 
-Differences from PFLEGO: W_i is made of V, U_i and g_i, and U_i is penalised; the last step on U_i
-has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by the curvature; there
-is neither an automatic beta nor another solver; by default rho falls in the last fifth of a run.
+Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised;
+the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
+the curvature; there is neither an automatic beta nor another solver; by default rho falls in the
+last fifth of a run.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from typing import Any, NamedTuple

@@ -82,9 +82,9 @@ def value_and_gradient(
     return value, tape.gradient(value, at)
 
 
-def gradient(function: Callable[[Structure], tf.Tensor], at: Structure) -> Structure:
-    """Returns the gradient of a scalar function, in the structure of `at`."""
-    return value_and_gradient(function, at)[1]
+def gradient(function: Callable[..., tf.Tensor], at: Structure, *more: Any) -> Structure:
+    """Returns the gradient of a scalar function(at, *more), in the structure of `at`."""
+    return value_and_gradient(lambda w: function(w, *more), at)[1]
 
 
 class FirstOrder(NamedTuple):

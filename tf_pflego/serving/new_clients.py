@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, engines
-from tf_pflego.algorithms.local import ClientState
+from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
 from tf_pflego.core.measures import hits
@@ -234,7 +234,7 @@ def fine_tune(
         for block in rows.blocks(len(ids), num_bytes(first)):
             start = (weights for _, weights in itertools.islice(starts, len(ids[block])))
             stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
-            training.set_client_states(ids[block], ClientState(stacked))
+            training.set_client_states(ids[block], PersonalState(stacked))
         evaluations = [training.evaluate()]
         for epoch in range(1, epochs + 1):
             try:
