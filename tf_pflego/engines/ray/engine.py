@@ -19,9 +19,6 @@ import numpy as np
 import ray
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.nests import Structure
-from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import client_states
 from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.ray.host import Call, Opened, checksum_of
@@ -36,14 +33,7 @@ class RayEngine:
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        clients: ClientData,
-        server_state: Structure,
-        seed: int,
-        place: RayCluster,
-    ):
+    def __init__(self, algorithm, clients, server_state, seed, place: RayCluster):
         self.algorithm = algorithm
         self.place = place
         self.num_shards = place.num_shards

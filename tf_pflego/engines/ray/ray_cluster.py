@@ -3,6 +3,7 @@
 A program that does not use the engine `ray` does not need Ray.
 """
 
+import contextlib
 import math
 import os
 import time
@@ -35,7 +36,7 @@ _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 OPEN_CLUSTERS: list["RayCluster"] = []
 
 
-class RayCluster:
+class RayCluster(contextlib.AbstractContextManager):
     """The hosts of `num_shards` shards, for one simulation after the other.
 
     There may be no such cluster, or it cannot be started, or has no place: then it is a
@@ -58,9 +59,6 @@ class RayCluster:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "RayCluster":
-        return self
 
     def __exit__(self, *unused):
         self.close()

@@ -24,9 +24,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tf_pflego.core.algorithm import Algorithm, Federation, specs_of
+from tf_pflego.core.algorithm import specs_of
 from tf_pflego.core.nests import Structure
-from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import (
     ClientComputation,
     ClientOutputs,
@@ -55,15 +54,7 @@ class TffEngine(LocalClients):
 
     place = "tff"
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        clients: ClientData,
-        server_state,
-        seed: int,
-        federation: Federation,
-        max_restarts: int,
-    ):
+    def __init__(self, algorithm, clients, server_state, seed, federation, max_restarts):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
         self._context: ExecutionContext | None = None
