@@ -45,7 +45,7 @@ class Watch:
 
 
 def _is_stopped(pid):
-    """Whether a signal such as SIGSTOP has stopped a child; a debugger's stops do not count."""
+    """Returns whether a signal such as SIGSTOP has stopped a child; a debugger's do not count."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -53,7 +53,7 @@ def _is_stopped(pid):
 
 
 def _sleeps(pid):
-    """Whether all threads of a process wait for something that is not a disk."""
+    """Returns whether all threads of a process wait for something that is not a disk."""
     states = []
     for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
         try:

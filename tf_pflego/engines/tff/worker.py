@@ -203,7 +203,7 @@ class Worker:
         self._channel.close()
 
     def log_tail(self) -> str:
-        """The end of what the child has written to standard output and error."""
+        """Returns the end of what the child has written to standard output and error."""
         size = os.fstat(self._log.fileno()).st_size
         tail = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         return tail.decode(errors="replace")
