@@ -21,7 +21,10 @@ from tf_pflego.system import terminal
 
 
 class Rounds:
-    """Trains the rounds of one federation, from a server's state like the one that is given."""
+    """Trains the rounds of one federation, from a server's state like the one that is given.
+
+    `server` has the server's functions of each exchange.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Rounds:
             tf.constant(federation.mean_clients_per_round, tf.float32),
         )
         traces = traces_of(algorithm, server_state)
-        self._server = [
+        self.server = [
             traces.get(("server", id(exchange)), functools.partial(ServerFunctions, exchange))
             for exchange in algorithm.exchanges
         ]
@@ -103,7 +106,7 @@ class Rounds:
             ids = cohorts[exchange.cohort]
             if not len(ids):  # Nobody reports: nothing moves.
                 continue
-            round_, server = self._round(number, position), self._server[position]
+            round_, server = self._round(number, position), self.server[position]
             message = exchange.broadcast(server_state, round_)
             cohort = engines.Cohort(
                 ids,
