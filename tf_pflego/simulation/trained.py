@@ -229,7 +229,7 @@ class Trained:
             algorithm serves something else than body and head.
         """
         number, name = self._client(client), served_name(self.algorithm, name)
-        weights, predict = self._weights(number, name), self.algorithm.served[name].predict
+        weights, predict = self.served_weights(number, name), self.algorithm.served[name].predict
         return checked_model(
             served_client(self.algorithm, self.data, number, weights, name, predict)
         )
@@ -248,22 +248,20 @@ class Trained:
         Raises:
           ValueError: There is no such client or model.
         """
-        return self._weights(self._client(client), served_name(self.algorithm, name))
-
-    def _client(self, client):
-        """Returns a client's id as an int, after a check."""
-        return client_names.id_of(client, self.data.client_names, self.data.num_clients)
-
-    def _weights(self, client, name):
+        number, name = self._client(client), served_name(self.algorithm, name)
         served = self.algorithm.served[name]
-        states = self._engine.read_states([client], self.server_state)
+        states = self._engine.read_states([number], self.server_state)
         state = tf.nest.map_structure(lambda leaf: leaf[0], states)
         weights = served.weights(self.server_state, state)
         if served.fine_tune is None:
             return weights
-        traces = traces_of(self.algorithm, self.server_state)
+        traces = traces_of(self.algorithm, self._spec)
         fine_tune = traces.get(("fine_tune", name), functools.partial(Traced, served.fine_tune))
-        return fine_tune(weights, self._as_evaluated(client))
+        return fine_tune(weights, self._as_evaluated(number))
+
+    def _client(self, client):
+        """Returns a client's id as an int, after a check."""
+        return client_names.id_of(client, self.data.client_names, self.data.num_clients)
 
     def _as_evaluated(self, client):
         """Returns what a client knows about itself in an evaluation of all clients."""
