@@ -31,10 +31,7 @@ class Outcome(NamedTuple):
 
 
 class WorkerError(ChildProcessError):
-    """The worker process of an engine did not start, or failed while it was needed.
-
-    `what` says what happened, and `log` is the end of the worker's log.
-    """
+    """An engine's worker did not start, or failed while it was needed; `log` is its log's end."""
 
     def __init__(self, what: str, log: str = ""):
         super().__init__(f"{what}; its log ends with:\n{log}" if log.strip() else what)
