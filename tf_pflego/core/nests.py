@@ -113,11 +113,11 @@ def inner_products(stacked: Structure, nest: Structure) -> tf.Tensor:
 def mean(stacked: Structure) -> Structure:
     """Returns the plain mean over a cohort, each leaf [c, ...]; 0 over nobody."""
 
-    def of_leaf(leaf):
+    def mean_of(leaf):
         count = tf.cast(tf.shape(leaf)[0], leaf.dtype)
         return tf.math.divide_no_nan(tf.reduce_sum(leaf, axis=0), count)
 
-    return tf.nest.map_structure(of_leaf, stacked)
+    return tf.nest.map_structure(mean_of, stacked)
 
 
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
