@@ -82,20 +82,13 @@ def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
     The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
-    curvature of the loss at the head.
-
-    Args:
-      model: The model.
-      solver: One of `settings.HEAD_SOLVERS`.
-      adam_rate: What stands in the place of the automatic rate if the solver is Adam, which has
-        none.
+    curvature of the loss at the head; with Adam, which has none, it is `adam_rate`.
     """
 
     def personalize(head, client, steps, learning_rate):
         objective = model.head_objective(client.examples, client)
-        if solver == "adam":
-            automatic = adam_rate
-        else:
+        automatic = adam_rate
+        if solver != "adam":
             automatic = automatic_rate(objective, head, solver, largest=float("inf"))
         rate = tf.where(learning_rate > 0, learning_rate, automatic)
         return solve(objective, head, steps, solver, rate)

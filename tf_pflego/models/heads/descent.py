@@ -54,10 +54,9 @@ def are_none(steps: int | tf.Tensor) -> bool:
 
 
 def _descend_two_classes(objective, head, steps, rate):
-    """Follows only d = W_1 - W_0, since the gradient's two rows are each other's negative.
+    """Follows only d = W_1 - W_0, a vector, since the gradient's rows are each other's negative.
 
-    Products with a matrix then become products with a vector. The error of class 1 is
-    sigmoid(d . phi) - y and that of class 0 is its negative, so d moves twice as far as either row.
+    The error of class 1 is sigmoid(d . phi) - y, and d moves twice as far as either row.
     """
     if are_none(steps):
         return head
@@ -80,24 +79,19 @@ def repeat(
 ) -> tuple[tf.Tensor, ...]:
     """Returns step(*step(*... carry)), `steps` times, a number or a tensor."""
 
-    if tf.is_tensor(steps):
-        _, carry = tf.while_loop(
-            lambda k, _: k < steps,
-            lambda k, carry: (k + 1, step(*carry)),
-            (tf.constant(0), carry),
-        )
+    def several(carry, count):
+        for _ in range(count):
+            carry = step(*carry)
         return carry
 
-    def block(k, carry):
-        for _ in range(_UNROLLED_STEPS):
-            carry = step(*carry)
-        return k + 1, carry
-
-    blocks, rest = divmod(steps, _UNROLLED_STEPS)
-    if blocks:
+    known = not tf.is_tensor(steps)
+    unrolled = _UNROLLED_STEPS if known else 1
+    turns, left_over = divmod(steps, unrolled) if known else (steps, 0)
+    if not known or turns:
         _, carry = tf.while_loop(
-            lambda k, _: k < blocks, block, (tf.constant(0), carry), maximum_iterations=blocks
+            lambda k, _: k < turns,
+            lambda k, carry: (k + 1, several(carry, unrolled)),
+            (tf.constant(0), carry),
+            maximum_iterations=turns if known else None,
         )
-    for _ in range(rest):
-        carry = step(*carry)
-    return carry
+    return several(carry, left_over)

@@ -36,8 +36,13 @@ def solve(
     """
     if are_none(steps) or objective.rows == 1:
         return head
-    run = {"gd": gradient_descent, "momentum": _momentum, "adam": _adam, "newton": _newton}[solver]
-    solved = run(objective, head, steps, rate)
+    if solver == "newton":
+        solved = _newton(objective, head, steps)
+    elif solver == "adam":
+        solved = minimize(objective, head, steps, optimizers.adam(rate))
+    else:
+        momentum = optimizers.MOMENTUM if solver == "momentum" else 0.0
+        solved = gradient_descent(objective, head, steps, rate, momentum)
     started, ended = objective.loss(head), objective.loss(solved)
     return tf.cond(
         ended <= started,  # This is false also if `ended` is not a number.
@@ -49,31 +54,22 @@ def solve(
 def automatic_rate(
     objective: HeadObjective, head: tf.Tensor, solver: str, largest: float | tf.Tensor
 ) -> tf.Tensor:
-    """Returns [] a learning rate for `solve` that nobody has to tune.
+    """Returns [] a learning rate for `solve` that nobody has to tune: min(1/c, largest).
 
-    The rate is min(1/c, largest), where c is the curvature of the loss at `head`. Proposition 2
-    asks for a rate below 2/L, where L bounds the curvature at any head. But if a client is sure of
-    most of its predictions, L is so far above c that with a rate of 1/L the head falls behind the
-    features. The rate used here may be larger, because `solve` makes sure that the loss does not
-    rise. Before the features have grown, c is small, and the head would run ahead of the features:
-    `largest` holds it back; PFLEGO passes rho I/r, the rate of its last step on the head in
-    round 1. Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor. Adam
-    has none: its rate does not mean what that of gradient descent does.
+    Here c is the curvature of the loss at `head`. Proposition 2 asks for a rate below 2/L, where L
+    bounds the curvature at any head. But if a client is sure of most of its predictions, L is so
+    far above c that with a rate of 1/L the head falls behind the features. The rate used here may
+    be larger, because `solve` makes sure that the loss does not rise. Before the features have
+    grown, c is small, and the head would run ahead of the features: `largest` holds it back; PFLEGO
+    passes rho I/r, the rate of its last step on the head in round 1. Momentum m moves 1 / (1 - m)
+    times as far, so its rate is smaller by that factor. Adam has none: its rate does not mean what
+    that of gradient descent does.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
 
 
-def _momentum(objective, head, steps, rate):
-    return gradient_descent(objective, head, steps, rate, optimizers.MOMENTUM)
-
-
-def _adam(objective, head, steps, rate):
-    return minimize(objective, head, steps, optimizers.adam(rate))
-
-
-def _newton(objective, head, steps, rate):
-    del rate
+def _newton(objective, head, steps):
     damping = _NEWTON_DAMPING * objective.smoothness()
 
     def step(k, wide):
@@ -105,22 +101,11 @@ def _conjugate_gradients(matrix, target):
         length = squared / tf.maximum(tf.reduce_sum(direction * product), 1e-30)
         solution, residual = solution + length * direction, residual - length * product
         new_squared = tf.reduce_sum(tf.square(residual))
-        return (
-            k + 1,
-            solution,
-            residual,
-            residual + new_squared / tf.maximum(squared, 1e-30) * direction,
-            new_squared,
-        )
+        direction = residual + new_squared / tf.maximum(squared, 1e-30) * direction
+        return k + 1, solution, residual, direction, new_squared
 
-    return _loop(
-        step,
-        _CONJUGATE_STEPS,
-        tf.zeros_like(target),
-        target,
-        target,
-        tf.reduce_sum(tf.square(target)),
-    )
+    squared = tf.reduce_sum(tf.square(target))
+    return _loop(step, _CONJUGATE_STEPS, tf.zeros_like(target), target, target, squared)
 
 
 def _loop(step, steps, *start):
