@@ -108,7 +108,7 @@ class LocalClients:
         self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
     ) -> dict[str, Counts]:
         measures = {
-            name: measures_of(served, tuple(self.data.splits), train)
+            name: measures_of(served, tuple(self.data.clients.splits), train)
             for name, served in self.algorithm.served.items()
         }
         run = self.traces.get(

@@ -31,10 +31,6 @@ def builder(name: str, data_dir: str | None, download: bool, own: bool) -> tfds.
 
     A builder of our `own` is prepared without a network, whatever `download` is. If it has a
     MANUAL, it reads this file or folder in TFDS' manual directory `<data_dir>/downloads/manual`.
-
-    Raises:
-      DatasetError: Unknown name, not there and not to be prepared, no MANUAL, or a preparation that
-        failed; a failed preparation leaves nothing behind.
     """
     with _offline() if own else contextlib.nullcontext():
         return _there_or_prepared(name, data_dir, download, own)
@@ -45,9 +41,6 @@ def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) ->
 
     The arrays are in files, to which the examples go batch by batch, so that a dataset may be
     larger than the memory.
-
-    Raises:
-      DatasetError: There is no such split, or it cannot be read.
     """
     for part in split.split("+"):
         if part not in builder.info.splits:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tf_pflego.core import seeds
 from tf_pflego.data import checks
-from tf_pflego.data.partitions.groups import check_test_fraction, positions_of
+from tf_pflego.data.partitions.groups import positions_of
 from tf_pflego.data.partitions.partition import Partition, of_one_source
 from tf_pflego.system import values
 
@@ -55,7 +55,7 @@ def dirichlet(
     min_examples = values.whole("min_examples", min_examples)
     alpha, seed = values.number("alpha", alpha, above=0), values.seed(seed)
     labels = checks.labels_below(num_classes, labels)
-    check_test_fraction(test_fraction)
+    test_fraction = values.number("test_fraction", test_fraction, above=0, below=1)
     least = int(np.ceil(1 / min(test_fraction, 1 - test_fraction)))
     if min_examples < least:
         raise ValueError(

@@ -35,10 +35,6 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
     only on the seed and the number of clients and of classes. The clients of a smaller share are
     among those of a larger one. The partition that is returned has the permutations as `renamings`,
     and `classes` as the clients name them.
-
-    Raises:
-      ValueError: The share is not in [0, 1], or there would be no such client although it is not 0,
-        or the partition has such clients or a class that is not below C.
     """
     seed = values.seed(seed)
     drawn = _drawn("permuted", share, partition, seed)
@@ -58,10 +54,6 @@ def shift_images(partition: Partition, share: float, shift: str, seed: int) -> P
 
     Which clients these are depends only on the seed and the number of clients. They are drawn
     independently of those of `permute_labels`.
-
-    Raises:
-      ValueError: The share is not in [0, 1], or there would be no such client although it is not 0,
-        or `shift` is another one, or the partition has such clients.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
     drawn = _drawn("shifted", share, partition, values.seed(seed))
