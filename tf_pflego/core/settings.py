@@ -6,8 +6,6 @@ from typing import Any
 
 from tf_pflego.system import values
 
-HEAD_SOLVERS = ("gd", "momentum", "adam", "newton")
-
 
 def setting(
     default: Any,
@@ -91,31 +89,6 @@ def range_of(field: dataclasses.Field) -> str:
     return " or ".join(filter(None, [", ".join(limits_of(field)), *about["taken"]]))
 
 
-# Of a run.
-num_rounds = shared(200, "T, number of rounds", at_least=1)
-eval_every = shared(
-    10, "evaluate each round whose number this divides, the first and the last ten", at_least=1
-)
-train_loss_every = shared(
-    10,
-    "compute the training loss in those evaluated rounds whose number this divides, "
-    "and in the last round",
-    at_least=1,
-)
-eval_clients = shared(
-    0,
-    "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
-    "the run, and give standard errors; 0 for all clients",
-    at_least=0,
-)
-max_restarts = shared(
-    3,
-    "how often a new TFF worker runs an exchange again whose worker was killed, stopped or "
-    "silent, before the run ends",
-    at_least=0,
-)
-
-# Of the local training.
 local_steps = shared(
     50, "tau, full-batch steps of a participant in a round; unused with mini-batches", at_least=1
 )
@@ -131,7 +104,6 @@ momentum = shared(
 proximal_weight = shared(
     0.25, "mu, weight of the squared distance to the server's weights", at_least=0
 )
-head_solver = shared("gd", "how the head is trained, except in its last step", choices=HEAD_SOLVERS)
 
 
 class HyperParameters:

@@ -16,7 +16,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient
 from tf_pflego.models.heads.objective import HeadObjective
-from tf_pflego.models.heads.solvers import automatic_rate, solve
+from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
 Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
@@ -54,7 +54,9 @@ class HeadTraining(settings.HyperParameters):
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float | str = settings.client_learning_rate(taken=("auto",))
-    head_solver: str = settings.head_solver()
+    head_solver: str = settings.setting(
+        "gd", "how the head is trained, except in its last step", choices=SOLVERS
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -16,6 +16,7 @@ from tf_pflego.core import optimizers
 from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
 from tf_pflego.models.heads.objective import HeadObjective
 
+SOLVERS = ("gd", "momentum", "adam", "newton")
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
 _NEWTON_DAMPING = 1e-4
