@@ -175,16 +175,17 @@ def _check(traced, model):
                 f"operation with a state or an effect of its own ({node.op}, {node.name}). Leave "
                 "it out, or do what it does before the body."
             )
-    owned = {id(_tf_variable(variable).handle) for variable in model.variables}
+    handles = {id(_tf_variable(variable).handle) for variable in model.variables}
     for variable in traced.function.graph.variables:
-        if variable.trainable and id(variable.handle) not in owned:
+        if variable.trainable and id(variable.handle) not in handles:
             raise ValueError(
                 f"`body` must own its weights; it reads {variable.name}, which is not among its "
                 "variables. Make it with `add_weight`, or keep the layer that has it as an "
                 "attribute."
             )
     half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
-    if any(half & set(_types(node)) for node in nodes):
+    attributes = (value for node in nodes for value in node.attr.values())
+    if any(half & {value.type, *value.list.type} for value in attributes):
         raise ValueError(
             "`body` must compute in float32; some of it computes in half precision. Build it under "
             'tf.keras.mixed_precision.set_global_policy("float32").'
@@ -204,11 +205,6 @@ def _check(traced, model):
         )
 
 
-def _types(node):
-    """Returns the numbers of all dtypes that the attributes of a node name."""
-    return [t for value in node.attr.values() for t in (value.type, *value.list.type)]
-
-
 def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBackward:
     """Returns what was traced as two graphs, in which theta is an argument."""
     graph_def = graphs.freeze(traced.function)
@@ -218,15 +214,16 @@ def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBac
     theta = _captures_of_theta(captured, model)
     examples = traced.function.inputs[0].op.name
     features, *gradient = [output.name for output in traced.function.outputs]
-    given = {examples, *theta}
-    forward = graphs.ancestors(graph_def, [features], given)
+    arguments = {examples, *theta}
+    forward = graphs.ancestors(graph_def, [features], arguments)
     normalization.replace_fused(graph_def)
     pooling.replace_gradients(graph_def)
     graphs.register_functions(graph_def)
     # Constants such as shapes and axes stand in both graphs, so that both know them; weights don't.
     repeated = {node.name for node in graph_def.node if node.op == "Const"} - set(captured.values())
     computed = forward - repeated
-    backward = graphs.ancestors(graph_def, gradient, given | computed | {traced.features_gradient})
+    known = arguments | computed | {traced.features_gradient}
+    backward = graphs.ancestors(graph_def, gradient, known)
     saved = {
         graphs.full_name(source)
         for node in graph_def.node
@@ -260,11 +257,10 @@ def _check_last_operation(graph_def, traced):
 
 
 class OneExample(NamedTuple):
-    """What a body computes from one example, as a graph that TFLite can hold.
+    """What a body with loops computes from one example, as a graph that TFLite can hold.
 
-    A loop whose gradient is asked for keeps what each of its steps computes, in lists of a kind
-    that no file can hold; and TFLite's own operations need lists whose items have a size that is
-    known. So a body with loops is traced once more: without its gradient, for one example.
+    It is traced without its gradient, for which a loop keeps what each step computes, in lists that
+    no file can hold, and for one example, since TFLite needs lists whose items have a known size.
     """
 
     graph: Any  # GraphDef
