@@ -142,14 +142,14 @@ def stacked_like(spec: Structure, nest: Structure, count: int) -> Structure:
             "`client_states` returns."
         ) from error
     leaves = []
-    for (name, leaf), own in zip(named(nest).items(), tf.nest.flatten(spec), strict=True):
+    for (name, leaf), member in zip(named(nest).items(), tf.nest.flatten(spec), strict=True):
         try:
             leaf = np.asarray(leaf)
         except ValueError as error:
             raise ValueError(
                 f"`states` {name} must be one array; got ragged rows. Pad them."
-            ) from (error)
-        shape, dtype = (count, *own.shape), own.dtype.as_numpy_dtype
+            ) from error
+        shape, dtype = (count, *member.shape), member.dtype.as_numpy_dtype
         if leaf.shape != shape or leaf.dtype != dtype:
             raise ValueError(
                 f"`states` {name} must be {np.dtype(dtype)} of shape {shape}, one row for each of "

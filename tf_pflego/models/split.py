@@ -16,6 +16,7 @@ from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import value_and_gradient
 from tf_pflego.models.body.body import Body
+from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.system import texts, values
@@ -108,15 +109,12 @@ class SplitModel:
 
     def _saved_bytes_per_example(self):
         """Returns what a backward pass needs of one example, or infinity if that is not known."""
-        total = 0.0
         for spec in self._body.saved_specs:
-            sizes = spec.shape.as_list() if spec.shape.rank is not None else [None, None]
             # A variant is what a loop keeps, such as that of a recurrent layer.
-            if spec.dtype == tf.variant or sizes.count(None) > 1:
+            known = spec.shape.rank is not None and spec.dtype != tf.variant
+            if not known or spec.shape.as_list().count(None) > 1:
                 return math.inf
-            known = math.prod(size for size in sizes if size is not None)
-            total += sizes.count(None) * known * spec.dtype.size
-        return total
+        return bytes_per_example(self._body.saved_specs)
 
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
         """Returns the same model for clients whose activations do not fit the memory.

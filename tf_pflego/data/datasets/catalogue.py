@@ -126,10 +126,10 @@ def load(
     forked.refuse("a dataset must be loaded")
     data_dir = None if data_dir is None else values.path("data_dir", data_dir)
     download = values.truth("download", download)
-    own = KNOWN[name].own_builder
-    if own:  # The import makes the builder known to TFDS.
+    is_ours = KNOWN[name].own_builder
+    if is_ours:  # The import makes the builder known to TFDS.
         importlib.import_module(f"tf_pflego.data.datasets.{name}")
-    builder = prepared.builder(name, data_dir, download, own)
+    builder = prepared.builder(name, data_dir, download, is_ours)
     test = None
     if name == "omniglot":
         train = Examples(*omniglot.read(builder, omniglot_splits))

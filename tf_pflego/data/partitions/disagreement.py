@@ -122,15 +122,16 @@ def change_of_images(
     It is a function of a block of the clients' examples and of the position of its first one. It
     returns the block as the clients see it, and may write into it.
     """
-    used = [name for name in SHIFTS if name in (shifts or ())]
-    if not used:
-        return None
-    for name in used:
-        _refuse_no_images(name, examples)
+    shifts = shifts or ()
     rows_of = {
-        name: np.repeat([shift == name for shift in shifts or ()], np.diff(offsets))
-        for name in used
+        name: np.repeat([shift == name for shift in shifts], np.diff(offsets))
+        for name in SHIFTS
+        if name in shifts
     }
+    for name in rows_of:
+        _refuse_no_images(name, examples)
+    if not rows_of:
+        return None
 
     def change(block, start):
         for name, rows in rows_of.items():

@@ -25,8 +25,8 @@ def by_group(
     is_test = np.zeros(len(labels), bool)
     shuffled = seeds.generator(seed, "partition/split").permutation(len(labels))
     for label in np.unique(labels):
-        of_class = shuffled[labels[shuffled] == label]
-        is_test[of_class[: int(len(of_class) * test_fraction)]] = True
+        class_rows = shuffled[labels[shuffled] == label]
+        is_test[class_rows[: int(len(class_rows) * test_fraction)]] = True
     partition = of_one_source(owner, is_test, labels, len(ids))
     for name, verb in (("train", "Lower"), ("test", "Raise")):
         remedy = f"{verb} `test_fraction` or leave such groups out."

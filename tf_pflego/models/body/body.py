@@ -24,15 +24,9 @@ from tf_pflego.models.body import cloning, graphs, trace
 class Body:
     """The function phi(x; theta) that a Keras model computes, with its gradient by theta.
 
-    Weights of the model that are not trainable are constants of the function, with the values that
-    they have now. The model itself is left as it is.
-
-    Args:
-      model: A built Keras model from one batch of examples, [n, ...] floats or integers, to
-        features, [n, M] float32. It is called with training=True, and must compute the same in
-        training and in inference. Losses that it adds, such as those of regularizers, are no part
-        of the function.
-      example_shape: Shape of one example, for a model that has no Input or leaves sizes open.
+    For the model, the shape of an example and what is refused see `SplitModel`. Losses that the
+    model adds, such as those of regularizers, are no part of the function. The model itself is left
+    as it is.
 
     Attributes:
       initial_theta: The values of the model's trainable weights, a list of float32 arrays.
@@ -45,10 +39,6 @@ class Body:
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
       has_loops: Whether there are loops among what it computes, which save variants.
-
-    Raises:
-      TypeError: `model` is not a Keras model.
-      ValueError: The model cannot serve as a body; the message says why, and what to do.
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):

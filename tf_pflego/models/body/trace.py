@@ -107,7 +107,9 @@ def traced(model: tf.keras.Model, example: tf.TensorSpec) -> Traced:
             tape.watch(weights)
             features = model(examples, training=True)
         noted["features"] = features
-        noted["bytes_per_example"] = _bytes_per_example(tf.compat.v1.get_default_graph())
+        operations = tf.compat.v1.get_default_graph().get_operations()
+        tensors = [tensor for operation in operations for tensor in operation.outputs]
+        noted["bytes_per_example"] = bytes_per_example(tensors)
         gradient = [None] * len(weights)
         if _is_feature_batch(features):
             features_gradient = tf.compat.v1.placeholder(tf.float32, features.shape)
@@ -138,10 +140,10 @@ def _is_feature_batch(features):
     )
 
 
-def _bytes_per_example(graph):
+def bytes_per_example(tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> int:
     """Returns the bytes that an example takes in all tensors with one unknown size, which is n."""
     total = 0
-    for tensor in (tensor for op in graph.get_operations() for tensor in op.outputs):
+    for tensor in tensors:
         sizes = tensor.shape.as_list() if tensor.shape.rank else []
         if sizes.count(None) == 1:
             total += math.prod(size for size in sizes if size is not None) * tensor.dtype.size
@@ -196,8 +198,7 @@ def _check(traced, model):
             f"{traced.features}. End it with Flatten or with pooling."
         )
     pairs = zip(model.trainable_variables, traced.gradient, strict=True)
-    unused = [name_of(weight) for weight, gradient in pairs if gradient is None]
-    if unused:
+    if unused := [name_of(weight) for weight, gradient in pairs if gradient is None]:
         raise ValueError(
             "`body` has trainable weights that no gradient of its features reaches: "
             f"{', '.join(unused)}. Remove the layers that have them, or set `trainable = False` on "
@@ -216,8 +217,7 @@ def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBac
     features, *gradient = [output.name for output in traced.function.outputs]
     arguments = {examples, *theta}
     forward = graphs.ancestors(graph_def, [features], arguments)
-    normalization.replace_fused(graph_def)
-    pooling.replace_gradients(graph_def)
+    graphs.replace_by_calls(graph_def, normalization.BUILDERS | pooling.BUILDERS)
     graphs.register_functions(graph_def)
     # Constants such as shapes and axes stand in both graphs, so that both know them; weights don't.
     repeated = {node.name for node in graph_def.node if node.op == "Const"} - set(captured.values())

@@ -131,10 +131,6 @@ class CorrectedHead:
             return correction
         return (correction - rate * gradient) / (1 + rate * self._penalty)
 
-    def gate_gradient(self, errors: tf.Tensor) -> tf.Tensor:
-        """Returns [] dl/dg for errors E [K, n]."""
-        return tf.reduce_sum(errors * self._logits)
-
     def _steps(self, correction, gate, steps, rate, gate_rate):
         """Returns (U, g) after the steps."""
         rate, gate_rate = self._moves_correction * rate, self._moves_gate * gate_rate
@@ -148,7 +144,7 @@ class CorrectedHead:
 
         def step(wide, gate):
             errors = objective.errors_of(gate * self._logits + objective.logits_at(wide))
-            moved = gate - gate_rate * self.gate_gradient(errors)
+            moved = gate - gate_rate * tf.reduce_sum(errors * self._logits)
             return shrink * (wide - rate * objective.wide_gradient(errors)), _clipped(moved)
 
         wide, gate = repeat(step, (objective.widen(correction), gate), steps)
