@@ -148,14 +148,15 @@ def over_batches(
     """Returns what `step` carries from batch to batch, as it is after the last batch.
 
     Each epoch shuffles the client's examples anew with the client's seed and deals them out in
-    batches; the last batch of an epoch holds the rest. With `FULL_BATCH` the only batch of an epoch
-    is the client itself, with its examples in their own order.
+    batches; the last batch of an epoch may be smaller. With `FULL_BATCH` the only batch of an epoch
+    is the client itself, with its examples in their own order. With 0 epochs, the start is
+    returned.
 
     Args:
       step: (carry, batch) -> carry; a batch is a `Client` with some of the examples.
-      start: What the first step is given; a nest of tensors whose shapes do not change.
+      start: A nest of tensors, whose shapes the steps do not change.
       client: The client, whose examples are dealt out.
-      epochs: The number of passes over all examples; with 0, `start` is returned.
+      epochs: The number of passes over all examples.
       batch_size: Examples per batch.
       stream: Another number gives another shuffle, for methods that train twice in a round.
       drop_last_batch: Whether an epoch leaves out its last batch if that is not full; a client
@@ -164,7 +165,7 @@ def over_batches(
     if epochs == 0:
         return start
     if batch_size == FULL_BATCH:
-        return _repeat(lambda _, carry: step(carry, client), start, epochs)
+        return loop(lambda _, carry: step(carry, client), start, epochs)
     count = client.num_examples
     seed = tf.random.experimental.stateless_fold_in(client.seed, stream)
 
@@ -174,9 +175,9 @@ def over_batches(
         def on_batch(b, carry):
             return step(carry, take(client, order[b * batch_size : (b + 1) * batch_size]))
 
-        return _repeat(on_batch, carry, num_batches(client, batch_size, drop_last_batch))
+        return loop(on_batch, carry, num_batches(client, batch_size, drop_last_batch))
 
-    return _repeat(epoch, start, epochs)
+    return loop(epoch, start, epochs)
 
 
 def num_batches(client: Client, batch_size: int, drop_last_batch: bool) -> tf.Tensor | int:
@@ -231,11 +232,17 @@ def take(client: Client, rows: tf.Tensor) -> Client:
     )
 
 
-def _repeat(step, start, count):
-    """Returns the carry after `count` calls of step(k, carry)."""
+def loop(
+    step: Callable[[tf.Tensor, Any], Any],
+    start: Any,
+    count: int | tf.Tensor,
+    parallel_iterations: int = 10,
+) -> Any:
+    """Returns the carry, a nest of tensors, after `count` calls of step(k, carry)."""
     return tf.while_loop(
         lambda k, _: k < count,
         lambda k, carry: (k + 1, step(k, carry)),
         (tf.constant(0), start),
+        parallel_iterations=parallel_iterations,
         maximum_iterations=count if isinstance(count, int) else None,
     )[1]

@@ -28,8 +28,8 @@ def classes_of_clients(
     """Returns the classes of each client, [K_i]: those given, or else the first."""
     if classes is None:  # One array for all clients with the same K_i.
         ranges = {count: np.arange(count) for count in np.unique(num_classes).tolist()}
-        for of_all in ranges.values():
-            of_all.setflags(write=False)
+        for classes_of_all in ranges.values():
+            classes_of_all.setflags(write=False)
         return tuple(map(ranges.__getitem__, num_classes.tolist()))
     if len(classes) != len(num_classes):
         raise ValueError(

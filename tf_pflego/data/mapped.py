@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import specs_of
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.system import file_arrays
@@ -68,7 +67,8 @@ class MappedData:
     def __init__(self, clients: ClientData):
         self.clients = clients
         rows = {name: Rows(split.examples, split.labels) for name, split in clients.splits.items()}
-        self._arrays, self._made = OpenData(**rows), []
+        self._arrays = OpenData(**rows)
+        self._made: list[Any] = []
         self._files = tf.nest.map_structure(self._file_of, self._arrays)
 
     def _file_of(self, array):
@@ -102,7 +102,7 @@ class MappedData:
 
     def specs(self) -> OpenData:
         """Returns the nest of `tf.TensorSpec` of what `open` returns."""
-        return specs_of(self._arrays)
+        return tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), self._arrays)
 
     def close(self) -> None:
         """Closes the files that were made here; what has mapped them keeps its memory."""

@@ -88,8 +88,8 @@ def from_arrays(
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
         class_names = None if class_names is None else tuple(class_names)
         return federate(
-            Dataset(name, *splits, num_classes or span, class_names),
-            Partition(classes, *rows),
+            Dataset(name, splits[0], splits[1], num_classes or span, class_names),
+            Partition(classes, rows[0], rows[1]),
             label_space,
             class_mask=class_mask,
             client_names=client_names,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.core.local_training import gradient
+from tf_pflego.core.local_training import gradient, loop
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.split import SplitModel
@@ -33,9 +33,9 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
     def network_steps(weights, client, steps, learning_rate):
         def step(k, weights):
             slope = gradient(lambda weights: model.loss(weights, client), weights)
-            return k + 1, nests.subtract(weights, nests.scale(learning_rate, slope))
+            return nests.subtract(weights, nests.scale(learning_rate, slope))
 
-        return tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights))[1]
+        return loop(step, weights, steps)
 
     if rule is None:
         return network_steps

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.core.local_training import value_and_gradient
+from tf_pflego.core.local_training import loop, value_and_gradient
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
@@ -233,7 +233,7 @@ class SplitModel:
             tf.TensorArray(spec.dtype, num_blocks, infer_shape=False, element_shape=spec.shape)
             for spec in specs
         ]
-        features, *kept = _over_blocks(num_blocks, write, arrays)
+        features, *kept = loop(write, arrays, num_blocks, os.cpu_count() or 1)
 
         def pull_back(features_gradient):
             def add(k, total):
@@ -244,7 +244,7 @@ class SplitModel:
                 gradient = self._body.backward(theta, block, saved, features_gradient[rows(k)])
                 return nests.add(total, gradient)
 
-            return _over_blocks(num_blocks, add, nests.zeros_like(theta))
+            return loop(add, nests.zeros_like(theta), num_blocks, os.cpu_count() or 1)
 
         return features.concat(), pull_back
 
@@ -297,7 +297,7 @@ class SplitModel:
                 return nests.add(totals, both)
 
             start = (tf.zeros([]), nests.zeros_like(fixed))
-            total, gradient = _over_blocks(num_blocks, add, start)
+            total, gradient = loop(add, start, num_blocks, os.cpu_count() or 1)
             return total, lambda upstream: tf.nest.flatten(nests.scale(upstream, gradient))
 
         return loss(*tf.nest.flatten(weights))
@@ -312,13 +312,3 @@ class SplitModel:
         """Returns the client's loss as a function of its head alone, over features [n, M]."""
         classes = self._masking(client.classes)
         return HeadObjective(features, client.labels, self.num_classes, classes)
-
-
-def _over_blocks(num_blocks, step, start):
-    """Returns what step(k, carry) carries over all blocks, of which several run at once."""
-    return tf.while_loop(
-        lambda k, _: k < num_blocks,
-        lambda k, carry: (k + 1, step(k, carry)),
-        (0, start),
-        parallel_iterations=os.cpu_count(),
-    )[1]

@@ -6,7 +6,6 @@ import zlib
 import numpy as np
 import tensorflow_datasets as tfds
 
-from tf_pflego.data import checks
 from tf_pflego.data.datasets.prepared import DatasetError
 
 _HOMEPAGE = "https://medmnist.com"
@@ -82,11 +81,11 @@ def _read(path):
                 f"{split}_labels in {path} must be integers of shape [{count}, 1], one for each "
                 f"image; got {labels.dtype} {list(labels.shape)}"
             )
-        image = checks.first_outside(labels[:, 0], _NUM_CLASSES)
-        if image is not None:
+        wrong = (labels < 0) | (labels >= _NUM_CLASSES)
+        if wrong.any():
             raise _refused(
-                f"{split}_labels in {path} must be in [0, {_NUM_CLASSES}); got {labels[image, 0]} "
-                f"for image {image}"
+                f"{split}_labels in {path} must be in [0, {_NUM_CLASSES}); got {labels[wrong][0]} "
+                f"for image {np.argmax(wrong)}"
             )
     return arrays
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
+from tf_pflego.core.local_training import loop
 from tf_pflego.models.heads.objective import HeadObjective
 
 # Steps per turn of the loop, since a turn costs as much as several operations of a small step.
@@ -88,10 +89,5 @@ def repeat(
     unrolled = _UNROLLED_STEPS if known else 1
     turns, left_over = divmod(steps, unrolled) if known else (steps, 0)
     if not known or turns:
-        _, carry = tf.while_loop(
-            lambda k, _: k < turns,
-            lambda k, carry: (k + 1, several(carry, unrolled)),
-            (tf.constant(0), carry),
-            maximum_iterations=turns if known else None,
-        )
+        carry = loop(lambda k, carry: several(carry, unrolled), carry, turns)
     return several(carry, left_over)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
+from tf_pflego.core.local_training import loop
 from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
 from tf_pflego.models.heads.objective import HeadObjective
 
@@ -87,30 +88,24 @@ def _newton(objective, head, steps):
         _, share = tf.while_loop(
             too_far, lambda halvings, share: (halvings + 1, share / 2), (0, 1.0)
         )
-        return k + 1, wide - share * direction
+        return wide - share * direction
 
     least, most = (tf.minimum, tf.maximum) if tf.is_tensor(steps) else (min, max)
     newton_steps = least(steps, most(1, steps // (_CONJUGATE_STEPS + 1)))
-    return objective.narrow(_loop(step, newton_steps, objective.widen(head)), head)
+    return objective.narrow(loop(step, objective.widen(head), newton_steps), head)
 
 
 def _conjugate_gradients(matrix, target):
     """Returns an approximate solution x of matrix(x) = target, for a positive definite matrix."""
 
-    def step(k, solution, residual, direction, squared):
+    def step(k, carry):
+        solution, residual, direction, squared = carry
         product = matrix(direction)
         length = squared / tf.maximum(tf.reduce_sum(direction * product), 1e-30)
         solution, residual = solution + length * direction, residual - length * product
         new_squared = tf.reduce_sum(tf.square(residual))
         direction = residual + new_squared / tf.maximum(squared, 1e-30) * direction
-        return k + 1, solution, residual, direction, new_squared
+        return solution, residual, direction, new_squared
 
     squared = tf.reduce_sum(tf.square(target))
-    return _loop(step, _CONJUGATE_STEPS, tf.zeros_like(target), target, target, squared)
-
-
-def _loop(step, steps, *start):
-    """Returns the first of the values that `step` carries from turn to turn, after the last."""
-    return tf.while_loop(
-        lambda k, *_: k < steps, step, (tf.constant(0), *start), maximum_iterations=steps
-    )[1]
+    return loop(step, (tf.zeros_like(target), target, target, squared), _CONJUGATE_STEPS)[0]
