@@ -83,19 +83,9 @@ def takes(field: dataclasses.Field) -> str:
         return "`true`, `false`"
     if kind is str:
         return "a path" if about["is_path"] else "text"
-    bounds = [
-        f"{word} {about[key]}"
-        for key, word in (
-            ("at_least", "at least"),
-            ("above", "above"),
-            ("at_most", "at most"),
-            ("below", "below"),
-        )
-        if about[key] is not None
-    ]
     words = "".join(f", or `{word}`" for word in about["taken"])
     number = "whole number" if kind is int else "number"
-    return f"{number} {' and '.join(bounds)}".strip() + words
+    return f"{number} {' and '.join(settings.limits_of(field))}".strip() + words
 
 
 def settings_table(config: Any) -> Iterator[str]:

@@ -151,7 +151,7 @@ def test_clients_with_other_examples_are_refused(tiny_model):
     pair = [(np.zeros([2, 3], np.float32), [0, 1])]
     with (
         simulation_of("pflego", tiny_model) as simulation,
-        pytest.raises(ValueError, match=r"float32 examples of shape \(4,\) and local labels"),
+        pytest.raises(ValueError, match=r"float32 examples of shape \(4,\), local labels"),
     ):
         simulation.change_clients(join=pfl.from_arrays(pair, pair))
 

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 from tf_pflego import algorithms
-from tf_pflego.core import settings
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
@@ -128,7 +127,7 @@ class DisagreementSettings:
 class FederationSettings:
     """Rounds, as in --num_rounds=500 --clients_per_round=10 --dropout_rate=0.1."""
 
-    num_rounds: int = settings.num_rounds()
+    num_rounds: int = setting(200, "T, number of rounds", at_least=1)
     clients_per_round: int = setting(
         20,
         "r, number of participants per round; for --participation=binomial their mean number",
@@ -159,9 +158,21 @@ class FederationSettings:
 class EvaluationSettings:
     """Evaluation, as in --eval_every=5 --eval_clients=1000."""
 
-    eval_every: int = settings.eval_every()
-    train_loss_every: int = settings.train_loss_every()
-    eval_clients: int = settings.eval_clients()
+    eval_every: int = setting(
+        10, "evaluate each round whose number this divides, the first and the last ten", at_least=1
+    )
+    train_loss_every: int = setting(
+        10,
+        "compute the training loss in those evaluated rounds whose number this divides, "
+        "and in the last round",
+        at_least=1,
+    )
+    eval_clients: int = setting(
+        0,
+        "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
+        "the run, and give standard errors; 0 for all clients",
+        at_least=0,
+    )
     validation_fraction: float = setting(
         0.0,
         "share in [0, 1) of each client's training examples that is not trained on: evaluated "
@@ -243,7 +254,12 @@ class PlaceSettings:
         "pass through the network in blocks",
         above=0,
     )
-    max_restarts: int = settings.max_restarts()
+    max_restarts: int = setting(
+        3,
+        "how often a new TFF worker runs an exchange again whose worker was killed, stopped or "
+        "silent, before the run ends",
+        at_least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_each_group_has_clients_of_its_own():
             "`num_clients` must be a multiple of 4, the number of groups; got 5",
         ),
         ({"groups": np.zeros(3, int)}, "`groups` must be 2000 ids"),
-        ({"test_fraction": 1.0}, r"`test_fraction` must be in \(0, 1\); got 1.0"),
+        ({"test_fraction": 1.0}, "`test_fraction` must be below 1; got 1.0"),
         ({"num_classes": 9}, r"`labels` must be in \[0, 9\), the classes; got 9"),
         (
             {"num_clients": 30, "min_examples": 80},

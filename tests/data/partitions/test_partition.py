@@ -168,13 +168,13 @@ def test_groups_may_be_names():
         pytest.param(
             {"test_fraction": -0.25},
             ValueError,
-            r"`test_fraction` must be in \(0, 1\); got -0.25",
+            "`test_fraction` must be above 0; got -0.25",
             id="negative share of test examples",
         ),
         pytest.param(
             {"test_fraction": 1.0},
             ValueError,
-            r"`test_fraction` must be in \(0, 1\); got 1.0",
+            "`test_fraction` must be below 1; got 1.0",
             id="all examples for the test",
         ),
         pytest.param(

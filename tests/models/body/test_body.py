@@ -415,7 +415,7 @@ def test_plain_normalization_computes_what_the_fused_does(data_format, training,
     traced = tf.function(lambda *a: of_fused(data_format, training, share, gradient)(*a)[:3])
     traced = traced.get_concrete_function(*arguments)
     graph_def = traced.graph.as_graph_def()
-    normalization.replace_fused(graph_def)
+    graphs.replace_by_calls(graph_def, normalization.BUILDERS)
     graphs.register_functions(graph_def)
     assert not [n for n in graphs.nodes_and_called(graph_def) if "FusedBatchNorm" in n.op]
 

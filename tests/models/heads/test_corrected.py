@@ -35,7 +35,9 @@ class Problem:
         features, labels = tf.constant(self.features, tf.float32), self.own[self.labels]
         labels, classes = tf.constant(labels, tf.int32), tf.constant(self.classes)
         objective = HeadObjective(features, labels, len(self.classes), classes)
-        return CorrectedHead(objective, self.rows(self.reference), penalty, **learns)
+        shared = np.zeros((self.classes.max() + 1, FEATURES + 1), np.float32)
+        shared[self.classes[self.own]] = self.reference
+        return CorrectedHead(objective, tf.constant(shared), classes, penalty, **learns)
 
     def descended(self, penalty, steps, rate, **learns):
         """Returns the rows of U of the client's own classes, and g, after `descend`."""

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_pflego.core.settings import HEAD_SOLVERS as SOLVERS
 from tf_pflego.models.heads.objective import HeadObjective
-from tf_pflego.models.heads.solvers import automatic_rate, solve
+from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
 
 pytestmark = pytest.mark.same_on_both_lines
 
