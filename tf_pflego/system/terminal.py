@@ -50,12 +50,9 @@ class Stream:
     def write(self, text: str) -> int:
         """Writes and flushes, and returns the number of characters."""
         try:
-            if self is STDERR and _kept_stderr is not None:
-                os.write(_kept_stderr, text.encode(self.encoding, "backslashreplace"))
-            elif self._stream is not None:
-                self._stream.write(
-                    text.encode(self.encoding, "backslashreplace").decode(self.encoding)
-                )
+            if self._stream is not None:
+                can_be_written = text.encode(self.encoding, "backslashreplace")
+                self._stream.write(can_be_written.decode(self.encoding))
                 self._stream.flush()
         except (OSError, ValueError):  # ValueError: it is closed.
             pass
@@ -67,15 +64,9 @@ class Stream:
     def isatty(self) -> bool:
         """Returns whether it is a terminal."""
         try:
-            if self is STDERR and _kept_stderr is not None:
-                return os.isatty(_kept_stderr)
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
-
-    def redraws_lines(self) -> bool:
-        """Returns whether it is a terminal or a notebook, where a line can take another's place."""
-        return self.isatty() or self.is_of_notebook()
 
     def is_of_notebook(self) -> bool:
         """Returns whether a notebook shows what is written."""
@@ -84,13 +75,11 @@ class Stream:
 
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
-        if self is STDERR and _kept_stderr is not None:
-            return _kept_stderr
         return self._stream.fileno()
 
     def columns(self) -> int | None:
-        """Returns the width of the terminal or notebook; None if it is none."""
-        if not self.redraws_lines():
+        """Returns the width of a terminal or notebook, which can redraw a line; None of others."""
+        if not (self.isatty() or self.is_of_notebook()):
             return None
         try:
             columns = os.get_terminal_size(self.fileno()).columns
@@ -193,6 +182,10 @@ class _Doing:
     """The line on a terminal that says what is being done."""
 
     def __init__(self):
+        self.forget()
+
+    def forget(self):
+        """Begins anew, in a forked child too: a thread that it does not have may hold the lock."""
         self._lock = threading.RLock()
         self._what = None
         self._shown = 0  # how many characters are on the terminal
@@ -210,8 +203,8 @@ class _Doing:
     def end(self):
         with self._lock:
             if self._what is not None:
-                self._clear()
-                self._what = None
+                STDERR.write("\r" + " " * self._shown + "\r")
+                self._what, self._shown = None, 0
                 self._changed.set()
 
     def aside(self):
@@ -232,21 +225,9 @@ class _Doing:
         STDERR.write("\r" + text.ljust(self._shown))
         self._shown = len(text)
 
-    def _clear(self):
-        STDERR.write("\r" + " " * self._shown + "\r")
-        self._shown = 0
-
 
 _doing = _Doing()
-
-
-def _forget_line():
-    """Gives a forked child a lock of its own: a thread that it does not have may hold the old."""
-    global _doing
-    _doing = _Doing()
-
-
-os.register_at_fork(after_in_child=_forget_line)
+os.register_at_fork(after_in_child=_doing.forget)
 
 
 def prepare() -> None:
@@ -275,13 +256,12 @@ def without_native_messages() -> Iterator[None]:
     except OSError:  # There is none.
         yield
         return
-    own_trace = not faulthandler.is_enabled()
-    if own_trace:
+    traces = not faulthandler.is_enabled()
+    if traces:
         faulthandler.enable(kept)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     _kept_stderr = kept
-    os.dup2(nowhere, _STDERR)
-    os.close(nowhere)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), _STDERR)
     python = sys.stderr
     sys.stderr = _moved(python, kept)
     try:
@@ -290,7 +270,7 @@ def without_native_messages() -> Iterator[None]:
         os.dup2(kept, _STDERR)  # It stays open, since what was imported may hold the stream.
         sys.stderr = python
         _kept_stderr = None
-        if own_trace:
+        if traces:
             faulthandler.disable()
 
 
@@ -316,14 +296,6 @@ def _settle():
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            _drop(stream)
-
-
-def _drop(stream):
-    """Lets a stream write what it still holds to /dev/null."""
-    try:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, stream.fileno())
-        os.close(devnull)
-    except (OSError, ValueError):  # It is closed, so that nothing is left to write.
-        pass
+            # It writes what it still holds to /dev/null, unless it is closed.
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
