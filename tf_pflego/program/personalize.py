@@ -62,9 +62,9 @@ def run(flag_values, interruption: Interruption) -> None:
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
     paths = options.data.split(",")
-    arrays = _arrays_of(paths)  # Before the run's data are read, which takes longer.
     name = options.model or None
     with options.opened() as run:
+        arrays = _arrays_of(paths)  # Before the run's data are read, which takes longer.
         clients = _clients_of(paths, arrays, run.clients)
         refuse_other_examples(run.clients, clients)
         with run.simulation("in_process") as simulation:
