@@ -168,7 +168,7 @@ os.register_at_fork(after_in_child=_leave_in_child)
 def _write(line):
     """Writes to standard error past Python, whose stream another thread may hold."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = terminal.stderr_descriptor()
+        descriptor = terminal.stderr_descriptor
         if os.isatty(descriptor):
             line = "\n" + line  # After ^C, or a progress bar.
         if select.select([], [descriptor], [], _WAIT_SECONDS)[1]:

@@ -27,8 +27,8 @@ _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
 # What a terminal obeys, what changes the order or the lines of what is read, and what cannot be
 # encoded, as in the names of files that are not of UTF-8.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# Where standard error leads while descriptor 2 does not; see `without_native_messages`.
-_kept_stderr: int | None = None
+# The descriptor of standard error, which is another one within `without_native_messages`.
+stderr_descriptor = _STDERR
 _quiet = False
 
 
@@ -250,7 +250,7 @@ def without_native_messages() -> Iterator[None]:
     From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
     aborts the process meanwhile, Python's stack is written to standard error.
     """
-    global _kept_stderr
+    global stderr_descriptor
     try:
         kept = os.dup(_STDERR)
     except OSError:  # There is none.
@@ -259,7 +259,7 @@ def without_native_messages() -> Iterator[None]:
     traces = not faulthandler.is_enabled()
     if traces:
         faulthandler.enable(kept)
-    _kept_stderr = kept
+    stderr_descriptor = kept
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), _STDERR)
     python = sys.stderr
@@ -269,7 +269,7 @@ def without_native_messages() -> Iterator[None]:
     finally:
         os.dup2(kept, _STDERR)  # It stays open, since what was imported may hold the stream.
         sys.stderr = python
-        _kept_stderr = None
+        stderr_descriptor = _STDERR
         if traces:
             faulthandler.disable()
 
@@ -283,11 +283,6 @@ def _moved(stream, descriptor):
     except (AttributeError, OSError, ValueError):  # It is none, closed, or no file.
         pass
     return stream
-
-
-def stderr_descriptor() -> int:
-    """Returns the descriptor of standard error, also within `without_native_messages`."""
-    return _STDERR if _kept_stderr is None else _kept_stderr
 
 
 def _settle():
