@@ -132,6 +132,7 @@ def flag_cases(directory: pathlib.Path) -> Iterator[Case]:
     from absl import flags
 
     from tf_pflego.program import export, personalize, train
+    from tf_pflego.program import flags as program_flags
 
     # What else they say is right, and ends each before there is anything to do.
     none = f"--data_dir={directory}/none"
@@ -142,7 +143,7 @@ def flag_cases(directory: pathlib.Path) -> Iterator[Case]:
     }
     for verb, (module, end) in ends.items():
         defined = flags.FlagValues()
-        module.define_flags(flag_values=defined)
+        program_flags.define_flags_of(module, [], defined)
         for name in sorted(defined):
             for bad in BAD:
                 yield _command_line([verb, *end, f"--{name}={bad}"])

@@ -143,21 +143,19 @@ def refuse_bad_command(command, where):
     words = command.split()
     verb = words.pop(0) if not words[0].startswith("-") else "train"
     assert verb in verbs.VERBS, where
-    flag_values = flags_of(verb)
     most = getattr(importlib.import_module(f"tf_pflego.program.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
     words = [word.replace("=mean_regularized.py:", f"={own_method()[1]}:") for word in words]
     try:
-        if verb == "train":
-            program_flags.define_flags_of_own_method(words, flag_values)
-        command_line.parse(flag_values, words, most)
+        command_line.parse(flags_of(verb, words), words, most)
     except command_line.CommandLineError as error:
         raise AssertionError(f"{where}: {error}") from error
 
 
-def flags_of(verb):
+def flags_of(verb, arguments=()):
     flag_values = flags.FlagValues()
-    importlib.import_module(f"tf_pflego.program.{verb}").define_flags(flag_values=flag_values)
+    module = importlib.import_module(f"tf_pflego.program.{verb}")
+    program_flags.define_flags_of(module, arguments, flag_values)
     return flag_values
 
 

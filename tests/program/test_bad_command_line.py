@@ -132,9 +132,9 @@ ROWS = [
     (["--flagfile"], "--flagfile must name a file; got nothing", "Write --flagfile=FILE"),
     (["--flagfile=nowhere"], "must be a file that can be read; got 'nowhere'", "Correct the path"),
     (["--flagfile", "nowhere"], "can be read; got 'nowhere' (No such file", "Correct the path"),
-    (["--flagfile={tmp}"], "must be a file that can be read; got '{tmp}' (Is a",
+    (["--flagfile={tmp}"], "must be a file that can be read; got '{tmp}' (it is no reg",
      "Correct the path"),
-    (["--flagfile={tmp}/binary"], "{tmp}/binary is not text", "Name a file such as run_configs"),
+    (["--flagfile={tmp}/binary"], "{tmp}/binary' (it is no text)", "Correct the path"),
     (["--flagfile={tmp}/itself"],
      "must not include itself; got '{tmp}/itself' again in {tmp}/itself"
      ", line 2", "Leave that line out"),
@@ -184,7 +184,7 @@ ROWS = [
     (["--flagfile={tmp}/fifo"], "must be a file that can be read; got '{tmp}/fifo' (it is no reg",
      "Correct the path"),
     (["--flagfile=/dev/zero"], "got '/dev/zero' (it is no regular file)", "Correct the path"),
-    (["--flagfile={tmp}/held"], "got '{tmp}/held' (Is a directory)", "Correct the path"),
+    (["--flagfile={tmp}/held"], "got '{tmp}/held' (it is no regular file)", "Correct the path"),
     # Numbers that Python would take.
     *(
         ([f"--{name}={text}"], f"--{name} must be {expected}; got {text!r}", f"Correct --{name}")

@@ -256,7 +256,7 @@ def test_the_directory_alone_says_which_run_goes_on(digits_dir, copy, undisturbe
     assert_refused(in_this_process([*alone, *beside], capsys), "expected 3, got 4")
     result = in_this_process(alone, capsys)
     assert result.returncode == 0, result.stderr
-    assert f"tf_pflego: --data_dir={digits_dir} as the run in {copy} had\n" in result.stderr
+    assert f"tf_pflego: the run goes on with --data_dir={digits_dir}\n" in result.stderr
     assert outcome(copy) == outcome(undisturbed)
 
 

@@ -167,7 +167,7 @@ def test_of_every_method_each_model_serves_and_learns_on(name):
                 not np.array_equal(a, b)
                 for a, b in zip(expected.theta, client.weights.theta, strict=True)
             )
-            assert moves == (model.learns == "network")
+            assert moves == (client.rule is None)
 
 
 def functions_of(simulation):
@@ -251,7 +251,7 @@ def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):
         variables = {"tf": tf, "np": np, "json": json, "examples": client.test_examples}
         exec(code, variables)
         expected = client.probabilities()
-        found = variables["found"]["probabilities"].numpy()
+        found = variables["served"]["probabilities"].numpy()
         np.testing.assert_allclose(found[:, : expected.shape[1]], expected, atol=1e-6)
         assert not found[:, expected.shape[1] :].any()
         wanted = np.array(client.class_names)[np.argmax(expected, axis=1)]
