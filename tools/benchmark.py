@@ -75,7 +75,7 @@ def main():
         "--json", default=None, help="file to write, or to replace what was measured in"
     )
     parser.add_argument("--only", default=",".join(BY_DEFAULT), help="some of " + ", ".join(PARTS))
-    parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
+    parser.add_argument("--repeats", type=int, default=30, help="most runs of each thing")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
     # TensorFlow takes the function of each further simulation for a retracing and would warn.
