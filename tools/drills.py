@@ -29,8 +29,8 @@ from tf_pflego.system import terminal
 _ENGINES = ("in_process,tff", "the engines")
 _METHODS = ("", "the methods; none stands for all")
 # name -> (module, function, the options that only it takes: (default, meaning)). The function takes
-# the options, and yields (a row of the table, whether the ends are as they must be), with None where
-# nothing was tried.
+# the options, and yields (a row of the table, whether the ends are as they must be); the second is
+# None where nothing was tried.
 DRILLS = {
     "kills": (
         *("drill_kills", "kill_programs"),
