@@ -48,16 +48,7 @@ def part_of(key):
 
 
 def merged(before, report, chosen):
-    """Returns the report of a file, with what some parts of the benchmark have measured again.
-
-    Args:
-      before: The report that the file has, or an empty one.
-      report: What was measured.
-      chosen: The parts that were.
-
-    Raises:
-      ValueError: The file is of another machine or TensorFlow.
-    """
+    """Returns what a file has, with what the chosen parts have measured again on this machine."""
     for key in ("cores", "tensorflow"):
         if before.get(key, report[key]) != report[key]:
             raise ValueError(
