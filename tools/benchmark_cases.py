@@ -102,7 +102,7 @@ def network(name, clients, body, per_round, repeats, together, fedper_repeats=0)
         with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
             pflego.run_round()
             yield {f"{name}/{key}/start_up_seconds": round(time.perf_counter() - started, 2)}
-            for _ in range(WARM_UP):
+            for _ in range(min(WARM_UP, repeats)):
                 pflego.run_round()
             yield {f"{name}/{key}/main_megabytes": megabytes_of(os.getpid())}
             if engine == "tff":
@@ -339,7 +339,7 @@ def beside_in_process(name, clients, per_round, cluster, repeats, beginning=""):
                 f"{beginning}in_process_seconds": "in_process",
             },
             ratios={f"{beginning}over_in_process": ("ray", "in_process")},
-            numbers=lambda _: {"outside_slowest_node_seconds": spread(outside[WARM_UP:])},
+            numbers=lambda _: {"outside_slowest_node_seconds": spread(outside[-repeats:])},
         )
 
 

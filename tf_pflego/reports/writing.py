@@ -11,8 +11,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from tf_pflego.reports import metrics
 from tf_pflego.reports.stored import read
-from tf_pflego.system import durable, terminal, values
+from tf_pflego.system import durable, terminal, texts, values
 
 FORMATS = ("html", "png")
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -72,10 +73,7 @@ def write(
 
 
 def _check_output(output, format):
-    if format not in FORMATS:
-        raise ValueError(
-            f"`format` must be one of {', '.join(FORMATS)}; got {format!r}. Choose one of them."
-        )
+    values.one_of("format", format, FORMATS)
     if not output.parent.is_dir():
         raise ValueError(
             f"`output` must be in a directory that exists; {output.parent} does not. Make it, or "
@@ -114,6 +112,8 @@ def _write_page(runs, reference, output):
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    functions = metrics.listed, metrics.title_of, metrics.meaning_of, texts.counted
+    environment.globals |= {function.__name__: function for function in functions}
     # The files of this folder, and the drawings, are all that is not escaped.
     style = Markup(f"\n{_palette(figures.COLORS)}{_file('page.css')}")
     script = Markup(f"\n{_file('page.js')}")
@@ -158,9 +158,9 @@ def _hash_of(content):
 
 
 def _write_png(runs, reference, output):
-    from tf_pflego.reports import charts, figures
+    from tf_pflego.reports import charts, figures, parts
 
-    drawn = dict(charts.for_paper(runs, reference))
+    drawn = dict(charts.for_paper(parts.Runs(runs, reference)))
     if not drawn:
         raise ValueError(
             "at least one run must have something to draw; none has an evaluated round yet. Wait "
