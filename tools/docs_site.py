@@ -56,16 +56,8 @@ _NOT_ON_SITE = re.compile(
     r"^<!-- in the repository alone -->\n.*?^<!-- end -->\n+", re.DOTALL | re.MULTILINE
 )
 _NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
-_LANGUAGES = {
-    ".py": "python",
-    ".flags": "text",
-    ".txt": "text",
-    ".toml": "toml",
-    ".cff": "yaml",
-    ".yml": "yaml",
-    ".csv": None,
-    "": "text",
-}
+# Of other kinds there are copies; those of data would be large pages.
+_SHOWN = (".py", ".flags", ".txt", ".toml", ".cff", ".yml", "")
 
 
 def on_config(config):
@@ -137,8 +129,7 @@ def _site_uri(target, page):
     if str(path.parent) == "tf_pflego/algorithms" and name in REGISTRY:
         if page != _method_page(name):
             return _method_page(name)
-    shown = _LANGUAGES.get(path.suffix) is not None
-    return f"{FOLDER}/{target}{'.md' if shown else ''}"
+    return f"{FOLDER}/{target}{'.md' if path.suffix in _SHOWN else ''}"
 
 
 def _linked(markdown, here):
@@ -165,13 +156,12 @@ def _target(link, here):
 def _added(config, target, uri):
     """Returns the file of the site for one of the repository."""
     source = ROOT / target
-    language = _LANGUAGES.get(source.suffix)
-    if source.suffix == ".md":
-        return File.generated(config, uri, content=source.read_text(encoding="utf-8"))
-    if language is None:
+    if not uri.endswith(".md"):
         return File.generated(config, uri, abs_src_path=str(source))
-    text = source.read_text(encoding="utf-8").rstrip()
-    content = f"{_NOT_SEARCHED}# {target}\n\n````{language}\n{text}\n````\n"
+    content = source.read_text(encoding="utf-8")
+    if source.suffix != ".md":
+        language = source.suffix.removeprefix(".") or "text"
+        content = f"{_NOT_SEARCHED}# {target}\n\n````{language}\n{content.rstrip()}\n````\n"
     return File.generated(config, uri, content=content)
 
 

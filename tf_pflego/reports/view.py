@@ -13,12 +13,10 @@ from tf_pflego.reports import charts, clients, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
 from tf_pflego.reports.parts import NOT_REACHED, Runs, Table
 from tf_pflego.reports.stored import ReportedRun
-from tf_pflego.system.texts import counted
 
 _MOST_METHODS_IN_TITLE = 6
 _ROWS_OF_NUMBERS = 12
 _TARGET_SHARE = 0.95
-_MOST_CUTS = 3
 _VALIDATION = "validation_accuracy/client_mean"
 
 
@@ -197,20 +195,14 @@ def _chart(runs, number, metric, axis, hidden):
 
 
 def _cuts(runs):
-    """Returns which runs have rounds that count with less than their seconds, the worst first."""
+    """Returns (run, rounds, seconds) of rounds that count with less, the most seconds first."""
     cuts = []
     for run in runs.begun:
         seconds = run.rounds["seconds"]
         cut = seconds - series.charged_seconds(seconds)
         if cut.sum() > 0.01 * seconds.sum():
-            rounds = counted(int(np.count_nonzero(cut)), "round")
-            text = f"{runs.name(run)}: {rounds}, {metrics.short(cut.sum())} s less"
-            cuts.append((cut.sum(), text))
-    cuts.sort(key=lambda pair: -pair[0])
-    texts = [text for _, text in cuts[:_MOST_CUTS]]
-    if len(cuts) > _MOST_CUTS:
-        texts.append(f"and {counted(len(cuts) - _MOST_CUTS, 'more run')}")
-    return "; ".join(texts)
+            cuts.append((runs.name(run), int(np.count_nonzero(cut)), cut.sum()))
+    return sorted(cuts, key=lambda one: -one[-1])
 
 
 def _target(runs):

@@ -56,19 +56,16 @@ def write(
             raise ValueError(
                 f"the runs must be different directories; got {paths[number]} twice. Name it once."
             )
-    chosen = None
+    runs = [read(path) for path in paths]
+    base = next((run for run in runs if run.clients is not None), runs[0])
     if reference is not None:
-        chosen = pathlib.Path(values.path("reference", reference)).expanduser().resolve()
-        if chosen not in places:
+        place = pathlib.Path(values.path("reference", reference)).expanduser().resolve()
+        if place not in places:
             raise ValueError(
                 f"`reference` must be one of the runs; got {reference}. Name one of "
                 f"{', '.join(map(str, paths))}."
             )
-    runs = [read(path) for path in paths]
-    if chosen is None:
-        base = next((run for run in runs if run.clients is not None), runs[0])
-    else:
-        base = runs[places.index(chosen)]
+        base = runs[places.index(place)]
     return _write_page(runs, base, output) if format == "html" else _write_png(runs, base, output)
 
 
@@ -112,7 +109,7 @@ def _write_page(runs, reference, output):
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    functions = metrics.listed, metrics.title_of, metrics.meaning_of, texts.counted
+    functions = metrics.listed, metrics.title_of, metrics.meaning_of, metrics.short, texts.counted
     environment.globals |= {function.__name__: function for function in functions}
     # The files of this folder, and the drawings, are all that is not escaped.
     style = Markup(f"\n{_palette(figures.COLORS)}{_file('page.css')}")
