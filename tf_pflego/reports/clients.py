@@ -10,7 +10,6 @@ from tf_pflego.reports import charts
 from tf_pflego.reports.metrics import (
     PERCENT,
     cell,
-    listed,
     mean_of_worst_tenth,
     percent,
     shortened,
@@ -109,8 +108,8 @@ def new_clients(runs: Runs) -> dict[str, Any] | None:
     curves = [(one, measured) for one in runs.series if (measured := new_client_curves(one))]
     rows = []
     for one, measured in curves:
-        ends = (percent(np.mean([curve[place] for curve in measured])) for place in (0, -1))
-        rows.append([one.label, *ends, len(measured[0]) - 1])
+        shares = (percent(np.mean([curve[place] for curve in measured])) for place in (0, -1))
+        rows.append([one.label, *shares, len(measured[0]) - 1])
     if not rows:
         return None
     ends = "; ".join(f"{row[0]}: {row[1]} before, {row[2]} after" for row in rows)
@@ -185,28 +184,21 @@ def table(runs: Runs) -> dict[str, Any] | None:
             ]
             rows.append([*letter, *row, *cells])
     columns = about + [name for name, _, _ in values]
-    data = {
-        "fixed": len(about),
-        "several": several,
-        "rows": rows,
-        "shown": _CLIENTS_SHOWN,
-        "columns": list(map(terminal.printable, columns)),
-    }
     texts = ("partition", "classes", *["client"] * are_named)
+    shown = [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]]
     return {
-        "partitions": [
-            f"{_letter(number)}: {listed(runs.names(group))}" for number, group in enumerate(groups)
-        ],
-        "number": len(rows),
+        "partitions": {_letter(number): runs.names(group) for number, group in enumerate(groups)},
         "total": total,
-        "shown": _CLIENTS_SHOWN,
         "filters": {k: name for k, name in enumerate(columns) if name not in texts},
-        "table": Table(
-            "Clients", columns, [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]],
-            "clients-table",
-        ),
-        "data": data,
-    }  # fmt: skip
+        "table": Table("Clients", columns, shown, "clients-table"),
+        "data": {
+            "fixed": len(about),
+            "several": several,
+            "rows": rows,
+            "shown": _CLIENTS_SHOWN,
+            "columns": list(map(terminal.printable, columns)),
+        },
+    }
 
 
 def _values(runs, ended):

@@ -300,6 +300,8 @@ def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
 def gains_over(reference: ReportedRun, run: ReportedRun) -> dict[Any, float]:
     """Returns {key of a client: points of percent} what clients that both have gained in a run."""
     ours, theirs = _same_clients(run, reference)
+    if run.clients is None or reference.clients is None:
+        return {}
     differences = run.clients["test_accuracy"][ours] - reference.clients["test_accuracy"][theirs]
     return dict(zip(run.client_keys[ours].tolist(), (PERCENT * differences).tolist(), strict=True))
 

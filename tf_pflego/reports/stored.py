@@ -180,40 +180,33 @@ def _damaged(path, what):
 
 
 def _columns(records):
-    names = dict.fromkeys(
-        name
-        for record in records
-        for name, value in record.items()
-        if value is None or reader.is_number(value)
-    )
+    """Returns the columns of what is a number in some round, and how often each is not finite."""
     columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
-    for name in names:
-        cells = [record.get(name) for record in records]
-        values = np.array([v if reader.is_number(v) else np.nan for v in cells], float)
-        values[np.abs(values) > _LARGEST] = np.nan
-        present = np.array([name in record for record in records])
-        lost[name] = int(np.count_nonzero(present & np.isnan(values)))
-        columns[name] = values
+    for name in dict.fromkeys(name for record in records for name in record):
+        cells = [record.get(name, "") for record in records]
+        if any(cell is None or reader.is_number(cell) for cell in cells):
+            values = np.array([v if reader.is_number(v) else np.nan for v in cells], float)
+            values[np.abs(values) > _LARGEST] = np.nan
+            present = np.array([name in record for record in records])
+            lost[name] = int(np.count_nonzero(present & np.isnan(values)))
+            columns[name] = values
     return columns, lost
 
 
 def _table(numbers, path):
     """Returns the columns of a table; `numbers` have ids and counts, and it has accuracies."""
-    columns = _whole(reader.columns, path)
+    columns, table = _whole(reader.columns, path), {}
     needed = (*numbers, "test_accuracy")
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
-        table = {
-            # As objects, since else each text would take the place of the longest.
-            name: np.array(cells, object)
-            if name in _TEXTS
-            else np.array([float(cell or "nan") for cell in cells])
-            for name, cells in columns.items()
-        }
-        for name, values in table.items():
-            if name in _TEXTS:
+        for name, cells in columns.items():
+            if (
+                name in _TEXTS
+            ):  # As objects, since else each text would take as much as the longest.
+                table[name] = np.array(cells, object)
                 continue
+            table[name] = values = np.array([float(cell or "nan") for cell in cells])
             whole = np.all((values >= 0) & (values < _MOST_COUNTED) & (values == np.trunc(values)))
             if name in numbers and not whole:
                 raise ValueError(f"{name} has what is no whole number")
@@ -265,7 +258,8 @@ def _holdings(dataset, path):
         raise _damaged(path, f"cannot be read ({error})") from None
     return Holdings(
         tuple(values[a:b] for a, b in itertools.pairwise(offsets)),
-        *(np.diff(parts[f"{split}_indices"][1]) for split in ("train", "test")),
+        np.diff(parts["train_indices"][1]),
+        np.diff(parts["test_indices"][1]),
         counts,
         (dataset, num_clients, checksum),
         names,
