@@ -153,7 +153,7 @@ def _titles(names):
 
 
 def _what_is_drawn(runs):
-    """Returns whether any line is smoothed, and what lies behind lines."""
+    """Returns from how many rounds on lines are smoothed, if any is, and what lies behind lines."""
     is_smoothed = False
     behind: set[str] = set()
     for metric in runs.metrics:
@@ -161,7 +161,7 @@ def _what_is_drawn(runs):
         is_smoothed |= any(not np.array_equal(curve.smooth, curve.mean) for curve in curves)
         if len(curves) <= figures.CROWD:
             behind.update(map(figures.what_lies_behind, curves))
-    return {"is_smoothed": is_smoothed, "behind": behind}
+    return {"smoothed_from": is_smoothed and series.FEWEST_TO_SMOOTH, "behind": behind}
 
 
 def _chart(runs, number, metric, axis, hidden):
