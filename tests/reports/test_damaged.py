@@ -136,8 +136,8 @@ def in_table(old, new):
 def in_arrays(**changed):
     def harm(path):
         with np.load(path) as arrays:
-            held = dict(arrays)
-        np.savez_compressed(path, **held | changed)
+            content = dict(arrays)
+        np.savez_compressed(path, **content | changed)
 
     return harm
 

@@ -259,8 +259,8 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
         "bytes_up": np.full(5, 2e6),
         "test_accuracy/client_mean": np.array([0.1, np.nan, 0.6, 0.4, 0.9]),
     }
-    found = series.reached(rounds, "test_accuracy/client_mean", 0.5)
-    assert found == (3, 6.0, 9.0, 0.6)
+    first = series.reached(rounds, "test_accuracy/client_mean", 0.5)
+    assert first == (3, 6.0, 9.0, 0.6)
     assert series.reached(rounds, "test_accuracy/client_mean", 0.95) is None
 
 
