@@ -134,6 +134,8 @@ def test_fedbabu_and_its_fine_tuning(tiny_model, tiny_clients, config):
     simulation = simulation_of("fedbabu", tiny_model, tiny_clients, fine_tuning_steps=3, **config)
     served = simulation.algorithm.served["generic"]
     *theta, head = flat(served.weights(simulation.server_state, ()))
+    np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(3), atol=1e-6)
+    assert not head[:, -1].any()
 
     def of_body(body, x, y):
         return batches.gradient([*body, head], x, y)[:-1]

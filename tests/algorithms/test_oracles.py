@@ -1,4 +1,8 @@
-"""Compares rounds of every algorithm with an independent float64 oracle, weight by weight."""
+"""Rounds on all examples of a client against independent float64 oracles, weight by weight.
+
+Those on mini-batches are in `test_mini_batches`. A method that can do both does the same with one
+batch of all examples, as `test_limits` shows, and has its oracle there.
+"""
 
 import dataclasses
 
@@ -152,38 +156,6 @@ def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
     np.testing.assert_allclose(result.train_loss, losses, atol=ORACLE_TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("fedper", {})]
-    + [("fedrep", {"body_steps": e, "momentum": m}) for e, m in ((2, 0.0), (0, 0.0), (2, 0.9))],
-)
-def test_methods_that_average_the_body(tiny_model, tiny_clients, name, config):
-    config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
-    one_round = {"fedper": averaging.fedper_round, "fedrep": averaging.fedrep_round}[name]
-    simulation = simulation_of(name, tiny_model, tiny_clients, **config)
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for participants in rounds_of(simulation):
-        theta, heads = one_round(theta, heads, tiny_clients, participants, config)
-        simulation.run_round()
-        assert_close(simulation.server_state.weights, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "config"), [("fedavg", {}), ("fedprox", {"proximal_weight": 0.5})]
-)
-def test_methods_that_average_the_model(tiny_model, tiny_clients, name, config):
-    config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
-    one_round = {"fedavg": averaging.fedavg_round, "fedprox": averaging.fedprox_round}[name]
-    simulation = simulation_of(name, tiny_model, tiny_clients, **config)
-    theta, head = server_weights(simulation)
-    for participants in rounds_of(simulation):
-        theta, head = one_round(theta, head, tiny_clients, participants, config)
-        simulation.run_round()
-        assert_close(simulation.server_state.weights.theta, theta)
-        assert_close([simulation.server_state.weights.head], [head])
-
-
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "pgfed"])
 def test_the_server_takes_a_step_of_adam_towards_the_mean(tiny_model, tiny_clients, name):
     """FedAdam, with tau = 1e-3 and a cosine over three rounds."""
@@ -264,39 +236,6 @@ def test_fedavg_with_a_class_mask(masked_model, masked_clients):
     simulation.run_round()
     found = simulation.server_state.weights
     assert_close([*found.theta, found.head], expected)
-
-
-def test_ditto(tiny_model, tiny_clients):
-    config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
-    simulation = simulation_of("ditto", tiny_model, tiny_clients, **config)
-    theta, head = server_weights(simulation)
-    personal = {client: [*theta, head] for client in range(3)}
-    for participants in rounds_of(simulation):
-        theta, head, personal = averaging.ditto_round(
-            theta, head, personal, tiny_clients, participants, config
-        )
-        simulation.run_round()
-        assert_close(simulation.server_state.weights.theta, theta)
-        assert_close([simulation.server_state.weights.head], [head])
-        for client in range(3):
-            own = simulation.client_states([client]).weights
-            assert_close([*(w[0] for w in own.theta), own.head[0]], personal[client])
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedbabu(tiny_model, tiny_clients, momentum):
-    config = {"local_steps": 6, "client_learning_rate": 0.1, "momentum": momentum}
-    simulation = simulation_of("fedbabu", tiny_model, tiny_clients, **config)
-    theta = float64(tiny_model.initial_theta)
-    (head,) = float64(
-        [simulation.algorithm.served["generic"].weights(simulation.server_state, ()).head]
-    )
-    np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(3), atol=1e-6)
-    assert not head[:, -1].any()
-    for participants in rounds_of(simulation):
-        theta = averaging.fedbabu_round(theta, head, tiny_clients, participants, config)
-        simulation.run_round()
-        assert_close(simulation.server_state.weights, theta)
 
 
 def test_feddane(tiny_model, tiny_clients):
