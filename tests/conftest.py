@@ -5,6 +5,7 @@ current TensorFlow without it. `--line` says which one a run of the tests is for
 """
 
 import dataclasses
+import functools
 import importlib
 import os
 import signal
@@ -86,6 +87,10 @@ def make_clients(train_sizes=TRAIN_SIZES, test_sizes=TEST_SIZES, num_classes=NUM
     return ClientData(*splits, np.asarray(num_classes, np.int32))
 
 
+# Simulations of one algorithm share what it has traced, which takes most of a small test's time.
+built = functools.cache(algorithms.build)
+
+
 def build_method(name, model, **settings):
     """Returns a method whose name alone is known, with its defaults where nothing else is given.
 
@@ -96,7 +101,7 @@ def build_method(name, model, **settings):
         field.name for field in dataclasses.fields(algorithms.check(name, {}))
     }:
         settings = {"schedule_rounds": 1000} | settings
-    return algorithms.build(name, model, **settings)
+    return built(name, model, **settings)
 
 
 @pytest.fixture(scope="session")

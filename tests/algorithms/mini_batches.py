@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.conftest import built
 from tests.oracles import averaging, batches, network
-from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -19,7 +19,7 @@ DROPPED = {"batch_size": 4, "drop_last_batch": True}
 
 
 def simulation_of(name, model, clients, participation=None, **config):
-    algorithm = algorithms.build(name, model, **LOCAL | config)
+    algorithm = built(name, model, **LOCAL | config)
     participation = participation or Participation(3, 2, "range", (1, 3))
     return Simulation(algorithm, clients, participation, "in_process", SEED)
 

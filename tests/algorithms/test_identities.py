@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_clients
+from tests.conftest import built, make_clients
 from tests.oracles import network
-from tf_pflego import algorithms
 from tf_pflego.algorithms.fedper import HeadState
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -44,7 +43,7 @@ def initial(model, data, algorithm, seed):
 
 
 def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, tiny_clients):
-    algorithm = algorithms.build(
+    algorithm = built(
         "pflego",
         tiny_model,
         local_steps=1,
@@ -66,7 +65,7 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
 @pytest.mark.parametrize("r", [1, 2, 3])
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
     """Proposition 1: with tau = 1 the step of theta and all heads is an unbiased gradient of L."""
-    algorithm = algorithms.build(
+    algorithm = built(
         "pflego",
         tiny_model,
         local_steps=1,
@@ -112,7 +111,7 @@ def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
     """
     sizes = (3, 7, 5, 4, 6)[:num_clients]
     data = make_clients(sizes, sizes, (2, 3, 2, 3, 2)[:num_clients])
-    algorithm = algorithms.build(
+    algorithm = built(
         "pflego",
         tiny_model,
         local_steps=1,
@@ -167,7 +166,7 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
     data = make_clients((5,), (2,), (3,))
     config = {"local_steps": 4, "client_learning_rate": 0.2}
     simulation = Simulation(
-        algorithms.build("fedavg", tiny_model, **config), data, Participation(1, 1), "in_process"
+        built("fedavg", tiny_model, **config), data, Participation(1, 1), "in_process"
     )
     start = [np.asarray(w, np.float64) for w in simulation.server_state.weights.theta]
     head = np.asarray(simulation.server_state.weights.head, np.float64)
@@ -180,7 +179,7 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
 def server_states(name, model, data, rounds=3, **config):
     """The server's weights after each round, as flat lists of arrays."""
     simulation = Simulation(
-        algorithms.build(name, model, local_steps=4, **config),
+        built(name, model, local_steps=4, **config),
         data,
         Participation(3, 2),
         "in_process",
@@ -211,9 +210,7 @@ def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
     """Both models that Ditto can serve are evaluated, each under its name."""
     records = []
     for name, config in (("ditto", {"proximal_weight": 3.0}), ("fedavg", {})):
-        algorithm = algorithms.build(
-            name, tiny_model, local_steps=4, client_learning_rate=RATE, **config
-        )
+        algorithm = built(name, tiny_model, local_steps=4, client_learning_rate=RATE, **config)
         simulation = Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
         simulation.run_round()
         records.append(simulation.run_round(evaluate=True))
@@ -238,7 +235,7 @@ def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(ti
     data = make_clients((5,), (2,), (3,))
     states = []
     for name in ("feddane", "fedprox"):
-        algorithm = algorithms.build(
+        algorithm = built(
             name, tiny_model, local_steps=4, client_learning_rate=RATE, proximal_weight=0.5
         )
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
@@ -254,7 +251,7 @@ def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
     data = make_clients((5,), (2,), (3,))
     heads, thetas = [], []
     for name in ("fedper", "fedavg"):
-        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE)
+        algorithm = built(name, tiny_model, local_steps=4, client_learning_rate=RATE)
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         if name == "fedper":
             simulation.set_client_states(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import built
 from tests.oracles import averaging, network, pflego
-from tf_pflego import algorithms
 from tf_pflego.algorithms.fedavg import FedAvgConfig
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, ClientResult
@@ -41,7 +41,7 @@ def own_heads(simulation):
 
 def simulation_of(name, model, clients, **config):
     return Simulation(
-        algorithms.build(name, model, **config), clients, Participation(3, 2), "in_process", seed=11
+        built(name, model, **config), clients, Participation(3, 2), "in_process", seed=11
     )
 
 

@@ -1,6 +1,7 @@
 """PFLEGO with a shared head: its rounds against a float64 oracle, and what holds exactly."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -8,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.test_identities import Chosen
-from tests.conftest import FEATURES, INPUTS, make_clients
+from tests.conftest import FEATURES, INPUTS, built, make_clients
 from tests.oracles import pflego_shared_head as oracle
-from tf_pflego import algorithms, models
+from tf_pflego import models
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -37,6 +38,7 @@ def clients_with(classes):
     return dataclasses.replace(make_clients(num_classes=counts), classes=classes)
 
 
+@functools.cache
 def model_with(rows, global_classes):
     body = models.mlp((INPUTS,), seed=3, units=FEATURES)
     return models.SplitModel(body, rows, seed=3, num_global_classes=global_classes)
@@ -44,7 +46,7 @@ def model_with(rows, global_classes):
 
 def simulation_of(model, clients, participation, scale=1.0, shift=0.0, **config):
     """A simulation whose V is `scale` times the method's own, with `shift` taken from it first."""
-    algorithm = algorithms.build("pflego_shared_head", model, **CONFIG | SGD | config)
+    algorithm = built("pflego_shared_head", model, **CONFIG | SGD | config)
     simulation = Simulation(algorithm, clients, participation, "in_process", seed=11)
     weights = simulation.server_state.weights
     weights = weights._replace(head=scale * (weights.head - shift))

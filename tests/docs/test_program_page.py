@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import tf_pflego as pfl
-from tests.program.test_main import ROOT, in_this_process
+from tests.starts import ROOT, in_this_process
 from tf_pflego import main
 from tf_pflego.program import failures
 from tf_pflego.program.verbs import VERBS

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.program.test_main import (
+from tests.starts import (
     SMALL,
     assert_refused,
     in_a_terminal,

@@ -11,7 +11,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.docs import pages
-from tests.program.test_main import ROOT, assert_refused, in_this_process
+from tests.starts import ROOT, assert_refused, in_this_process
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
 from tf_pflego.core import nests, settings

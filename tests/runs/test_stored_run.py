@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.runs.test_resume import contents
+from tests.runs.resumed import contents
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError

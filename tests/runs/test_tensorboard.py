@@ -6,7 +6,7 @@ import signal
 
 import tensorflow as tf
 
-from tests.program.test_main import SMALL, in_this_process, program
+from tests.starts import SMALL, in_this_process, program
 
 ROUNDS = 7
 FLAGS = (*SMALL, f"--num_rounds={ROUNDS}", "--checkpoint_every=2", "--tensorboard")

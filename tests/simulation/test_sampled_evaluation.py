@@ -12,9 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.conftest import make_clients
+from tests.conftest import built, make_clients
 from tests.engines.agreement import ENGINES
-from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs import reader
 from tf_pflego.runs.progress import result_table
@@ -30,7 +29,7 @@ HELD_ERROR = ERROR.replace("test", "validation")
 
 def simulation_of(model, engine="in_process", eval_clients=3, seed=0):
     clients = make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
-    algorithm = algorithms.build("ditto", model, local_steps=3)
+    algorithm = built("ditto", model, local_steps=3)
     return Simulation(
         algorithm, clients, Participation(5, 2), engine, seed, eval_clients=eval_clients
     )

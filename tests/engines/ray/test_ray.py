@@ -23,8 +23,8 @@ import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, TOYS, build
 from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement
-from tests.program.test_bad_command_line import ROOT, run
 from tests.runs.test_tensorboard import assert_same_as_metrics
+from tests.starts import ROOT, started_program
 from tf_pflego import engines
 from tf_pflego.program import failures
 from tf_pflego.runs.build import load_clients
@@ -258,7 +258,7 @@ def test_data_that_a_node_does_not_have_are_named(cluster, tiny_model, tiny_clie
 def test_what_a_cluster_cannot_take_is_refused_before_tensorflow_is_started(
     arguments, said, remedy
 ):
-    result = run("", "--engine=ray", *arguments)
+    result = started_program("--engine=ray", *arguments)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1, result.stderr
     assert said in result.stderr
