@@ -9,14 +9,19 @@ method everywhere, all faults at all times, and the pages, the site and the note
 # messages to single clients, uploads of single clients, two models, and a toy with all of it.
 SHAPES = {"pflego", "fedavg", "feddane", "pgfed", "fedfomo", "ditto", "everything"}
 # Where every method counts: oracles, and what needs no round.
-EVERY_METHOD = ("tests/algorithms/test_oracles", "tests/algorithms/test_mini_batches")
+EVERY_METHOD = (
+    "tests/algorithms/test_limits.py::test_an_epoch_of_one_batch_is_a_full_batch_step",
+    "tests/algorithms/test_mini_batches",
+    "tests/algorithms/test_oracles",
+    "tests/algorithms/test_pgfed",
+)
 # Files, tests and cases, by how their node ids begin.
 TESTS = (
     "tests/algorithms/test_contract.py::test_keras_alone_loads_every_methods_client_models",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[capped]",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[no penalty]",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[one step]",
-    "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[strong penalty]",
+    "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[strong",
     "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
     "tests/docs/test_notebook.py",
     "tests/docs/test_readme.py::test_a_short_script_exports_a_model_of_own_arrays",

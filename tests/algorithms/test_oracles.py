@@ -62,6 +62,17 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
 
 
+def assert_rounds(simulation, one_round, configs):
+    """Runs rounds after which theta and all heads must be the oracle's, by the config of each."""
+    theta, heads = float64(simulation.server_state.theta), own_heads(simulation)
+    for config, participants in zip(configs, rounds_of(simulation), strict=True):
+        config = {"head_step_scale": "algorithm1", "clients_per_round": 2} | config
+        theta, heads = one_round(theta, heads, simulation.data, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+        assert_close(own_heads(simulation).values(), heads.values())
+
+
 @pytest.mark.parametrize("scale", ["algorithm1", "exact"])
 @pytest.mark.parametrize(("tau", "rate"), [(1, 0.3), (6, 0.3), (6, "auto")])
 def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
@@ -74,14 +85,7 @@ def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
     }
     asked = config | {"client_learning_rate": rate}
     simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **asked)
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for participants in rounds_of(simulation):
-        theta, heads = pflego.one_round(
-            theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
-        )
-        simulation.run_round()
-        assert_close(simulation.server_state.theta, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
+    assert_rounds(simulation, pflego.one_round, [config] * ROUNDS)
 
 
 # Of the server's rate in rounds 1, 2 and 3 of 3.
@@ -97,15 +101,9 @@ def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
     asked = {"server_optimizer": "sgd", "server_schedule": schedule, "schedule_rounds": ROUNDS}
     simulation = simulation_of(name, tiny_model, tiny_clients, **config, **asked)
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
     one_round = {"pflego": pflego.one_round, "fedrecon": pflego.fedrecon_round}[name]
-    config |= {"head_step_scale": "algorithm1", "clients_per_round": 2}
-    for share, participants in zip(SHARES[schedule], rounds_of(simulation), strict=True):
-        of_round = config | {"server_learning_rate": 0.2 * share}
-        theta, heads = one_round(theta, heads, tiny_clients, participants, of_round)
-        simulation.run_round()
-        assert_close(simulation.server_state.theta, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
+    configs = [config | {"server_learning_rate": 0.2 * share} for share in SHARES[schedule]]
+    assert_rounds(simulation, one_round, configs)
 
 
 def test_fedrecon(tiny_model, tiny_clients):
@@ -113,14 +111,7 @@ def test_fedrecon(tiny_model, tiny_clients):
     simulation = simulation_of(
         "fedrecon", tiny_model, tiny_clients, server_optimizer="sgd", **config
     )
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for participants in rounds_of(simulation):
-        theta, heads = pflego.fedrecon_round(
-            theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
-        )
-        simulation.run_round()
-        assert_close(simulation.server_state.theta, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
+    assert_rounds(simulation, pflego.fedrecon_round, [config] * ROUNDS)
 
 
 def drawn_heads(model, clients, seed, purpose, *keys):
