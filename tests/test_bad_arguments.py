@@ -234,9 +234,10 @@ def test_other_types_that_stand_for_the_same_are_converted(tmp_path):
         num_rounds=np.int64(5), eval_every=3.0, dirichlet_alpha=np.float32(0.5), seed=np.uint64(7),
         output_dir=tmp_path, resume=np.bool_(True), num_clients=np.array(4),
     )  # fmt: skip
-    found = config.num_rounds, config.eval_every, config.seed, config.output_dir, config.num_clients
-    assert found == (5, 3, 7, str(tmp_path), 4)
-    assert [type(value) for value in found] == [int, int, int, str, int]
+    names = ("num_rounds", "eval_every", "seed", "output_dir", "num_clients")
+    actual = [getattr(config, name) for name in names]
+    assert actual == [5, 3, 7, str(tmp_path), 4]
+    assert [type(value) for value in actual] == [int, int, int, str, int]
     assert type(config.dirichlet_alpha) is float
     assert config.resume is True
     participation = pfl.Participation(np.int32(5), 2.0, "range", np.array([1, 3]))

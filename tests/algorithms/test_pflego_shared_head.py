@@ -90,8 +90,8 @@ def assert_rounds_are_the_oracles(simulation, **config):
         participants = simulation.participation.draw(simulation.seed, number)
         *state, took = oracle.one_round(*state, simulation.data, participants, known)
         simulation.run_round()
-        for found, expected in zip(state_of(simulation), state, strict=True):
-            for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+        for actual, expected in zip(state_of(simulation), state, strict=True):
+            for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
                 np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
         seen += [state[3][client] for client in participants]
         again |= took

@@ -65,11 +65,11 @@ def test_rows_of_heads_are_the_clients_own_classes_or_those_of_the_dataset():
         (every, [[0, 1, 2, 3], [0, 1, 2, 3]]),
         (masked, [[-1, 1, -1, 3], [0, -1, 2, -1]]),
     ):
-        found = data.head_classes([0, 1, 1], 5)
-        assert (found.shape, found.dtype) == ((3, 5), np.int32)
-        np.testing.assert_array_equal(found[:2, :4], rows)
-        np.testing.assert_array_equal(found[2], found[1])
-        assert (found[:, 4] == -1).all()
+        actual = data.head_classes([0, 1, 1], 5)
+        assert (actual.shape, actual.dtype) == ((3, 5), np.int32)
+        np.testing.assert_array_equal(actual[:2, :4], rows)
+        np.testing.assert_array_equal(actual[2], actual[1])
+        assert (actual[:, 4] == -1).all()
         assert data.num_global_classes == 4
     for part in (masked.part(1, 2), masked.without([0]), masked.shard([1])):
         np.testing.assert_array_equal(part.head_classes([0], 4), [[0, -1, 2, -1]])

@@ -69,11 +69,11 @@ def test_a_class_of_the_test_alone_is_a_class_of_the_client():
     np.testing.assert_array_equal(clients.test.labels, [1])
 
 
-@pytest.mark.parametrize(("given", "found"), [(None, 10), (12, 12)])
-def test_global_labels_stay(given, found):
-    clients = clients_of(tables, label_space="global", num_classes=given)
+@pytest.mark.parametrize(("num_classes", "expected"), [(None, 10), (12, 12)])
+def test_global_labels_stay(num_classes, expected):
+    clients = clients_of(tables, label_space="global", num_classes=num_classes)
     assert [tuple(classes) for classes in clients.classes] == list(CLASSES)
-    np.testing.assert_array_equal(clients.num_classes, [found, found])
+    np.testing.assert_array_equal(clients.num_classes, [expected, expected])
     np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
 
 

@@ -104,9 +104,9 @@ def test_wherever_a_file_is_cut_off_or_changed_no_wrong_state_is_taken(
                         continue
                     simulation.server_state = zeros[0]
                     simulation.set_client_states(range(6), zeros[1])
-                    found = directory.begin(simulation, simulation.data, {})
+                    actual = directory.begin(simulation, simulation.data, {})
                 assert simulation.round_number == number
-                assert found == records[:number]
+                assert actual == records[:number]
                 assert_identical(whole_state(simulation), states[number])
                 config = json.loads((copy / "config.json").read_text())
                 assert newest["configuration"].items() <= config.items()

@@ -98,8 +98,12 @@ def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tin
                 shares.append(right.mean())
                 hits += right.sum()
             prefix = f"{model}/" if position else ""
-            found = [record[f"{prefix}validation_accuracy/{m}_mean"] for m in ("client", "example")]
-            np.testing.assert_allclose(found, [np.mean(shares), hits / held.validation.offsets[-1]])
+            actual = [
+                record[f"{prefix}validation_accuracy/{m}_mean"] for m in ("client", "example")
+            ]
+            np.testing.assert_allclose(
+                actual, [np.mean(shares), hits / held.validation.offsets[-1]]
+            )
         states = simulation.client_states(range(3))
     without = dataclasses.replace(held, validation=None)
     with Simulation(algorithm, without, everybody, "in_process") as simulation:

@@ -90,8 +90,8 @@ def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
                     simulation.served_weights(client), x, np.arange(3, dtype=np.int32)
                 )
                 energies.append(np.mean(np.square(logits).sum(axis=1)) / 2)
-            found = evaluation.of_clients()[f"{split}_energy"]
-            np.testing.assert_allclose(found, energies, rtol=1e-5)
+            actual = evaluation.of_clients()[f"{split}_energy"]
+            np.testing.assert_allclose(actual, energies, rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -100,8 +100,8 @@ def test_own_metrics_are_of_each_client_and_its_test_examples(engine, tiny_model
     metrics = {"macro_f1": macro_f1, "hits": lambda y, p: np.sum(p.argmax(axis=1) == y)}
     with simulation_of(tiny_model, clients, "ditto", engine, eval_clients=3) as simulation:
         record = simulation.run_round(evaluate=True, metrics=metrics)
-        found = simulation.evaluate_all(metrics=metrics)
-        for position, (name, evaluation) in enumerate(found.items()):
+        actual = simulation.evaluate_all(metrics=metrics)
+        for position, (name, evaluation) in enumerate(actual.items()):
             predicted = simulation.predict("test", name)
             labels = [clients.test.of(client)[1] for client in range(5)]
             expected = [macro_f1(y, p) for y, p in zip(labels, predicted, strict=True)]
@@ -167,10 +167,10 @@ def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path):
     assert "macro_f1/client_mean/best" not in summary  # Less may be better.
     columns = reader.columns(tmp_path / "run" / "clients.csv")
     with pfl.load_run(tmp_path / "run", clients=clients) as run:
-        found = run.evaluate(metrics={"macro_f1": macro_f1}).own_metrics["macro_f1"]
+        actual = run.evaluate(metrics={"macro_f1": macro_f1}).own_metrics["macro_f1"]
         labels = [clients.test.of(client)[1] for client in range(4)]
         again = [macro_f1(y, p) for y, p in zip(labels, run.predict(), strict=True)]
-    assert [f"{value:.6g}" for value in found] == list(columns["macro_f1"])
-    np.testing.assert_array_equal(found, again)
+    assert [f"{value:.6g}" for value in actual] == list(columns["macro_f1"])
+    np.testing.assert_array_equal(actual, again)
     (page,) = pfl.report([tmp_path / "run"], tmp_path / "report.html")
     assert "macro_f1/client_mean" in page.read_text(encoding="utf-8")

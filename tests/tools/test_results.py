@@ -114,8 +114,8 @@ def test_the_settings_with_a_shared_head_are_those_that_the_rule_takes():
 
 def test_the_rates_beside_a_shared_head_are_those_that_tuning_found_best():
     rows = tables.read_runs(RESULTS, "shared_head_field_tuning")
-    found = tables_shared_head.validation_of_rates(rows)
-    best = {method: max(of_rates, key=of_rates.get) for method, of_rates in found.items()}
+    accuracies = tables_shared_head.validation_of_rates(rows)
+    best = {method: max(of_rates, key=of_rates.get) for method, of_rates in accuracies.items()}
     assert best == experiments_shared_head.TUNED_RATES
 
 
@@ -132,10 +132,10 @@ def test_a_shared_head_adds_to_plain_pflego(degree, points):
 
 def test_no_group_of_clients_that_disagree_is_far_below_plain_pflego():
     """But for one that docs/results/shared_head.md names: all permuted, all classes held by all."""
-    found = tables_shared_head.groups_in_conflict(
+    groups = tables_shared_head.groups_in_conflict(
         tables.read_runs(RESULTS, "shared_head_conflicts")
     )
-    below = {key for key, (shared, plain, _) in found.items() if shared < plain - 0.5}
+    below = {key for key, (shared, plain, _) in groups.items() if shared < plain - 0.5}
     assert below == {("no permuted 1", "permuted")}
 
 
@@ -167,10 +167,10 @@ def test_pflego_with_as_many_passes_is_above_local():
 def test_rows_of_a_fall_with_a_clients_examples_and_columns_rise():
     """docs/results/pgfed.md says so of every run on Fashion-MNIST, as the paper's Figure 3 does."""
     rows = tables.read_runs(RESULTS, "pgfed_table1")
-    found = tables_pgfed.regressions(rows, "pgfed_table1", RESULTS)
-    found = [change for change in found if change["federation"].dataset == "fashion_mnist"]
-    assert len(found) >= 6
-    for change in found:
+    changes = tables_pgfed.regressions(rows, "pgfed_table1", RESULTS)
+    changes = [change for change in changes if change["federation"].dataset == "fashion_mnist"]
+    assert len(changes) >= 6
+    for change in changes:
         assert change["rows"][2] < -0.8
         assert 0 < change["columns"][2] < 0.6
 

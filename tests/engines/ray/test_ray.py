@@ -61,8 +61,8 @@ def test_a_checkpoint_goes_on_to_the_same_bits(cluster, name, tiny_model, tmp_pa
     with simulation_on(cluster, tiny_model, name) as second:
         second.restore(tmp_path)
         second.run(3)
-        found = tf.nest.flatten((second.server_state, second.client_states(range(3))))
-    for a, b in zip(expected, found, strict=True):
+        actual = tf.nest.flatten((second.server_state, second.client_states(range(3))))
+    for a, b in zip(expected, actual, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -324,11 +324,11 @@ def run_that_is_killed(directory, digits_dir, rounds_with_kills):
 def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
     expected, *others = run_that_is_killed(tmp_path / "whole", digits_dir, set())
     capfd.readouterr()
-    found, *found_others = run_that_is_killed(tmp_path / "killed", digits_dir, {3, 8})
+    actual, *found_others = run_that_is_killed(tmp_path / "killed", digits_dir, {3, 8})
     assert found_others == others
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
+        np.testing.assert_array_equal(actual[name], expected[name])
     said = capfd.readouterr().err
     losses = [line for line in said.splitlines() if "goes on from its last checkpoint" in line]
     assert len(losses) == 2
@@ -339,14 +339,14 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
 
 def processes_of(mark):
     """Those that were started in an environment with a mark: their commands by their ids."""
-    found = {}
+    commands = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (path / "environ").read_bytes():
-                found[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
+                commands[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
         except OSError:
             pass
-    return found
+    return commands
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)

@@ -100,8 +100,8 @@ def test_smoothness_is_half_the_largest_eigenvalue(classes):
     features, labels, _ = problem(classes)
     x = inputs_of(features)
     largest = np.linalg.eigvalsh(x.T @ x / len(x))[-1] / 2
-    found = float(objective_of(features, labels, classes).smoothness())
-    assert 0.98 * largest < found <= largest * (1 + 1e-5)
+    actual = float(objective_of(features, labels, classes).smoothness())
+    assert 0.98 * largest < actual <= largest * (1 + 1e-5)
 
 
 def test_hessian_product_is_the_derivative_of_the_gradient():
@@ -113,8 +113,8 @@ def test_hessian_product_is_the_derivative_of_the_gradient():
     ) / (2 * h)
     objective = objective_of(*data, 3)
     product = objective.hessian_at(objective.widen(tf.constant(head, tf.float32)))
-    found = product(objective.widen(tf.constant(direction, tf.float32)))[:, : head.shape[1]]
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    actual = product(objective.widen(tf.constant(direction, tf.float32)))[:, : head.shape[1]]
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("solver", "share"), [("gd", 1), ("momentum", 0.1), ("newton", 1)])
