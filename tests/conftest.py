@@ -9,6 +9,7 @@ import functools
 import importlib
 import os
 import signal
+import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Some tests fork, and gRPC, which is in this process for the TFF engine or for Ray, might then wait
@@ -24,6 +25,7 @@ from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.models import networks, split
 from tf_pflego.models.body.body import Body
+from tf_pflego.runs import build as runs_build
 
 # What each leaves to the other, by its marker, so that both together take less time.
 LEFT_OUT = {"tff": "current_line_is_enough", "current": "same_on_both_lines"}
@@ -117,8 +119,8 @@ def runs_share_what_they_trace():
     make_network, make_algorithm = functools.cache(networks.build), algorithms.build
     made_networks, bodies, made_algorithms = {}, {}, {}
 
-    def network_of(*arguments):
-        network = make_network(*arguments)
+    def network_of(*arguments, **named):
+        network = make_network(*arguments, **named)
         made_networks[id(network)] = network
         return network
 
@@ -144,7 +146,7 @@ def runs_share_what_they_trace():
         return made_algorithms[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(networks, "build", network_of)
+        patch.setattr(runs_build, "networks", types.SimpleNamespace(build=network_of))
         patch.setattr(split, "Body", body_of)
         patch.setattr(algorithms, "build", algorithm_of)
         yield

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tests.conftest import built
 from tests.oracles import averaging, batches, network
 from tf_pflego.core.participation import Participation
@@ -42,8 +43,7 @@ def own(simulation, field="weights"):
 
 
 def assert_close(actual, expected):
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
+    assert_near(actual, expected, atol=ORACLE_TOLERANCE, rtol=0)
 
 
 def draw(clients, client, number, stream=0, **config):

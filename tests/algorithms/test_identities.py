@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_identical, assert_near
 from tests.conftest import built, make_clients
 from tests.oracles import network
 from tf_pflego.algorithms.fedper import HeadState
@@ -87,8 +88,7 @@ def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tin
         for client, classes in enumerate(tiny_clients.num_classes):
             moved = simulation.client_states([client]).head[0, :classes]
             mean_heads[client] += (heads[client] - moved) / len(subsets)
-    for estimate, g in zip(mean_theta, g_theta, strict=True):
-        np.testing.assert_allclose(estimate, g, atol=TOLERANCE)
+    assert_near(mean_theta, g_theta, atol=TOLERANCE)
     for client in range(3):
         np.testing.assert_allclose(mean_heads[client], g_heads[client], atol=TOLERANCE)
 
@@ -151,11 +151,9 @@ def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
             for client, classes in enumerate(data.num_classes):
                 mean_heads[client] += share * (heads[client] - moved[client, :classes])
             if not survivors:
-                for w, before in zip(simulation.server_state.theta, theta, strict=True):
-                    np.testing.assert_array_equal(w, before)
+                assert_identical(simulation.server_state.theta, theta)
     assert total == pytest.approx(1)
-    for estimate, g in zip(mean_theta, g_theta, strict=True):
-        np.testing.assert_allclose(estimate, g, atol=TOLERANCE)
+    assert_near(mean_theta, g_theta, atol=TOLERANCE)
     for client in everybody:
         np.testing.assert_allclose(mean_heads[client], g_heads[client], atol=TOLERANCE)
 
@@ -202,8 +200,7 @@ def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(
     for a, b in zip(
         server_states(name, tiny_model, tiny_clients, **shared, **config), expected, strict=True
     ):
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_allclose(x, y, atol=TOLERANCE)
+        assert_near(a, b, atol=TOLERANCE)
 
 
 def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
@@ -225,8 +222,7 @@ def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
     for state in server_states(
         "fedrep", tiny_model, tiny_clients, client_learning_rate=RATE, body_steps=0
     ):
-        for w, start in zip(state, tiny_model.initial_theta, strict=True):
-            np.testing.assert_allclose(w, start, atol=TOLERANCE)
+        assert_near(state, tiny_model.initial_theta, atol=TOLERANCE)
 
 
 def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(tiny_model):
@@ -241,8 +237,7 @@ def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(ti
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         simulation.run_round()
         states.append(tf.nest.flatten(simulation.server_state.weights))
-    for a, b in zip(*states, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(*states, atol=TOLERANCE)
 
 
 def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
@@ -265,5 +260,4 @@ def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
         heads.append(weights.head)
         thetas.append(weights.theta)
     np.testing.assert_allclose(*heads, atol=TOLERANCE)
-    for a, b in zip(*thetas, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(*thetas, atol=TOLERANCE)

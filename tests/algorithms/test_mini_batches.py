@@ -27,6 +27,7 @@ from tests.algorithms.mini_batches import (
     train,
     weighted_mean,
 )
+from tests.comparison import assert_near
 from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
@@ -48,8 +49,7 @@ def assert_means(simulation, trained, check=lambda: None, tolerance=ORACLE_TOLER
         sent = [trained(weights, client, number) for client in participants]
         weights = weighted_mean(sent, simulation.data, participants)
         simulation.run_round()
-        for actual, expected in zip(flat(simulation.server_state.weights), weights, strict=True):
-            np.testing.assert_allclose(actual, expected, atol=tolerance, rtol=0)
+        assert_near(flat(simulation.server_state.weights), weights, atol=tolerance, rtol=0)
         check()
 
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.test_identities import Chosen
+from tests.comparison import assert_identical, assert_near
 from tests.conftest import FEATURES, INPUTS, built, make_clients
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import models
@@ -91,8 +92,9 @@ def assert_rounds_are_the_oracles(simulation, **config):
         *state, took = oracle.one_round(*state, simulation.data, participants, known)
         simulation.run_round()
         for actual, expected in zip(state_of(simulation), state, strict=True):
-            for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
-                np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+            assert_near(
+                tf.nest.flatten(actual), tf.nest.flatten(expected), atol=TOLERANCE, rtol=TOLERANCE
+            )
         seen += [state[3][client] for client in participants]
         again |= took
     return seen, again
@@ -138,8 +140,7 @@ def test_rounds_with_two_rows_or_one(classes):
             assert not corrections[client].any()
     if rows == 1:
         assert set(gates) == {1.0}
-        for a, b in zip([*theta, shared], [*start[0], start[1]], strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical([*theta, shared], [*start[0], start[1]])
     else:
         assert min(gates) < 0.99
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.test_contract import assert_identical, whole_state
+from tests.algorithms.test_contract import whole_state
+from tests.comparison import assert_identical
 from tests.runs.resumed import ROUNDS, contents, outcome, resume
 from tests.starts import assert_refused
 from tf_pflego.runs import build

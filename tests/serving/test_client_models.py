@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import saving
 
 import tf_pflego as pfl
+from tests.comparison import assert_identical
 from tests.conftest import build_method
 from tests.models.body.bodies import (
     BODIES,
@@ -138,8 +139,7 @@ def test_the_users_body_and_the_run_stay_as_they_were():
     raw = images(5)
     expected = second.predict(raw, verbose=0)
     first.set_weights([w + 1 for w in first.get_weights()])
-    for weight, now in zip(before, body.get_weights(), strict=True):
-        np.testing.assert_array_equal(weight, now)
+    assert_identical(before, body.get_weights())
     np.testing.assert_array_equal(second.predict(raw, verbose=0), expected)
     np.testing.assert_array_equal(simulation.client_model(0).predict(raw, verbose=0), expected)
 

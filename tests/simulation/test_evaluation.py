@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_identical
 from tests.conftest import built
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
@@ -109,8 +110,7 @@ def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tin
     with Simulation(algorithm, without, everybody, "in_process") as simulation:
         plain = simulation.run_round(evaluate=True)
         others = tf.nest.flatten(simulation.client_states(range(3)))
-        for a, b in zip(tf.nest.flatten(states), others, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical(tf.nest.flatten(states), others)
     for metric, value in plain.items():
         assert metric == "seconds" or record[metric] == value, metric
     assert {metric for metric in record if "validation" not in metric} == plain.keys()
@@ -184,5 +184,4 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
     )
     for run in (simulation, plain):
         run.run_round()
-    for a, b in zip(simulation.server_state.weights, plain.server_state.weights, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(simulation.server_state.weights, plain.server_state.weights)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.test_contract import assert_identical, build, leaves, whole_state
+from tests.algorithms.test_contract import build, leaves, whole_state
+from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation

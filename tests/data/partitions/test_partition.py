@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.comparison import assert_identical
 from tf_pflego.data import Partition, by_group, classes_per_client, round_robin
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -126,8 +127,7 @@ def test_saved_partition_is_read_back(tmp_path):
     partition.save(tmp_path / "partition.npz")
     loaded = Partition.load(tmp_path / "partition.npz")
     for field in ("classes", "train_indices", "test_indices"):
-        for a, b in zip(getattr(partition, field), getattr(loaded, field), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical(getattr(partition, field), getattr(loaded, field))
 
 
 def test_degrees_of_personalization():

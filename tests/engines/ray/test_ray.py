@@ -21,6 +21,7 @@ import timing
 
 import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, TOYS, build
+from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement
 from tests.runs.test_tensorboard import assert_same_as_metrics
@@ -62,8 +63,7 @@ def test_a_checkpoint_goes_on_to_the_same_bits(cluster, name, tiny_model, tmp_pa
         second.restore(tmp_path)
         second.run(3)
         actual = tf.nest.flatten((second.server_state, second.client_states(range(3))))
-    for a, b in zip(expected, actual, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(expected, actual)
 
 
 def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
@@ -78,8 +78,7 @@ def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
             ends.append(
                 tf.nest.flatten((simulation.server_state, simulation.client_states(range(5))))
             )
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert_near(*ends, atol=2e-6)
 
 
 def test_a_client_that_is_not_finite_is_left_out_as_in_process(cluster, tiny_model):
@@ -98,8 +97,7 @@ def test_a_client_that_is_not_finite_is_left_out_as_in_process(cluster, tiny_mod
             ends.append(([record.get("not_finite_clients") for record in records], others))
     assert ends[0][0] == ends[1][0]
     assert [1] in ends[0][0]
-    for a, b in zip(ends[0][1], ends[1][1], strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert_near(ends[0][1], ends[1][1], atol=2e-6)
 
 
 def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, tiny_model):
@@ -120,8 +118,7 @@ def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, 
             ends.append(
                 tf.nest.flatten((simulation.server_state, simulation.client_states([0, 1, 2])))
             )
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(*ends)
 
 
 def test_rounds_are_timed_beside_those_in_process(cluster):
@@ -280,8 +277,7 @@ def test_nodes_load_the_data_themselves(cluster, tiny_model, digits_dir):
             accuracies = [value for name, value in summary.items() if "validation" in name]
             assert len(accuracies) == 12
             ends.append([*tf.nest.flatten(simulation.server_state), accuracies])
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert_near(*ends, atol=2e-6)
 
 
 def run_that_is_killed(directory, digits_dir, rounds_with_kills):

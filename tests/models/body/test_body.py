@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
 from tests.models.body.bodies import (
     BODIES,
@@ -81,8 +82,7 @@ def test_the_papers_networks(build, shape, features, weights):
     x, theta = examples_for(body, shape, 3), theta_of(body)
     expected = of_keras(model, x)
     actual = tf.function(of_body)(body, theta, x)
-    for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(actual), tf.nest.flatten(expected))
     assert_same(tf.function(of_body, jit_compile=True)(body, theta, x), expected)
     again, other = (Body(build(shape, seed=seed)).initial_theta for seed in (1, 2))
     assert all((a == b).all() for a, b in zip(body.initial_theta, again, strict=True))
@@ -129,8 +129,7 @@ def test_the_model_is_left_as_it_was_and_serves_on():
         of_body(body, theta, tf.ones([count, 4]))
     assert model.calls == calls + 1  # Traced once, whatever is done with the body.
     assert {name: value for name, value in vars(model).items() if name != "calls"} == attributes
-    for a, b in zip(model.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(model.get_weights(), weights)
     x = tf.random.normal([3, 4], seed=0)
     features = body(theta, x)
     del body
@@ -181,8 +180,7 @@ def test_bodies_train_alike_on_both_engines(name):
             finals.append([np.asarray(leaf) for leaf in tf.nest.flatten(states)])
     moved = [(a != b).any() for a, b in zip(finals[0], model.initial_theta, strict=False)]
     assert all(moved)
-    for a, b in zip(*finals, strict=True):
-        np.testing.assert_allclose(a, b, rtol=ENGINE_TOLERANCE, atol=ENGINE_TOLERANCE)
+    assert_near(*finals, rtol=ENGINE_TOLERANCE, atol=ENGINE_TOLERANCE)
 
 
 def test_a_body_of_tokens_serves_in_a_tff_computation():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tests.models.body.bodies import (
     BODIES,
     IMAGE,
@@ -83,8 +84,7 @@ def test_plain_normalization_computes_what_the_fused_does(data_format, training,
     first, *others = plain(*arguments)
     if data_format == "NCHW":
         first = tf.transpose(first, [0, 2, 3, 1])
-    for a, b in zip((first, *others), expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_near((first, *others), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_ties_in_max_pooling_have_the_gradient_that_tensorflow_gives_them():
