@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests import resources
 from tests.algorithms.test_contract import build, simulation_of, whole_state
+from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES, final_and_records
 from tf_pflego import algorithms
@@ -52,17 +53,13 @@ def test_a_checkpoint_of_files_restores_and_rolls_back_to_the_same_bits(tiny_mod
     restored.restore(tmp_path)
     for one in (saved, restored):
         assert isinstance(one._engine.states._leaves[0], rows.RowFile)
-        for a, b in zip(at_save, whole_state(one), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical(at_save, whole_state(one))
     states = saved._engine.states
     before = saved.client_states(range(4))
     states.stage([0, 2], tf.nest.map_structure(lambda leaf: leaf[[0, 2]] + 1, before))
     states.read([0], saved.server_state)  # What is staged is written when something is read.
     states.roll_back()
-    for a, b in zip(
-        tf.nest.flatten(before), tf.nest.flatten(saved.client_states(range(4))), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(before), tf.nest.flatten(saved.client_states(range(4))))
     states.forget()
     assert not len(states.written_since(0))
 
@@ -95,10 +92,7 @@ def test_states_that_no_memory_would_hold_are_in_files_and_take_none():
         if number == 0:
             before = resources.reset_peak_memory()
             after_first = sum(os.fstat(file).st_blocks for file in files)
-    for a, b in zip(
-        tf.nest.flatten(now), tf.nest.flatten(states.read(ids, server_state)), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(now), tf.nest.flatten(states.read(ids, server_state)))
     states.read(np.arange(100), server_state)
     assert resources.peak_memory() - before < 500 * 2**20
     assert sum(os.fstat(file).st_blocks for file in files) == after_first
@@ -120,7 +114,4 @@ def test_a_disk_without_room_refuses_a_round_and_changes_nothing():
             states.admit(np.array([2, 50]), server_state)
         states.roll_back()
     assert list(states.written_since(0)) == [1, 2]
-    for a, b in zip(
-        tf.nest.flatten(before), tf.nest.flatten(states.read([1, 2], server_state)), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(before), tf.nest.flatten(states.read([1, 2], server_state)))

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.program.test_main import (
+from tests.starts import (
     SMALL,
     assert_refused,
     in_a_terminal,
@@ -51,9 +51,9 @@ def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
     entries = json.loads((models / "clients.json").read_text())["clients"]
     assert [int(row.split()[0]) for row in rows] == [entry["client"] for entry in entries]
     with pfl.load_run(run) as stored:
-        found = stored.evaluate(train_loss=False)
+        actual = stored.evaluate(train_loss=False)
         classes = [stored.clients.class_names_of(entry["client"]) for entry in entries]
-    accuracy = found.test_hits / found.test_examples
+    accuracy = actual.test_hits / actual.test_examples
     assert [entry["test_accuracy"] for entry in entries] == pytest.approx(sorted(accuracy)[:2])
     for entry, names in zip(entries, classes, strict=True):
         assert entry["classes"] == list(names)

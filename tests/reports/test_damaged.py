@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.program.test_main import in_this_process
 from tests.reports.conftest import large_run
+from tests.starts import in_this_process
 from tf_pflego import main
 from tf_pflego.runs.run_directory import RunDirectoryError
 

@@ -6,7 +6,7 @@ import sys
 import attack
 import pytest
 
-from tests.program.test_main import ROOT
+from tests.starts import ROOT
 
 pytestmark = pytest.mark.same_on_both_lines
 
