@@ -164,7 +164,7 @@ def test_a_round_that_was_interrupted_while_it_was_stored_leaves_nothing_behind(
             simulation.run_round()
     assert simulation.in_round
     simulation.restore(tmp_path)
-    assert_same(before, whole_state(simulation))
+    assert_identical(before, whole_state(simulation))
 
 
 def interrupted(*arguments):
