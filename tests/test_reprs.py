@@ -32,64 +32,32 @@ def objects(digits_dir, tmp_path_factory):
         new_clients = repr(pfl.NewClients(simulation, new, steps=5))
     with pfl.load_run(output, clients=clients) as stored:
         stored_run = repr(stored)
-    return [
-        (
-            digits,
-            "Dataset(digits, 1438 training and 359 test examples, uint8 [8, 8, 1], 10 classes)",
+    simulation_is = "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
+    accuracy = f"{summary['test_accuracy/client_mean']:.4f}"
+    return {
+        "Dataset(digits, 1438 training and 359 test examples, uint8 [8, 8, 1], 10 classes)": digits,
+        "Examples(1438 examples, uint8 [8, 8, 1])": digits.train,
+        "Partition(20 clients, 1438 training and 359 test examples; per client 52 to 112 and 11 to "
+        "28, of 2 classes)": partition,
+        "ClientData(20 clients of digits, 1438 training and 359 test examples, uint8 [8, 8, 1], "
+        "2 classes per client, local labels)": clients,
+        "ClientSplit(359 examples of 20 clients, uint8 [8, 8, 1])": clients.test,
+        "SplitModel(body of 13000 weights from float32 [8, 8, 1] to 200 features, heads of up to 2 "
+        "classes)": model,
+        "Algorithm(pflego, 1 exchange per round, serves personalized)": pflego,
+        "Algorithm(ditto, 1 exchange per round, serves personalized or generic)": ditto,
+        "Participation(num_clients=20, clients_per_round=10)": pfl.Participation(20, 10),
+        f"{simulation_is}1 round done, closed)": simulation,
+        f"{simulation_is}1 round done)": running,
+        "NewClients(1 client of pflego, 5 steps on the head of rate auto)": new_clients,
+        f"StoredRun({output}: pflego on digits, 2 rounds, ended with accuracy {accuracy})": (
+            stored_run
         ),
-        (digits.train, "Examples(1438 examples, uint8 [8, 8, 1])"),
-        (
-            partition,
-            (
-                "Partition(20 clients, 1438 training and 359 test examples; per client 52 to 112 "
-                "and 11 to 28, of 2 classes)"
-            ),
-        ),
-        (
-            clients,
-            (
-                "ClientData(20 clients of digits, 1438 training and 359 test examples, "
-                "uint8 [8, 8, 1], 2 classes per client, local labels)"
-            ),
-        ),
-        (clients.test, "ClientSplit(359 examples of 20 clients, uint8 [8, 8, 1])"),
-        (
-            model,
-            (
-                "SplitModel(body of 13000 weights from float32 [8, 8, 1] to 200 features, heads of "
-                "up to 2 classes)"
-            ),
-        ),
-        (pflego, "Algorithm(pflego, 1 exchange per round, serves personalized)"),
-        (ditto, "Algorithm(ditto, 1 exchange per round, serves personalized or generic)"),
-        (pfl.Participation(20, 10), "Participation(num_clients=20, clients_per_round=10)"),
-        (
-            simulation,
-            (
-                "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
-                "1 round done, closed)"
-            ),
-        ),
-        (
-            running,
-            (
-                "Simulation(pflego on 20 clients of digits, 10 per round, engine in_process, "
-                "1 round done)"
-            ),
-        ),
-        (new_clients, "NewClients(1 client of pflego, 5 steps on the head of rate auto)"),
-        (
-            stored_run,
-            (
-                f"StoredRun({output}: pflego on digits, 2 rounds, ended with accuracy "
-                f"{summary['test_accuracy/client_mean']:.4f})"
-            ),
-        ),
-    ]
+    }
 
 
 def test_each_object_says_what_it_is(objects):
-    for one, expected in objects:
+    for expected, one in objects.items():
         assert (one if isinstance(one, str) else repr(one)) == expected
 
 

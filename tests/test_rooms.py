@@ -1,6 +1,7 @@
 """The rules of docs/layout.md about who imports whom, held by the syntax trees of all modules."""
 
 import ast
+import functools
 import graphlib
 import pathlib
 import re
@@ -33,13 +34,21 @@ def _names_of(path):
     return path.relative_to(PACKAGE).with_suffix("").parts
 
 
+@functools.cache
+def _nodes(path):
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@functools.cache
 def _imports(path):
-    """Yields (line, dotted name) of all that a module imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Returns (line, dotted name) of all that a module imports, also inside functions."""
+    names = []
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            names += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            names += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return names
 
 
 MODULES = [*sorted(PACKAGE.glob("*/**/*.py")), PACKAGE / "main.py"]
@@ -118,7 +127,7 @@ def test_only_the_program_prints():
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in MODULES
         if _names_of(path)[0] != "program"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in _nodes(path)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     ]
     assert prints == []

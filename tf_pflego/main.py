@@ -58,24 +58,25 @@ def _run(argv, interruption):
             from absl import flags
 
             from tf_pflego.program import command_line, failures, help_pages
+            from tf_pflego.program.flags import define_flags_of
 
             chosen = importlib.import_module(f"tf_pflego.program.{verb}")
     except ImportError as error:
         return _fail(str(error))
+    columns = terminal.STDOUT.columns()
     if len(argv) < 2:
-        terminal.show(help_pages.of_nothing(terminal.STDOUT.columns()))
+        terminal.show(help_pages.of_nothing(columns))
         return 0
     flag_values = flags.FlagValues()
-    chosen.define_flags(flag_values=flag_values)
     flags.DEFINE_bool("quiet", False, help_pages.QUIET, flag_values=flag_values)
     others = [argument for argument in arguments if argument not in _HELP]
     try:
-        if hasattr(chosen, "define_flags_of_arguments"):
-            chosen.define_flags_of_arguments(others, flag_values)
+        define_flags_of(chosen, others, flag_values)
         places = command_line.parse(flag_values, others, getattr(chosen, "MOST_PLACES", 0))
         terminal.be_quiet(bool(flag_values["quiet"].value))
         if len(others) < len(arguments):
-            terminal.show(chosen.help_page(flag_values, terminal.STDOUT.columns()))
+            help_page = getattr(chosen, "help_page", lambda *_: help_pages.of_verb(chosen, columns))
+            terminal.show(help_page(flag_values, columns))
         else:
             chosen.run(flag_values, interruption, *places)
     except Exception as error:

@@ -17,6 +17,7 @@ minutes, the third some hours.
 
 import argparse
 import contextlib
+import functools
 import inspect
 import io
 import itertools
@@ -25,7 +26,6 @@ import os
 import pathlib
 import re
 import resource
-import select
 import shutil
 import signal
 import sys
@@ -33,7 +33,6 @@ import tempfile
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -60,6 +59,7 @@ IN_JSON = (
     None, "x", -1, 0.5, 10**400, float("nan"), True, [], {"a": {}}, "\x1b[2Jattack", MARKUP,
     "x" * 10**6, "@deep@",
 )  # fmt: skip
+READERS = ("report", "list", "export", "personalize", "load_run")
 DEEP = "[" * 10**5 + "]" * 10**5
 SMALL = (
     *("--dataset=digits", "--engine=in_process", "--num_clients=6", "--clients_per_round=2"),
@@ -67,11 +67,8 @@ SMALL = (
 )
 
 
-class Case(NamedTuple):
-    """A trial: what repeats it, and a function that returns what is wrong, or "" if it is clean."""
-
-    name: str
-    attempt: Callable[[], str]
+# What repeats a trial, and a function that returns what is wrong, or "" if it is clean.
+Case = tuple[str, Callable[[], str]]
 
 
 class TooLongError(BaseException):
@@ -80,38 +77,34 @@ class TooLongError(BaseException):
 
 def python_cases(directory: pathlib.Path) -> Iterator[Case]:
     """Yields the calls with wrong arguments."""
-    for name, (function, good) in right_calls(directory).items():
-        for parameter in inspect.signature(function).parameters.values():
+    for right in right_calls(directory):
+        for parameter in inspect.signature(right.func).parameters.values():
             if parameter.kind is not parameter.VAR_KEYWORD:
-                for wrong in WRONG:
-                    call = f"{name}({parameter.name}={_shown(wrong)})"
-                    yield Case(call, lambda f=function, k=good, p=parameter.name, w=wrong: _called(
-                        f, k | {p: w}
-                    ))  # fmt: skip
+                for value in WRONG:
+                    shown = getattr(value, "__name__", None) or " ".join(repr(value).split())[:40]
+                    wrong = functools.partial(right, **{parameter.name: value})
+                    name = f"{right.func.__qualname__}({parameter.name}={shown})"
+                    yield name, functools.partial(_fault_in, wrong)
 
 
-def _shown(value):
-    return getattr(value, "__name__", None) or " ".join(repr(value).split())[:40]
-
-
-def _called(function, arguments, said=None):
-    said = io.StringIO() if said is None else said
+def _fault_in(call, said=None):
+    """Returns what is wrong with how a call ends; what it shows goes to `said`."""
 
     def stop(*_):
         raise TooLongError
 
-    before = signal.signal(signal.SIGALRM, stop)
+    said = said or io.StringIO()
+    signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            function(**arguments)
+            call()
     except TooLongError:
         return f"it has not ended in {SECONDS} s"
     except Exception as error:
         return _fault_of(error)
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
     return ""
 
 
@@ -132,49 +125,47 @@ def flag_cases(directory: pathlib.Path) -> Iterator[Case]:
     from absl import flags
 
     from tf_pflego.program import export, personalize, train
+    from tf_pflego.program import flags as program_flags
 
     # What else they say is right, and ends each before there is anything to do.
-    none = f"--data_dir={directory}/none"
+    none = directory / "none"
+    right = ["--engine=in_process", "--dataset=mnist", f"--data_dir={none}"]
     ends = {
-        "train": (train, ["--engine=in_process", "--dataset=mnist", none]),
-        "export": (export, [f"--run={directory}/none", f"--output_dir={directory}/x"]),
-        "personalize": (personalize, [f"--run={directory}/none", f"--data={directory}/none.npz"]),
+        train: ["train", *right],
+        export: ["export", f"--run={none}", f"--output_dir={directory}/x"],
+        personalize: ["personalize", f"--run={none}", f"--data={none}.npz"],
     }
-    for verb, (module, end) in ends.items():
+    for module, line in ends.items():
         defined = flags.FlagValues()
-        module.define_flags(flag_values=defined)
-        for name in sorted(defined):
-            for bad in BAD:
-                yield _command_line([verb, *end, f"--{name}={bad}"])
+        program_flags.define_flags_of(module, [], defined)
+        for name, bad in itertools.product(sorted(defined), BAD):
+            yield _command_line(*line, f"--{name}={bad}")
     for bad in BAD:
-        yield _command_line(["train", *ends["train"][1], f"--flagfile={bad}"])
-        yield _command_line(["list", f"{directory}/none/{bad}"])
+        yield _command_line(*ends[train], f"--flagfile={bad}")
+        yield _command_line("list", f"{none}/{bad}")
         for name in ("output", "format", "reference"):
-            yield _command_line(["report", str(directory / "none"), f"--{name}={bad}"])
+            yield _command_line("report", str(none), f"--{name}={bad}")
 
 
-def _command_line(arguments):
+def _command_line(*arguments):
     def attempt():
         codes, said = [], io.StringIO()
-        line = ["tf_pflego", *arguments]
-        fault = _called(lambda: codes.append(program.main(line)), {}, said)
+        fault = _fault_in(lambda: codes.append(program.main(["tf_pflego", *arguments])), said)
         return fault or _fault_of_output(codes[0], said.getvalue(), (2,))
 
-    return Case(f"tf-pflego {' '.join(map(repr, arguments))[:300]}", attempt)
+    return f"tf-pflego {' '.join(map(repr, arguments))[:300]}", attempt
 
 
 def _fault_of_output(code, text, codes):
-    if code not in codes:
-        return f"exit code {code}: {text[-300:]!r}"
-    if "Traceback" in text:
-        return f"a traceback: {text[-300:]!r}"
-    if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text):
-        return f"control characters: {text[-300:]!r}"
-    if SECRET in text:
-        return f"what another file holds: {text[-300:]!r}"
-    if code == 2 and not all(line.startswith("tf_pflego: ") for line in text.splitlines()):
-        return f"other lines than its own: {text[-300:]!r}"
-    return ""
+    faults = {
+        f"exit code {code}": code not in codes,
+        "a traceback": "Traceback" in text,
+        "control characters": re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text),
+        "what another file holds": SECRET in text,
+        "other lines than its own": code == 2
+        and not all(line.startswith("tf_pflego: ") for line in text.splitlines()),
+    }
+    return next((f"{fault}: {text[-300:]!r}" for fault, is_there in faults.items() if is_there), "")
 
 
 def directory_cases(directory: pathlib.Path) -> Iterator[Case]:
@@ -182,67 +173,61 @@ def directory_cases(directory: pathlib.Path) -> Iterator[Case]:
     from tf_pflego.system import deferred
 
     run, data = directory / "good", f"--data_dir={directory}/tfds"
-    code, text, _ = _in_child(
-        lambda: program.main(["tf_pflego", *SMALL, data, f"--output_dir={run}"])
-    )
+    line = ["tf_pflego", *SMALL, data, f"--output_dir={run}"]
+    code, text, _ = _in_child(lambda: program.main(line))
     assert code == 0, text
     (directory / "secret").write_text(SECRET, encoding="utf-8")
-    made = itertools.count()
-    np.savez(
-        directory / "new.npz",
-        **{f"{split}_{what}": np.zeros([4, 8, 8, 1] if what == "examples" else 4, np.uint8)
-           for split in ("train", "test") for what in ("examples", "labels")},
-    )  # fmt: skip
+    shapes = {"examples": [4, 8, 8, 1], "labels": [4]}
+    splits = itertools.product(("train", "test"), shapes)
+    new = {f"{split}_{what}": np.zeros(shapes[what], np.uint8) for split, what in splits}
+    np.savez(directory / "new.npz", **new)
     deferred.start()  # Once, and not in each child.
     for path in sorted(path.relative_to(run) for path in run.rglob("*") if path.is_file()):
         for name, change in _changes(run / path, directory):
-            for reader in ("report", "list", "export", "personalize", "load_run"):
-                case = f"{path} {name}, {reader}"
-                yield Case(
-                    case, lambda p=path, c=change, r=reader: _read(directory, p, c, r, next(made))
-                )
+            for reader in READERS:
+                attempt = functools.partial(_read, directory, path, change, reader)
+                yield f"{path} {name}, {reader}", attempt
 
 
 def _changes(path, directory):
     """Yields names of changes of a file, and functions that make them where the file is copied."""
     content = path.read_bytes()
-
-    def written(what):
-        return lambda at: at.write_bytes(what if isinstance(what, bytes) else what().encode())
-
     yield "missing", lambda at: None
-    yield "a directory", lambda at: at.mkdir()
+    yield "a directory", pathlib.Path.mkdir
     yield "a FIFO", os.mkfifo
     yield "a link to /dev/zero", lambda at: at.symlink_to("/dev/zero")
     yield "a link to another file", lambda at: at.symlink_to(directory / "secret")
-    yield "empty", written(b"")
-    yield "cut", written(content[: len(content) // 2])
-    yield "binary", written(bytes(range(256)) * 20)
-    yield "deep", written(DEEP.encode())
-    yield "markup", written(f"{MARKUP}\x1b[2J,{MARKUP}\n".encode() * 5)
     if path.suffix == ".npz":
         for name in ("bomb", "pickle", "other arrays", "no arrays"):
-            yield name, lambda at, n=name: _write_npz(path, at, n, directory)
+            yield name, functools.partial(_write_npz, path, name, directory)
+    for name, changed in _contents(path, content):
+        changed = changed if isinstance(changed, bytes) else changed.encode()
+        yield name, functools.partial(pathlib.Path.write_bytes, data=changed)
+
+
+def _contents(path, content):
+    """Yields names and what a file holds in the place of its content, as text or bytes."""
+    yield "empty", b""
+    yield "cut", content[: len(content) // 2]
+    yield "binary", bytes(range(256)) * 20
+    yield "deep", DEEP
+    yield "markup", f"{MARKUP}\x1b[2J,{MARKUP}\n" * 5
     if path.suffix in (".json", ".jsonl"):
         lines = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
         record = json.loads(lines[-1])
         inner = record["content"] if set(record) == {"crc32", "content"} else record
         values = itertools.cycle(IN_JSON)
         for field in inner:
-            for _ in range(2):
-                value = next(values)
-                changed = inner | {field: value}
-                yield (
-                    f"{field}={str(value)[:20]!r}",
-                    written(lambda c=changed: _json_like(record, c, lines[:-1])),
-                )
+            for value in itertools.islice(values, 2):
+                changed = _json_like(record, inner | {field: value}, lines[:-1])
+                yield f"{field}={str(value)[:20]!r}", changed
         many = inner | {f"{MARKUP}{number}/\x1b[2J": 0.5 for number in range(1000)}
-        yield "1000 more names", written(lambda: _json_like(record, many, lines[:-1]))
+        yield "1000 more names", _json_like(record, many, lines[:-1])
     if path.suffix == ".csv":
         head, *rows = content.decode().splitlines()
         for value in ("1e400", "nan", "\x1b[2J", MARKUP, "9" * 5000, "-1"):
-            changed = "\n".join([head, *(",".join([value] * len(head.split(","))) for _ in rows)])
-            yield f"cells {value[:10]!r}", written(changed.encode())
+            row = ",".join([value] * len(head.split(",")))
+            yield f"cells {value[:10]!r}", "\n".join([head, *[row] * len(rows)])
 
 
 def _json_like(record, changed, lines):
@@ -257,21 +242,20 @@ def _json_like(record, changed, lines):
     return "\n".join([*lines, json.dumps(record).replace('"@deep@"', DEEP), ""])
 
 
-def _write_npz(source, target, kind, directory):
+def _write_npz(source, kind, directory, target):
     """Writes an .npz file with the names of another."""
     with np.load(source) as arrays:
         names = list(arrays)
-    if kind == "pickle":
-        return np.savez(target, **dict.fromkeys(names, np.array([_Marker(directory)], object)))
-    if kind in ("other arrays", "no arrays"):
-        return np.savez(target, **{name: np.zeros([2, 2]) for name in names if kind[0] == "o"})
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name in names[:1]:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    if kind == "bomb":
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            with archive.open(f"{names[0]}.npy", "w", force_zip64=True) as member:
                 header = {"descr": "|i1", "fortran_order": False, "shape": (3 * BYTES // 2,)}
                 np.lib.format.write_array_header_1_0(member, header)
                 for _ in range(3 * BYTES // 2 // 2**20):
                     member.write(bytes(2**20))
+        return
+    array = np.array([_Marker(directory)], object) if kind == "pickle" else np.zeros([2, 2])
+    np.savez(target, **dict.fromkeys([] if kind == "no arrays" else names, array))
 
 
 class _Marker:
@@ -284,32 +268,30 @@ class _Marker:
         return os.makedirs, (self._place, 0o777, True)
 
 
-def _read(directory, path, change, reader, number):
+def _read(directory, path, change, reader):
     """Returns what is wrong about how a reader takes a run in which a file is changed."""
-    run = directory / f"runs{number}" / "run"
+    scratch = pathlib.Path(tempfile.mkdtemp(dir=directory))
+    run, page, tfds = scratch / "run", scratch / "report.html", directory / "tfds"
     shutil.copytree(directory / "good", run)
     (run / path).unlink()
     change(run / path)
-    page, data = run.parent / "report.html", f"--data_dir={directory}/tfds"
-    out = f"--output_dir={run.parent}/out"
-    arguments = {
-        "report": ["report", str(run), f"--output={page}"],
-        "list": ["list", str(run.parent)],
-        "export": ["export", f"--run={run}", data, out, "--clients=0", "--format=keras"],
-        "personalize": [
-            *("personalize", f"--run={run}", data, f"--data={directory}/new.npz", "--shots=all"),
-            "--steps=1",
-        ],
+    of_run = [f"--run={run}", f"--data_dir={tfds}"]
+    out, new = f"--output_dir={scratch}/out", f"--data={directory}/new.npz"
+    lines = {
+        "report": [run, f"--output={page}"],
+        "list": [scratch],
+        "export": [*of_run, out, "--clients=0", "--format=keras"],
+        "personalize": [*of_run, new, "--shots=all", "--steps=1"],
     }
+    work = functools.partial(_loaded, run, tfds)
+    if reader in lines:
+        line = ["tf_pflego", reader, *map(str, lines[reader])]
+        work = functools.partial(program.main, line)
     try:
-        if reader == "load_run":
-            code, text, used = _in_child(lambda: _loaded(run, directory / "tfds"))
-        else:
-            line = ["tf_pflego", *arguments[reader]]
-            code, text, used = _in_child(lambda: program.main(line))
+        code, text, used = _in_child(work)
         shown = page.read_text(encoding="utf-8") if page.exists() else ""
     finally:
-        shutil.rmtree(run.parent)
+        shutil.rmtree(scratch)
     if (directory / "pickle_was_loaded").exists():
         (directory / "pickle_was_loaded").rmdir()
         return "a pickle was loaded"
@@ -335,12 +317,17 @@ def _loaded(run, data_dir):
 
 
 def _in_child(work):
-    """Returns the exit code of a forked child that does some work, what it says, and its memory."""
+    """Returns the exit code of a forked child that does some work, what it says, and its memory.
+
+    A child that does not end is ended by its own alarm, with the exit code -14.
+    """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if not child:
             code = 99
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SECONDS)
             try:
                 for descriptor in (1, 2):
                     os.dup2(output.fileno(), descriptor)
@@ -352,15 +339,9 @@ def _in_child(work):
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
-        descriptor = os.pidfd_open(child)
-        if not select.select([descriptor], [], [], SECONDS)[0]:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        os.close(descriptor)
         _, status, usage = os.wait4(child, 0)
         output.seek(0)
         text = output.read().decode(errors="replace")
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        text += f"it has not ended in {SECONDS} s"
     return os.waitstatus_to_exitcode(status), text, 1024 * max(0, usage.ru_maxrss - before)
 
 
@@ -382,11 +363,11 @@ def main(arguments: list[str]) -> int:
             directory.mkdir()
             os.chdir(directory)  # Some paths are taken, and are relative ones.
             tried = unclean = 0
-            for case in itertools.islice(KINDS[kind](directory), 0, None, options.every):
+            for name, attempt in itertools.islice(KINDS[kind](directory), 0, None, options.every):
                 tried += 1
-                if fault := case.attempt():
+                if fault := attempt():
                     unclean += 1
-                    terminal.show(f"{kind}: {case.name}\n    {fault}")
+                    terminal.show(f"{kind}: {name}\n    {fault}")
             terminal.show(f"{kind}: {tried} cases, {unclean} not clean")
             total += unclean
         os.chdir(place)

@@ -48,16 +48,7 @@ def part_of(key):
 
 
 def merged(before, report, chosen):
-    """Returns the report of a file, with what some parts of the benchmark have measured again.
-
-    Args:
-      before: The report that the file has, or an empty one.
-      report: What was measured.
-      chosen: The parts that were.
-
-    Raises:
-      ValueError: The file is of another machine or TensorFlow.
-    """
+    """Returns what a file has, with what the chosen parts have measured again on this machine."""
     for key in ("cores", "tensorflow"):
         if before.get(key, report[key]) != report[key]:
             raise ValueError(
@@ -75,7 +66,7 @@ def main():
         "--json", default=None, help="file to write, or to replace what was measured in"
     )
     parser.add_argument("--only", default=",".join(BY_DEFAULT), help="some of " + ", ".join(PARTS))
-    parser.add_argument("--repeats", type=int, default=30, help="runs of each thing that is timed")
+    parser.add_argument("--repeats", type=int, default=30, help="most runs of each thing")
     options = parser.parse_args()
     engines.prepare_process(20)  # As the program does.
     # TensorFlow takes the function of each further simulation for a retracing and would warn.

@@ -58,7 +58,8 @@ def fashion_mnist(data_dir, repeats):
     clients, source = load("fashion_mnist", data_dir)
     yield {"fashion_mnist/data": source}
     body = models.mlp(clients.example_shape, 0)
-    yield from network("fashion_mnist", clients, body, 20, repeats, True, fedper_repeats=5)
+    few = min(5, repeats)
+    yield from network("fashion_mnist", clients, body, 20, repeats, True, fedper_repeats=few)
     runs = {
         tau: simulation_of(clients, body, "pflego", "in_process", 20, local_steps=tau)
         for tau in (1, 10, 50, 100)
@@ -84,7 +85,7 @@ def omniglot(data_dir, repeats):
     clients, source = load("omniglot", data_dir)
     yield {"omniglot/data": source}
     body = models.omniglot_cnn(clients.example_shape, 0)
-    yield from network("omniglot", clients, body, clients.num_clients, 5, False)
+    yield from network("omniglot", clients, body, clients.num_clients, min(5, repeats), False)
 
 
 def network(name, clients, body, per_round, repeats, together, fedper_repeats=0):
@@ -101,7 +102,7 @@ def network(name, clients, body, per_round, repeats, together, fedper_repeats=0)
         with simulation_of(clients, body, "pflego", engine, per_round) as pflego:
             pflego.run_round()
             yield {f"{name}/{key}/start_up_seconds": round(time.perf_counter() - started, 2)}
-            for _ in range(WARM_UP):
+            for _ in range(min(WARM_UP, repeats)):
                 pflego.run_round()
             yield {f"{name}/{key}/main_megabytes": megabytes_of(os.getpid())}
             if engine == "tff":
@@ -174,6 +175,7 @@ def cifar10(data_dir, repeats):
     """
     clients, source = load_cifar10(data_dir)
     yield {"cifar10/data": source}
+    few = min(5, repeats)
     body, sizes = models.networks.cnn_fedavg(clients.example_shape, 0), clients.train.sizes
     batches = [
         min(BATCH_SIZE, size - first)
@@ -191,7 +193,7 @@ def cifar10(data_dir, repeats):
             yield Case(
                 "cifar10",
                 {"floor": floor(body, batches)} | things,
-                5,
+                few,
                 seconds={f"pgfed/{engine}/seconds": "pgfed"},
                 ratios={f"pgfed_over_fedavg/{engine}": ("pgfed", "fedavg")},
                 over_floor={f"fedavg_minibatch/{engine}": "fedavg"},
@@ -207,7 +209,7 @@ def cifar10(data_dir, repeats):
         yield Case(
             "cifar10",
             {key: run.run_round for key, run in runs.items()},
-            5,
+            few,
             numbers=lambda seconds: speeds_of(seconds, sizes.sum()),
             warm_up=2,
         )
@@ -254,7 +256,7 @@ def large_models(data_dir, repeats):
             yield Case(
                 f"large_models/{name}",
                 {engine: run.run_round for engine, run in runs.items()},
-                5,
+                min(5, repeats),
                 seconds={f"{engine}/seconds": engine for engine in runs},
                 ratios={"tff_over_in_process": ("tff", "in_process")} if "tff" in runs else {},
             )
@@ -310,7 +312,7 @@ def ray(data_dir, repeats):
     with RayCluster(engines.RayOptions(num_shards=RAY_SHARDS)) as cluster:
         with beside_in_process(f"fashion_mnist/{part}", images, 20, cluster, repeats) as case:
             yield case
-        few = repeats // 3
+        few = max(1, repeats // 3)
         with beside_in_process(f"synthetic/{part}", many, 2000, cluster, few, "r2000_") as case:
             yield case._replace(numbers=None)
 
@@ -337,7 +339,7 @@ def beside_in_process(name, clients, per_round, cluster, repeats, beginning=""):
                 f"{beginning}in_process_seconds": "in_process",
             },
             ratios={f"{beginning}over_in_process": ("ray", "in_process")},
-            numbers=lambda _: {"outside_slowest_node_seconds": spread(outside[WARM_UP:])},
+            numbers=lambda _: {"outside_slowest_node_seconds": spread(outside[-repeats:])},
         )
 
 
@@ -351,7 +353,7 @@ def million(data_dir, repeats):
     """
     methods = (
         ("pflego", 20, 5, (8, 8, 1), repeats, 10_000),
-        ("ditto", 2, 1, (28, 28, 1), 10, 1_000),
+        ("ditto", 2, 1, (28, 28, 1), min(10, repeats), 1_000),
     )
     for algorithm, train, test, shape, rounds, sample in methods:
         name = f"million/{algorithm}/in_process"
@@ -366,7 +368,7 @@ def million(data_dir, repeats):
             yield Case(
                 name,
                 {"sample": lambda run=run: run.evaluate(train_loss=False, sampled=True)},
-                5,
+                min(5, repeats),
                 seconds={f"evaluation_of_{sample}_seconds": "sample"},
                 warm_up=1,
             )

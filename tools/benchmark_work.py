@@ -7,15 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, data, models
-from tf_pflego.core.algorithm import (
-    Algorithm,
-    ClientResult,
-    Exchange,
-    Round,
-    Served,
-    Uploads,
-    Weights,
-)
+from tf_pflego.core import algorithm as contract
+from tf_pflego.core.algorithm import ClientResult, Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.runs import config
@@ -33,16 +26,12 @@ _FLOOR_BYTES = 2**31
 
 
 def floor(body, sizes, backward=True):
-    """Returns a function that computes the products and convolutions of the body's passes.
+    """Returns a function that computes the products and convolutions of a body's passes.
 
-    It computes one forward and one backward pass for each size. Forward, these are each layer's
-    product with its weights. Backward, they are the gradient of each layer's weights and, for all
-    layers but the first, of its input. Inputs are random and made beforehand.
-
-    Args:
-      body: A Keras model of dense and convolution layers.
-      sizes: For each pass, how many examples go through at once.
-      backward: Whether to compute the backward pass too.
+    It computes a forward pass, and a backward one if that is asked for, of so many examples at once
+    for each size. Forward, these are each layer's product with its weights. Backward, they are the
+    gradient of each layer's weights and, for all layers but the first, of its input. Inputs are
+    random and made beforehand.
     """
     dense, convolution = tf.keras.layers.Dense, tf.keras.layers.Conv2D
     layers = [layer for layer in body.layers if isinstance(layer, dense | convolution)]
@@ -119,20 +108,18 @@ def federation_in_files(num_clients, train_size, test_size, shape):
 
 def load(name, data_dir):
     """Returns (clients, where they come from)."""
+    shape = (28, 28, 1)
     try:
-        if name == "omniglot":
-            dataset = data.load(name, data_dir, omniglot_splits=("small1", "small2"))
-            partition = data.by_group(dataset.train.groups, dataset.train.labels, seed=0)
-        else:
-            dataset = data.load(name, data_dir)
-            partition = data.round_robin(
-                dataset.train.labels, dataset.test.labels, 100, 2, 10, seed=0
-            )
-        return data.federate(dataset, partition), "tfds"
+        dataset = data.load(name, data_dir, omniglot_splits=("small1", "small2"))
     except data.DatasetError:
         if name == "omniglot":
-            return federation([1800] * 8, [600] * 8, 30, (28, 28, 1)), "random"
-        return federation([600] * 100, [100] * 100, 2, (28, 28, 1)), "random"
+            return federation([1800] * 8, [600] * 8, 30, shape), "random"
+        return federation([600] * 100, [100] * 100, 2, shape), "random"
+    train, test = dataset.train, dataset.test
+    if name == "omniglot":
+        return data.federate(dataset, data.by_group(train.groups, train.labels, seed=0)), "tfds"
+    partition = data.round_robin(train.labels, test.labels, 100, 2, 10, seed=0)
+    return data.federate(dataset, partition), "tfds"
 
 
 def load_cifar10(data_dir):
@@ -185,12 +172,10 @@ def megabytes_of(pid, name="RssAnon"):
 
 
 def part_of_round(model, work):
-    """Returns an algorithm whose clients do a part of what those of PFLEGO do.
+    """Returns an algorithm whose clients do a part of what those of PFLEGO do, one of `WORK`.
 
-    Args:
-      model: The model.
-      work: One of `WORK`: clients only send theta back (idle), read their examples too (reading),
-        or pass them once forward and once backward (passes).
+    They only send theta back (idle), read their examples too (reading), or pass them once forward
+    and once backward (passes).
     """
 
     def client_update(theta, head, client, round_):
@@ -220,16 +205,16 @@ def echo(model):
 
 def _unmoved(model, name, client_update, broadcast, client_messages=None):
     """Returns an algorithm whose server never changes theta."""
-    exchange = Exchange(
+    exchange = contract.Exchange(
         broadcast, client_update, lambda theta, uploads, round_: theta, client_messages
     )
-    return Algorithm(
+    return contract.Algorithm(
         name=name,
         model=model,
         init_server=lambda federation: model.initial_weights().theta,
         init_client=lambda theta, seed, classes: model.uniform_head(seed, classes),
         exchanges=(exchange,),
-        served={"personalized": Served(lambda theta, head: Weights(theta, head), model.predict)},
+        served={"personalized": contract.Served(Weights, model.predict)},
     )
 
 
@@ -243,10 +228,10 @@ def server_step(algorithm, size):
         simulation.run_round()
         state = simulation.server_state
     (exchange,) = algorithm.exchanges
-    number, ids = tf.constant(1), tf.range(size, dtype=tf.int64)
-    round_ = Round(number, tf.stack([number] * 2), tf.constant(1.0), number, tf.constant(1.0))
+    number, rate, ids = tf.constant(1), tf.constant(1.0), tf.range(size, dtype=tf.int64)
+    round_ = contract.Round(number, tf.stack([number] * 2), rate, number, rate)
     one = exchange.broadcast(state, round_)[0]
-    uploads = Uploads((), one, (state.last.kept, state.risk_weights), ids)
+    uploads = contract.Uploads((), one, (state.last.kept, state.risk_weights), ids)
 
     @tf.function
     def step(state, uploads):

@@ -15,8 +15,6 @@ build. The overview in `docs/methods.md` has one row per method, which the metho
 A line `<!-- settings of RunConfig -->` becomes the table of its settings. What stands between the
 lines `<!-- in the repository alone -->` and `<!-- end -->` is not on the site.
 
-Links to other hosts are not followed; the build lists them in `site/external_links.txt`.
-
 Below a heading `## NAME`, a line `::: tf_pflego.NAME` is the entry of a public name of the API. The
 entry has a heading of its own, with the signature, in the place of that one.
 """
@@ -40,8 +38,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = "repository"
 _HOME_PAGE = "README.md"
 
-_LINK = re.compile(r"(?<!\\)(\]\()([^)\s]+)(\))")
-_FENCE = re.compile(r"^(```+).*?^\1\s*$", re.DOTALL | re.MULTILINE)
+# A link, or a fenced block, in which none is one.
+_LINK_OR_FENCE = re.compile(
+    r"^(?P<fence>```+).*?^(?P=fence)\s*$|(?<!\\)\]\((?P<link>[^)\s]+)\)", re.DOTALL | re.MULTILINE
+)
 _ENTRY = re.compile(r"^## (\w+)\n\n::: tf_pflego\.\1$", re.MULTILINE)
 _ENTRY_ON_SITE = r"""<a id="{anchor}"></a>
 
@@ -55,18 +55,9 @@ _SETTINGS = "<!-- settings of RunConfig -->"
 _NOT_ON_SITE = re.compile(
     r"^<!-- in the repository alone -->\n.*?^<!-- end -->\n+", re.DOTALL | re.MULTILINE
 )
-_EXTERNAL = re.compile(r'<a\b[^>]*\bhref="(https?://[^"]+)"')
 _NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
-_LANGUAGES = {
-    ".py": "python",
-    ".flags": "text",
-    ".txt": "text",
-    ".toml": "toml",
-    ".cff": "yaml",
-    ".yml": "yaml",
-    ".csv": None,
-    "": "text",
-}
+# Of other kinds there are copies; those of data would be large pages.
+_SHOWN = (".py", ".flags", ".txt", ".toml", ".cff", ".yml", "")
 
 
 def on_config(config):
@@ -103,36 +94,19 @@ def on_page_markdown(markdown, *, page, config, files):
     markdown = _NOT_ON_SITE.sub("", markdown)
 
     def rewritten(match):
-        target, anchor = _target(match[2], here)
+        target, anchor = _target(match["link"], here)
         if target is None:
             return match[0]
         path = posixpath.relpath(_site_uri(target, uri), posixpath.dirname(uri) or ".")
-        return f"{match[1]}{path}{anchor}{match[3]}"
+        return f"]({path}{anchor})"
 
-    markdown = _outside_code(markdown, lambda text: _LINK.sub(rewritten, text))
+    markdown = _LINK_OR_FENCE.sub(rewritten, markdown)
     if _SETTINGS in markdown:
         table = "\n".join(method_pages.settings_table(RunConfig))
         markdown = markdown.replace(_SETTINGS, table)
-    return _ENTRY.sub(_entry, markdown)
-
-
-def on_post_build(*, config):
-    """Lists the links to other hosts, with the pages that have them."""
-    site, pages = pathlib.Path(config.site_dir), {}
-    for page in sorted(site.rglob("*.html")):
-        for link in _EXTERNAL.findall(page.read_text(encoding="utf-8")):
-            pages.setdefault(link, {})[page.relative_to(site).as_posix()] = None
-    lines = [f"{link}  {' '.join(names)}\n" for link, names in sorted(pages.items())]
-    (site / "external_links.txt").write_text("".join(lines), encoding="utf-8")
-
-
-def _outside_code(markdown, change):
-    """Returns Markdown in which what is not in a fenced block has been changed."""
-    pieces, end = [], 0
-    for fence in _FENCE.finditer(markdown):
-        pieces += [change(markdown[end : fence.start()]), fence[0]]
-        end = fence.end()
-    return "".join([*pieces, change(markdown[end:])])
+    return _ENTRY.sub(
+        lambda match: _ENTRY_ON_SITE.format(name=match[1], anchor=match[1].lower()), markdown
+    )
 
 
 def _repository_path(uri):
@@ -155,24 +129,22 @@ def _site_uri(target, page):
     if str(path.parent) == "tf_pflego/algorithms" and name in REGISTRY:
         if page != _method_page(name):
             return _method_page(name)
-    shown = _LANGUAGES.get(path.suffix) is not None
-    return f"{FOLDER}/{target}{'.md' if shown else ''}"
+    return f"{FOLDER}/{target}{'.md' if path.suffix in _SHOWN else ''}"
 
 
 def _linked(markdown, here):
     """Yields the paths in the repository that a page links to."""
-    for match in _LINK.finditer(_FENCE.sub("", markdown)):
-        target, _ = _target(match[2], here)
-        if target is not None:
+    for match in _LINK_OR_FENCE.finditer(markdown):
+        if target := _target(match["link"], here)[0]:
             yield target
 
 
 def _target(link, here):
     """Returns the path in the repository that a link leads to, and its anchor.
 
-    The path is None for other addresses, and for anchors in the page itself.
+    The path is None for other addresses, for anchors in the page itself, and without a link.
     """
-    if re.match(r"[a-z][a-z0-9+.-]*:", link) or link.startswith("#"):
+    if link is None or re.match(r"[a-z][a-z0-9+.-]*:|#", link):
         return None, ""
     path, hash_sign, anchor = link.partition("#")
     target = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
@@ -184,19 +156,14 @@ def _target(link, here):
 def _added(config, target, uri):
     """Returns the file of the site for one of the repository."""
     source = ROOT / target
-    language = _LANGUAGES.get(source.suffix)
-    if source.suffix == ".md":
-        return File.generated(config, uri, content=source.read_text(encoding="utf-8"))
-    if language is None:
+    if not uri.endswith(".md"):
         return File.generated(config, uri, abs_src_path=str(source))
-    text = source.read_text(encoding="utf-8").rstrip()
-    content = f"{_NOT_SEARCHED}# {target}\n\n````{language}\n{text}\n````\n"
+    content = source.read_text(encoding="utf-8")
+    if source.suffix != ".md":
+        language = source.suffix.removeprefix(".") or "text"
+        content = f"{_NOT_SEARCHED}# {target}\n\n````{language}\n{content.rstrip()}\n````\n"
     return File.generated(config, uri, content=content)
 
 
 def _method_page(name):
     return f"methods/{name}.md"
-
-
-def _entry(match):
-    return _ENTRY_ON_SITE.format(name=match[1], anchor=match[1].lower())

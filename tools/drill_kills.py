@@ -30,8 +30,10 @@ def kill_programs(options):
     cases = [(m, e) for m in options.methods.split(",") for e in options.engines.split(",")]
     for place, (method, engine) in enumerate(cases):
         numbers = range(place, options.runs, len(cases))
+        row = {"method": method, "engine": engine, "runs": len(numbers)}
         if not numbers:
-            break
+            yield row, None
+            continue
         whole, killed = (pathlib.Path(options.scratch) / name for name in ("whole", "killed"))
         flags = [f"--algorithm={method}", f"--engine={engine}", *_FLAGS]
         flags.append(f"--data_dir={options.data_dir}")
@@ -45,7 +47,6 @@ def kill_programs(options):
             goods.append(end(killed) == end(whole))
             shutil.rmtree(killed)
         shutil.rmtree(whole)
-        row = {"method": method, "engine": engine, "runs": len(harms)}
         row["killed twice"] = sum(len(harm["rounds"]) == 2 for harm in harms)
         row |= {key: sum(harm[key] for harm in harms) for key in ("cut off", "passed over")}
         rounds = (" ".join(map(str, harm["rounds"])) for harm in harms)
@@ -129,7 +130,7 @@ def harm_workers(options):
             "rounds then": " ".join(map(str, rounds)),
             "seconds": f"{time.time() - started:.0f}",
         }
-        yield row | {"the end": _said([same])}, same
+        yield row | {"the end": _said([same])}, same if rounds else None
         shutil.rmtree(whole)
         shutil.rmtree(harmed)
 

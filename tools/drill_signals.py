@@ -11,10 +11,12 @@ Small runs on digits get SIGINT or SIGTERM at a random time of a phase:
 
 A run must end within 5 seconds with exit code 128 + the signal, and say nothing but the one line,
 which must promise a resumption if there is a checkpoint. It must leave no process, no temporary
-file, no lock, and no damaged checkpoint. A line per run goes to standard error.
+file, no lock, and no damaged checkpoint. A line per run goes to standard error. A phase to which no
+signal was sent has not been tried.
 """
 
 import concurrent.futures
+import contextlib
 import fnmatch
 import itertools
 import os
@@ -33,12 +35,8 @@ from tf_pflego.system import terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FLAGS = ("--dataset=digits", "--clients_per_round=5", "--checkpoint_every=5", "--num_clients=20")
-_ENDLESS = "--num_rounds=1000000"
-_RARELY = "--eval_every=1000000"
-_LIMIT_SECONDS = 5.0
-_START_SECONDS = 300.0
-_END_SECONDS = 60.0
-_GONE_SECONDS = 5.0
+_ENDLESS, _RARELY = "--num_rounds=1000000", "--eval_every=1000000"
+_LIMIT_SECONDS, _START_SECONDS, _END_SECONDS, _GONE_SECONDS = 5.0, 300.0, 60.0, 5.0
 _POLL_SECONDS = 0.0005
 _TRIES = 10
 _HINT = "; go on with it by --resume"
@@ -50,8 +48,7 @@ class Phase(NamedTuple):
     flags: tuple[str, ...]
     reached: Callable[[int, pathlib.Path], bool]  # of the process id and the output directory
     longest_delay: float  # seconds from then on, of which a random part is waited
-    # A phase so short that the process is stopped in it; returns whether it then still was there.
-    still: Callable[[pathlib.Path], bool] | None = None
+    is_short: bool = False  # The process is stopped, and must still be there then.
 
 
 class Ending(NamedTuple):
@@ -74,11 +71,15 @@ def _files(output):
     return [name for _, _, files in os.walk(output) for name in files]
 
 
-def _has_checkpoint(output):
+def _has_checkpoint(pid, output):
     return bool(fnmatch.filter(_files(output), "checkpoint-*.json"))
 
 
-def _writes(output):
+def _has_three_rounds(pid, output):
+    return rounds_of(output) >= 3
+
+
+def _writes(pid, output):
     """Returns whether a file is half written, or the files of the end are not all there."""
     files = _files(output)
     ending = "clients.csv" in files and "summary.json" not in files
@@ -86,21 +87,14 @@ def _writes(output):
     return bool(partial and fnmatch.filter(files, "checkpoint-*.json"))
 
 
+_ONE_AFTER_THE_OTHER = ("--num_clients=150", "--clients_per_round=1", "--local_steps=1")
 PHASES = {
     "start-up": Phase((_ENDLESS,), _hears, 4.0),
-    "tracing": Phase((_ENDLESS,), lambda pid, output: _has_checkpoint(output), 0.5),
-    "rounds": Phase((_ENDLESS, _RARELY), lambda pid, output: rounds_of(output) >= 3, 0.5),
-    "long round": Phase(
-        (_ENDLESS, _RARELY, "--local_steps=1000000000"),
-        lambda pid, output: _has_checkpoint(output),
-        3.0,
-    ),
-    "evaluation": Phase(
-        (_ENDLESS, "--num_clients=150", "--clients_per_round=1", "--local_steps=1"),
-        lambda pid, output: rounds_of(output) >= 3,
-        0.5,
-    ),
-    "writing": Phase(("--num_rounds=4",), lambda pid, output: _writes(output), 0.0, _writes),
+    "tracing": Phase((_ENDLESS,), _has_checkpoint, 0.5),
+    "rounds": Phase((_ENDLESS, _RARELY), _has_three_rounds, 0.5),
+    "long round": Phase((_ENDLESS, _RARELY, "--local_steps=1000000000"), _has_checkpoint, 3.0),
+    "evaluation": Phase((_ENDLESS, *_ONE_AFTER_THE_OTHER), _has_three_rounds, 0.5),
+    "writing": Phase(("--num_rounds=4",), _writes, 0.0, is_short=True),
 }
 
 
@@ -109,7 +103,8 @@ def send_signals(options):
     phases = options.phases.split(",") if options.phases else PHASES
     cases = list(itertools.product(phases, options.engines.split(","), _SIGNALS))
     rng = random.Random(options.seed)
-    drawn = list(zip(itertools.cycle(cases), (rng.random() for _ in range(options.signals))))
+    cycle = itertools.islice(itertools.cycle(cases), options.signals)
+    drawn = [(case, rng.random()) for case in cycle]
     endings = {case: [] for case in cases}
 
     def run(place):
@@ -129,7 +124,7 @@ def send_signals(options):
         longest = max((ending.seconds for ending in these), default=0)
         row = {"phase": phase, "engine": engine, "signal": number.name, "sent": len(these)}
         row |= {"in order": good, "with hint": sum(ending.hint for ending in these)}
-        yield row | {"longest seconds": f"{longest:.2f}"}, good == len(these)
+        yield row | {"longest seconds": f"{longest:.2f}"}, good == len(these) if these else None
 
 
 def ending_of(
@@ -141,16 +136,9 @@ def ending_of(
     data_dir: str = "",
     limit_seconds: float = _LIMIT_SECONDS,
 ) -> Ending:
-    """Runs the program, sends it a signal, and returns how it ended.
+    """Runs the program, sends it a signal after this share of the longest delay, and tells its end.
 
-    Args:
-      phase: One of `PHASES`.
-      engine: The engine.
-      number: The signal.
-      share: Which part of the phase's longest delay is waited, in [0, 1].
-      scratch: A directory for the files of the run, which does not exist yet.
-      data_dir: The TFDS data directory.
-      limit_seconds: How long the run may take to end.
+    The files are in `scratch`, which does not exist yet.
     """
     for attempt in range(_TRIES):
         ending = _attempt(PHASES[phase], engine, number, share, scratch / str(attempt), data_dir)
@@ -178,23 +166,20 @@ def _attempt(phase, engine, number, share, scratch, data_dir):
                 return _failed(f"the phase did not begin within {_START_SECONDS:.0f} seconds")
             time.sleep(_POLL_SECONDS)
         if running.poll() is not None:
-            if phase.still is not None:
-                return None
-            return _failed(f"it ended by itself, and said {running.stderr.read()}")
+            fault = f"it ended by itself, and said {running.stderr.read()}"
+            return None if phase.is_short else _failed(fault)
         running.send_signal(number)
         running.send_signal(signal.SIGCONT)
         sent = time.monotonic()
-        try:
-            _, errors = running.communicate(timeout=_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            return _failed("it did not end")
+        _, said = running.communicate(timeout=_END_SECONDS)
         seconds = time.monotonic() - sent
+    except subprocess.TimeoutExpired:
+        return _failed("it did not end")
     finally:
         running.kill()
         running.communicate()
-    return Ending(
-        seconds, _HINT in errors, _faults(errors, running.returncode, number, output, temporary)
-    )
+    faults = _faults(said, running.returncode, number, output, temporary)
+    return Ending(seconds, _HINT in said, faults)
 
 
 def _is_in(phase, running, share, output):
@@ -202,23 +187,21 @@ def _is_in(phase, running, share, output):
     if not phase.reached(running.pid, output):
         return False
     time.sleep(share * phase.longest_delay)
-    if phase.still is None:
+    if not phase.is_short:
         return True
     running.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    if running.poll() is None and phase.still(output):
+    if running.poll() is None and phase.reached(running.pid, output):
         return True
     running.send_signal(signal.SIGCONT)
     return False
 
 
-def _faults(errors, code, number, output, temporary):
+def _faults(said, code, number, output, temporary):
     """Returns what is wrong with an ending."""
-    faults = []
-    if code != 128 + number:
-        faults.append(f"exit code {code}")
-    lines = [line for line in errors.splitlines() if not line.startswith(("starting ", "round "))]
-    saved = _has_checkpoint(output)
+    faults = [] if code == 128 + number else [f"exit code {code}"]
+    lines = [line for line in said.splitlines() if not line.startswith(("starting ", "round "))]
+    saved = _has_checkpoint(None, output)
     hints = [_HINT]
     if not saved:  # The first moments of the program do not know where the run would be.
         hints = ["", " without a checkpoint; nothing was kept to go on with"]
@@ -229,22 +212,17 @@ def _faults(errors, code, number, output, temporary):
         time.sleep(0.01)
     if left:
         faults.append(f"processes are left: {left}")
-    for path in (*temporary.rglob("*"), *output.rglob(".*")):
-        faults.append(f"left: {path}")
-    if saved:
-        faults += _damages(output)
-    return faults
+    faults += [f"left: {path}" for path in (*temporary.rglob("*"), *output.rglob(".*"))]
+    return faults + (_damages(output) if saved else [])
 
 
 def _processes_with(temporary):
     """Returns the processes of this user whose TMPDIR is the directory."""
     variable, processes = f"TMPDIR={temporary}".encode(), []
     for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with contextlib.suppress(OSError):  # It has ended, or is another user's.
             if variable in path.read_bytes().split(b"\0"):
                 processes.append(int(path.parent.name))
-        except OSError:  # It has ended, or is another user's.
-            pass
     return processes
 
 

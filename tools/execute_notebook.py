@@ -46,13 +46,13 @@ def main(path: pathlib.Path = NOTEBOOK) -> int:
 
 def execute(notebook: nbformat.NotebookNode, directory: str | os.PathLike) -> None:
     """Executes the cells of a notebook in a directory; new outputs replace those that it has."""
-    with tempfile.TemporaryDirectory(prefix="tf_pflego_kernel_") as own:
+    with tempfile.TemporaryDirectory(prefix="tf_pflego_kernel_") as home:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {"PYTHONPATH": path}
-        environment |= {"IPYTHONDIR": own, "JUPYTER_CONFIG_DIR": own}
+        environment |= {"IPYTHONDIR": home, "JUPYTER_CONFIG_DIR": home}
         manager = AsyncKernelManager(
             kernel_spec_manager=_Kernels(),
-            connection_file=f"{own}/kernel.json",
+            connection_file=f"{home}/kernel.json",
             transport="ipc",  # No port is open that others could connect to.
         )
         client = nbclient.NotebookClient(

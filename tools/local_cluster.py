@@ -37,13 +37,10 @@ class Node:
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: pathlib.Path):
         with open(log, "ab") as stream:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
+            command = [*_RAY, "start", "--block", "--disable-usage-stats", *arguments]
             self._process = subprocess.Popen(
-                [*_RAY, "start", "--block", "--disable-usage-stats", *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
+                command, env=environment, start_new_session=True, **streams
             )
         self.leader = self._process.pid
 
@@ -150,15 +147,12 @@ def _security(directory, host):
     token = directory / "token"
     token.write_text(secrets.token_hex(32), encoding="utf-8")
     key, certificate = directory / "key.pem", directory / "certificate.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=tf_pflego"),
-            *("-addext", f"subjectAltName=IP:{host},IP:127.0.0.1,DNS:localhost"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    command = [
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+        *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=tf_pflego"),
+        *("-addext", f"subjectAltName=IP:{host},IP:127.0.0.1,DNS:localhost"),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),

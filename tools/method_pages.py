@@ -75,27 +75,12 @@ def _escaped(text):
 
 def takes(field: dataclasses.Field) -> str:
     """Returns in words which values a hyper-parameter takes."""
-    about = field.metadata
-    if about["choices"] is not None:
-        return ", ".join(f"`{choice}`" for choice in about["taken"])
-    kind = settings.kind_of(field)
-    if kind is bool:
-        return "`true`, `false`"
-    if kind is str:
-        return "a path" if about["is_path"] else "text"
-    bounds = [
-        f"{word} {about[key]}"
-        for key, word in (
-            ("at_least", "at least"),
-            ("above", "above"),
-            ("at_most", "at most"),
-            ("below", "below"),
-        )
-        if about[key] is not None
-    ]
-    words = "".join(f", or `{word}`" for word in about["taken"])
-    number = "whole number" if kind is int else "number"
-    return f"{number} {' and '.join(bounds)}".strip() + words
+    kinds = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    kind = "a path" if field.metadata["is_path"] else kinds[settings.kind_of(field)]
+    shown = settings.range_of(field)
+    if field.metadata["choices"] is not None:
+        return shown
+    return f"{kind}, {shown}" if shown else kind
 
 
 def settings_table(config: Any) -> Iterator[str]:

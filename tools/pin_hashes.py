@@ -28,15 +28,15 @@ def main(path: pathlib.Path) -> None:
     """Writes the hashes anew; the lines keep their order, and the comments stay."""
     lines = lines_without_hashes(path.read_text(encoding="utf-8"))
     pins = {line: _PIN.fullmatch(line) for line in lines if not line.startswith("#")}
-    found = {line: set() for line in lines}
+    digests = {line: set() for line in lines}
     for python, sign in _SIGNS.items():
         wanted = {line: pin for line, pin in pins.items() if pin[3] in (None, sign)}
         for glibc in (_OLDEST, _NEWEST):
             hashes = _hashes([f"{pin[1]}=={pin[2]}" for pin in wanted.values()], python, glibc)
             for line, pin in wanted.items():
-                found[line].add(hashes[_normal(pin[1])])
+                digests[line].add(hashes[_normal(pin[1])])
     entries = (
-        " \\\n    ".join([line, *(f"--hash=sha256:{one}" for one in sorted(found[line]))])
+        " \\\n    ".join([line, *(f"--hash=sha256:{one}" for one in sorted(digests[line]))])
         for line in lines
     )
     path.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")

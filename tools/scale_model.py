@@ -1,13 +1,12 @@
-"""Models the seconds of a round on many machines, from rounds that it measures on this one.
+"""Models the seconds of a round on several shards, from rounds that it measures on this machine.
 
 python tools/scale_model.py [--json=results/scale_model.json] [--repeats=6]
 
 A round of PFLEGO with r participants on S shards, where the server's message has B bytes and so has
 the sum that a shard returns, is taken to last
 
-  T = driver + network + slowest shard
+  T = driver + slowest shard
   driver = fixed + per_shard S + per_participant r + per_byte B + per_byte_and_shard B S
-  network = 2 B S / bandwidth of the driver's link
   slowest shard = fixed + per_participant E[max n]
 
 E[max n] is the expected largest number of participants that one of the S shards has. The constants
@@ -16,8 +15,8 @@ are fitted to some of the rounds that are measured. The others show how well the
 The shards are dealt out to the nodes of a cluster on this machine, at most two, and have one thread
 each; what nodes send to each other is encrypted, as on machines of their own.
 
-The file --json holds the measured rounds, the constants and the predictions; the .md file beside it
-holds the tables, which docs/scale.md shows too.
+The file --json holds the measured rounds, the constants and the predictions, which docs/scale.md
+shows.
 """
 
 import os
@@ -26,7 +25,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
 import functools
-import itertools
 import json
 import pathlib
 import subprocess
@@ -55,11 +53,6 @@ NETWORKS = {
     "157k": (100, 600, (28, 28, 1), 200, (20,), SHARDS),
     "11M": (8, 600, (28, 28, 1), 14_000, (4,), (1, 2)),
 }
-# What is predicted: a million clients, of which ten thousand take part, on a hundred nodes of one
-# shard each.
-CLIENTS, PARTICIPANTS, NODES = 10**6, 10**4, 100
-GIGABITS = (1, 10)
-NODES_TRIED = (10, 20, 50, 100, 200, 500, 1000)
 _DRAWS = 1000
 _MOST_NODES = 2  # More, on two cores, do not start in time.
 _WARM_UP = 2
@@ -99,34 +92,27 @@ def measure(num_shards, repeats):
                 # Short rounds are timed more often, and those of the largest network take seconds.
                 turns = 5 * repeats if per_round <= 200 else repeats
                 turns = repeats // 2 if network == "11M" else turns
-                yield {
-                    "network": network,
-                    "clients": count,
-                    "participants": per_round,
-                    "shards": num_shards,
-                    **measure_rounds(clients, body, per_round, cluster, turns),
-                }
+                row = {"network": network, "clients": count, "participants": per_round}
+                seconds = measure_rounds(clients, body, per_round, cluster, turns)
+                yield row | {"shards": num_shards} | seconds
 
 
 def measure_rounds(clients, body, per_round, cluster, repeats):
     """Returns the seconds of rounds, of what they take besides the slowest shard, and of shards."""
-    whole, outside, slowest, work = [], [], [], []
+    rounds, shards = [], []
     with benchmark_work.simulation_of(clients, body, "pflego", cluster, per_round) as simulation:
         theta = num_bytes(simulation.algorithm.model.initial_weights().theta)
-        for turn in range(_WARM_UP + repeats):
-            seconds = simulation.run_round()["seconds"]
-            of_shards = simulation._engine.seconds_of_shards
-            if turn >= _WARM_UP:
-                whole.append(seconds)
-                slowest.append(of_shards.max())
-                work.append(of_shards.sum())
-                outside.append(seconds - of_shards.max())
+        for _ in range(_WARM_UP + repeats):
+            rounds.append(simulation.run_round()["seconds"])
+            shards.append(simulation._engine.seconds_of_shards)
+    rounds, shards = np.array(rounds[_WARM_UP:]), np.array(shards[_WARM_UP:])
+    slowest = shards.max(axis=1)
     return {
         "bytes": theta,
-        "seconds": timing.spread(whole),
-        "outside_seconds": timing.spread(outside),
+        "seconds": timing.spread(rounds),
+        "outside_seconds": timing.spread(rounds - slowest),
         "slowest_shard_seconds": timing.spread(slowest),
-        "all_shards_seconds": timing.spread(work),
+        "all_shards_seconds": timing.spread(shards.sum(axis=1)),
     }
 
 
@@ -182,11 +168,10 @@ def terms_of(shards, participants, size):
     return [1, shards, participants, size, size * shards]
 
 
-def predict(constants, network, clients, participants, shards, size, cores, gigabits=None):
+def predict(constants, network, clients, participants, shards, size, cores):
     """Returns the parts of a round's seconds, by the constants that `fit` returns.
 
-    `cores` are those that the shards share, or None if each has one; `gigabits` is the bandwidth of
-    the driver's link, or None on one machine.
+    `cores` are those that the shards share, or None if each has one.
     """
     driver = [constants[f"driver/{name}"] for name in _DRIVER] * _UNITS
     fixed = constants["shard/fixed_milliseconds"] * 1e-3
@@ -195,17 +180,15 @@ def predict(constants, network, clients, participants, shards, size, cores, giga
     if cores is not None:
         # More shards than cores take turns: all work is done at the pace of the cores.
         slowest = max(slowest, (fixed * min(shards, participants) + each * participants) / cores)
-    sent = 0.0 if gigabits is None else 2 * 8 * size * shards / (gigabits * 1e9)
     parts = {
         "driver_seconds": float(driver @ terms_of(shards, participants, size)),
-        "network_seconds": sent,
         "slowest_shard_seconds": slowest,
     }
     return parts | {"seconds": sum(parts.values())}
 
 
 def report_of(rounds, cores):
-    """Returns the report: measured rounds beside their predictions, constants, and the plan."""
+    """Returns the report: the constants, and the measured rounds beside their predictions."""
     constants = fit(rounds)
     report = {"cores": cores, "tensorflow": tf.__version__, "ray": ray.__version__, **constants}
     report["rounds"] = []
@@ -213,72 +196,28 @@ def report_of(rounds, cores):
         known = (row[name] for name in ("network", "clients", "participants", "shards", "bytes"))
         predicted = predict(constants, *known, cores)
         error = predicted["seconds"] / row["seconds"]["median"] - 1
-        report["rounds"].append(
-            {**row, "fitted": is_fitted(row), "predicted": predicted, "error": error}
-        )
-    sizes = {row["network"]: row["bytes"] for row in rounds}
-    report["plan"] = []
-    for network, gigabits in itertools.product(("157k", "11M"), GIGABITS):
-        on = {
-            nodes: predict(
-                *(constants, network, CLIENTS, PARTICIPANTS, nodes, sizes[network], None, gigabits)
-            )
-            for nodes in NODES_TRIED
-        }
-        fastest = min(on, key=lambda nodes: on[nodes]["seconds"])
-        report["plan"].append(
-            {
-                "network": network,
-                "gigabits": gigabits,
-                "largest_share": largest_share(CLIENTS, PARTICIPANTS, NODES),
-                **on[NODES],
-                "fastest_nodes": fastest,
-                "fastest_seconds": on[fastest]["seconds"],
-            }
-        )
+        more = {"fitted": is_fitted(row), "predicted": predicted, "error": error}
+        report["rounds"].append(row | more)
     return report
 
 
-def tables_of(report):
-    """Returns the tables by name: what was measured beside the model, and the plan."""
-    checked = [
+def table_of(report):
+    """Returns the table of what was measured beside what the model says."""
+    lines = [
         "| weights | participants | shards | measured, s | predicted, s | error | fitted to |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in report["rounds"]:
-        checked.append(
+        lines.append(
             f"| {row['network']} | {row['participants']:,} | {row['shards']} "
             f"| {row['seconds']['median']:.3f} | {row['predicted']['seconds']:.3f} "
             f"| {row['error']:+.0%} | {'yes' if row['fitted'] else 'no'} |"
         )
-    plan = [
-        "| weights | driver's link | driver, s | network, s | slowest shard, s | round, s "
-        "| fastest with |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in report["plan"]:
-        parts = ("driver_seconds", "network_seconds", "slowest_shard_seconds", "seconds")
-        shown = " | ".join(f"{row[part]:.2f}" for part in parts)
-        fastest = f"{row['fastest_nodes']:,} nodes: {row['fastest_seconds']:.2f}"
-        plan.append(f"| {row['network']} | {row['gigabits']} Gbit/s | {shown} | {fastest} |")
-    return {"rounds": "\n".join(checked) + "\n", "plan": "\n".join(plan) + "\n"}
-
-
-def page_of(report):
-    """Returns the page with the tables."""
-    tables = tables_of(report)
-    return (
-        "# A round's seconds on many machines\n\n"
-        "`python tools/scale_model.py` wrote this page from the JSON file beside it; "
-        "[Running at scale](../docs/scale.md#many-machines) says what the numbers mean.\n\n"
-        f"## Measured and predicted, {report['cores']} cores\n\n{tables['rounds']}\n"
-        f"## {CLIENTS:,} clients, {PARTICIPANTS:,} participants a round, {NODES} nodes\n\n"
-        f"{tables['plan']}"
-    )
+    return "\n".join(lines) + "\n"
 
 
 def main():
-    """Measures, predicts, shows the tables and writes them."""
+    """Measures, predicts, writes the file and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", default="results/scale_model.json", help="file to write")
     parser.add_argument("--repeats", type=int, default=6, help="rounds of each kind")
@@ -293,8 +232,7 @@ def main():
     rounds = [row for shards in SHARDS for row in measured(shards, options.repeats)]
     report = report_of(rounds, os.cpu_count())
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    file.with_suffix(".md").write_text(page_of(report), encoding="utf-8")
-    terminal.show(page_of(report))
+    terminal.show(table_of(report))
 
 
 if __name__ == "__main__":

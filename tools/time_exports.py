@@ -2,10 +2,10 @@
 
   python tools/time_exports.py [--data_dir=DIR] [--results=DIR]
 
-One client of a short PFLEGO run on Fashion-MNIST is exported in every form; 10,000 clients of
-another are exported with one body. Times are medians of calls in this process, as a program has
-them that serves a model: of a prediction for one image, and of personalising on all the client's
-training images. It takes about two minutes.
+One client of a short PFLEGO run on Fashion-MNIST is exported in every form; 10,000 clients with
+random images of that shape are exported with one body. Times are medians of calls in this process,
+as a program has them that serves a model: of a prediction for one image, and of personalising on
+all the client's training images. It takes about two minutes.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import benchmark_work
 import numpy as np
 import tensorflow as tf
 from experiments import ROOT
@@ -39,14 +40,12 @@ _FORMS = {
 
 def main(arguments: list[str]) -> int:
     """Measures, and writes both files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default="", help="the TFDS data directory")
     parser.add_argument("--results", default=str(ROOT / "results"), help="where to write")
     options = parser.parse_args(arguments)
     terminal.prepare()
-    report = {"of_one_client": _of_one_client(options.data_dir), **_of_many(options.data_dir)}
+    report = {"of_one_client": list(_of_one_client(options.data_dir)), **_of_many()}
     results = pathlib.Path(options.results)
     (results / "exports.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     (results / "exports.md").write_text(page_of(report), encoding="utf-8")
@@ -56,63 +55,32 @@ def main(arguments: list[str]) -> int:
 
 def page_of(report: dict) -> str:
     """Returns the page with the tables."""
-    rows = [
-        "| form | bytes | test accuracy | prediction, ms | personalisation, ms |",
-        "|---" * 5 + "|",
-    ]
+    rows = []
     for row in report["of_one_client"]:
         times = (row["predict_ms"], row["personalize_ms"])
         shown = ["-" if each is None else f"{each:.2f}" for each in times]
         cells = [row["form"], f"{row['bytes']:,}", f"{100 * row['test_accuracy']:.2f}", *shown]
-        rows.append("| " + " | ".join(cells) + " |")
+        rows.append(f"| {' | '.join(cells)} |\n")
     many = report["of_many_clients"]
-    return "\n".join(
-        [
-            "# What exported models weigh, and how fast they are",
-            "",
-            f"One client of Fashion-MNIST ({report['num_parameters']:,} weights of the body, "
-            f"{many['rows']} classes), TensorFlow {report['tensorflow']}. A prediction is of one "
-            f"image, a personalisation of {_STEPS} steps on {report['train_examples']} images.",
-            "",
-            *rows,
-            "",
-            f"{many['clients']:,} clients with one body: {many['bytes']:,} bytes, of which the "
-            f"heads are {many['bytes_of_heads']:,}, written in {many['seconds']:.1f} s "
-            f"({many['bytes'] / many['clients']:,.0f} bytes per client).",
-            "",
-        ]
+    return (
+        "# What exported models weigh, and how fast they are\n\n"
+        f"One client of Fashion-MNIST ({report['num_parameters']:,} weights of the body, "
+        f"{many['rows']} classes), TensorFlow {report['tensorflow']}. A prediction is of one "
+        f"image, a personalisation of {_STEPS} steps on {report['train_examples']} images.\n\n"
+        "| form | bytes | test accuracy | prediction, ms | personalisation, ms |\n"
+        f"{'|---' * 5}|\n{''.join(rows)}\n"
+        f"{many['clients']:,} clients with one body: {many['bytes']:,} bytes, of which the "
+        f"heads are {many['bytes_of_heads']:,}, written in {many['seconds']:.1f} s "
+        f"({many['bytes'] / many['clients']:,.0f} bytes per client).\n"
     )
 
 
-def _simulation(data_dir):
-    config = pfl.RunConfig(dataset="fashion_mnist", data_dir=data_dir, engine="in_process")
-    simulation = pfl.build_simulation(config)
-    for _ in range(20):
-        simulation.run_round()
-    return simulation
-
-
-def _simulation_of_many(data_dir):
-    """Returns one of 10,000 clients, with three training images and a test image of two classes."""
-    dataset, rng = pfl.load_dataset("fashion_mnist", data_dir or None), np.random.default_rng(0)
-    pairs = {}
-    for split, count in (("train", 3), ("test", 1)):
-        source = getattr(dataset, split)
-        of_class = [np.flatnonzero(source.labels == label) for label in range(10)]
-        rows = [
-            np.concatenate([rng.choice(of_class[(client + k) % 10], count) for k in range(2)])
-            for client in range(_MANY)
-        ]
-        pairs[split] = [(source.examples[each], source.labels[each]) for each in rows]
-    clients = pfl.from_arrays(pairs["train"], pairs["test"])
-    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), 2)
-    drawn = pfl.Participation(_MANY, 20)
-    return pfl.Simulation(pfl.build_algorithm("pflego", model), clients, drawn, "in_process")
-
-
 def _of_one_client(data_dir):
-    rows = []
-    with _simulation(data_dir) as simulation, tempfile.TemporaryDirectory() as scratch:
+    """Yields what was measured of each form."""
+    config = pfl.RunConfig(dataset="fashion_mnist", data_dir=data_dir, engine="in_process")
+    with pfl.build_simulation(config) as simulation, tempfile.TemporaryDirectory() as scratch:
+        for _ in range(20):
+            simulation.run_round()
         train, test = simulation.data.train.of(0), simulation.data.test.of(0)
         learning = {"examples": train[0], "labels": train[1], "steps": np.int32(_STEPS)}
         learning["learning_rate"] = np.float32(0.007)
@@ -120,19 +88,13 @@ def _of_one_client(data_dir):
             directory = pathlib.Path(scratch) / form
             (entry,) = pfl.export_clients(simulation, [0], directory, **how)
             call = _call_of(directory / entry["file"])
-            learns = how.get("learning", True) and how["format"] != "keras"
-            row = {
-                "form": form,
-                "bytes": entry["bytes"],
-                "test_accuracy": entry["test_accuracy"],
-                "predict_ms": _milliseconds(call, "serve", 200, examples=test[0][:1]),
-                "personalize_ms": _milliseconds(call, "personalize", 20, **learning)
-                if learns
-                else None,
-            }
-            rows.append(row)
+            row = {"form": form, "bytes": entry["bytes"], "test_accuracy": entry["test_accuracy"]}
+            row["predict_ms"] = _milliseconds(call, "serve", 200, examples=test[0][:1])
+            row["personalize_ms"] = None
+            if how.get("learning", True) and how["format"] != "keras":
+                row["personalize_ms"] = _milliseconds(call, "personalize", 20, **learning)
             terminal.say(f"{form}: measured")
-    return rows
+            yield row
 
 
 def _call_of(path):
@@ -143,9 +105,8 @@ def _call_of(path):
         return lambda name, examples: serve(tf.constant(examples)).numpy()
     if path.suffix == ".tflite":
         interpreter = tf.lite.Interpreter(str(path))
-        runners = {name: interpreter.get_signature_runner(name) for name in ("serve",)}
-        if "personalize" in interpreter.get_signature_list():
-            runners["personalize"] = interpreter.get_signature_runner("personalize")
+        names = interpreter.get_signature_list()
+        runners = {name: interpreter.get_signature_runner(name) for name in names}
         return lambda name, **inputs: runners[name](**inputs)
     signatures = tf.saved_model.load(str(path)).signatures
 
@@ -161,8 +122,14 @@ def _milliseconds(call, name, repeats, **inputs):
     return 1000 * statistics.median(seconds[name])
 
 
-def _of_many(data_dir):
-    with _simulation_of_many(data_dir) as simulation, tempfile.TemporaryDirectory() as scratch:
+def _of_many():
+    """Returns what was measured of many clients, of two classes with random images."""
+    clients = benchmark_work.federation([6] * _MANY, [2] * _MANY, 2, (28, 28, 1))
+    body = pfl.mlp(clients.example_shape, seed=0)
+    with (
+        benchmark_work.simulation_of(clients, body, "pflego", "in_process", 20) as simulation,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         simulation.run_round()
         directory = pathlib.Path(scratch) / "shared"
         started = time.perf_counter()

@@ -25,8 +25,7 @@ import tensorflow as tf
 from benchmark_work import load, simulation_of
 from timing import Case, measured
 
-from tf_pflego import algorithms, data, engines, models
-from tf_pflego.data.partitions.partition import starts
+from tf_pflego import algorithms, engines, models
 from tf_pflego.system import terminal
 
 DATASETS = ["fashion_mnist", "omniglot"]
@@ -35,14 +34,8 @@ DATASETS = ["fashion_mnist", "omniglot"]
 def of_median_size(clients, count):
     """Returns the `count` clients in the middle of all, ordered by their number of examples."""
     first = (clients.num_clients - count) // 2
-    chosen = np.argsort(clients.train.sizes, kind="stable")[first : first + count]
-
-    def part(split):
-        examples, labels = zip(*(split.of(client) for client in chosen), strict=True)
-        offsets = starts(split.sizes[chosen])
-        return data.ClientSplit(np.concatenate(examples), np.concatenate(labels), offsets)
-
-    return data.ClientData(part(clients.train), part(clients.test), clients.num_classes[chosen])
+    by_size = np.argsort(clients.train.sizes, kind="stable")
+    return clients.without([*by_size[:first], *by_size[first + count :]])
 
 
 def measure(clients, body, per_round, repeats, names):
@@ -59,7 +52,7 @@ def measure(clients, body, per_round, repeats, names):
                     warm_up=1,
                 )
                 report = measured(case)
-            yield name, {key.rpartition("/")[2]: value for key, value in report.items()}
+            yield name, {key.removeprefix(f"{name}/"): value for key, value in report.items()}
 
 
 def table_of(report):

@@ -23,12 +23,12 @@ class Case(NamedTuple):
     over_floor: Mapping[str, object] = {}  # beginning of three keys -> thing; needs a thing "floor"
     num_floors: int = 1  # how often the floor is in a round of those things
     numbers: Callable[[Mapping], dict] | None = None  # seconds -> more of the report
-    warm_up: int = WARM_UP
+    warm_up: int = WARM_UP  # turns before, and at most as many as are timed
 
 
 def measured(case: Case) -> dict:
     """Returns the part of the report that a case makes."""
-    seconds = in_turn(case.things, case.repeats, case.warm_up)
+    seconds = in_turn(case.things, case.repeats, min(case.warm_up, case.repeats))
     report = {key: spread(seconds[thing]) for key, thing in case.seconds.items()}
     report |= {key: ratio(seconds[a], seconds[b]) for key, (a, b) in case.ratios.items()}
     for key, thing in case.over_floor.items():

@@ -75,13 +75,9 @@ def _run(directory, num_rounds):
 
         def start(*command, log=os.devnull):
             with open(log, "ab") as stream:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
                 process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=stream,
-                    start_new_session=True,
+                    command, env=environment, start_new_session=True, **streams
                 )
             started.callback(_end, process)
             return process

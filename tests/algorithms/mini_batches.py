@@ -3,8 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.comparison import assert_near
+from tests.conftest import built
 from tests.oracles import averaging, batches, network
-from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -19,7 +20,7 @@ DROPPED = {"batch_size": 4, "drop_last_batch": True}
 
 
 def simulation_of(name, model, clients, participation=None, **config):
-    algorithm = algorithms.build(name, model, **LOCAL | config)
+    algorithm = built(name, model, **LOCAL | config)
     participation = participation or Participation(3, 2, "range", (1, 3))
     return Simulation(algorithm, clients, participation, "in_process", SEED)
 
@@ -42,8 +43,7 @@ def own(simulation, field="weights"):
 
 
 def assert_close(actual, expected):
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
+    assert_near(actual, expected, atol=ORACLE_TOLERANCE, rtol=0)
 
 
 def draw(clients, client, number, stream=0, **config):

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
+from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
@@ -48,12 +49,6 @@ def everyone(simulation):
 
 def whole_state(simulation):
     return leaves(simulation.server_state) + everyone(simulation)
-
-
-def assert_identical(first, second):
-    assert len(first) == len(second)
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 # "everything" has a matrix with a row and a column for each client, so it is tried with two I.

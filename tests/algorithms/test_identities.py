@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_clients
+from tests.comparison import assert_identical, assert_near
+from tests.conftest import built, make_clients
 from tests.oracles import network
-from tf_pflego import algorithms
 from tf_pflego.algorithms.fedper import HeadState
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -44,7 +44,7 @@ def initial(model, data, algorithm, seed):
 
 
 def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, tiny_clients):
-    algorithm = algorithms.build(
+    algorithm = built(
         "pflego",
         tiny_model,
         local_steps=1,
@@ -66,7 +66,7 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
 @pytest.mark.parametrize("r", [1, 2, 3])
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
     """Proposition 1: with tau = 1 the step of theta and all heads is an unbiased gradient of L."""
-    algorithm = algorithms.build(
+    algorithm = built(
         "pflego",
         tiny_model,
         local_steps=1,
@@ -88,8 +88,7 @@ def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tin
         for client, classes in enumerate(tiny_clients.num_classes):
             moved = simulation.client_states([client]).head[0, :classes]
             mean_heads[client] += (heads[client] - moved) / len(subsets)
-    for estimate, g in zip(mean_theta, g_theta, strict=True):
-        np.testing.assert_allclose(estimate, g, atol=TOLERANCE)
+    assert_near(mean_theta, g_theta, atol=TOLERANCE)
     for client in range(3):
         np.testing.assert_allclose(mean_heads[client], g_heads[client], atol=TOLERANCE)
 
@@ -112,7 +111,7 @@ def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
     """
     sizes = (3, 7, 5, 4, 6)[:num_clients]
     data = make_clients(sizes, sizes, (2, 3, 2, 3, 2)[:num_clients])
-    algorithm = algorithms.build(
+    algorithm = built(
         "pflego",
         tiny_model,
         local_steps=1,
@@ -152,11 +151,9 @@ def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
             for client, classes in enumerate(data.num_classes):
                 mean_heads[client] += share * (heads[client] - moved[client, :classes])
             if not survivors:
-                for w, before in zip(simulation.server_state.theta, theta, strict=True):
-                    np.testing.assert_array_equal(w, before)
+                assert_identical(simulation.server_state.theta, theta)
     assert total == pytest.approx(1)
-    for estimate, g in zip(mean_theta, g_theta, strict=True):
-        np.testing.assert_allclose(estimate, g, atol=TOLERANCE)
+    assert_near(mean_theta, g_theta, atol=TOLERANCE)
     for client in everybody:
         np.testing.assert_allclose(mean_heads[client], g_heads[client], atol=TOLERANCE)
 
@@ -167,7 +164,7 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
     data = make_clients((5,), (2,), (3,))
     config = {"local_steps": 4, "client_learning_rate": 0.2}
     simulation = Simulation(
-        algorithms.build("fedavg", tiny_model, **config), data, Participation(1, 1), "in_process"
+        built("fedavg", tiny_model, **config), data, Participation(1, 1), "in_process"
     )
     start = [np.asarray(w, np.float64) for w in simulation.server_state.weights.theta]
     head = np.asarray(simulation.server_state.weights.head, np.float64)
@@ -180,7 +177,7 @@ def test_fedavg_of_one_client_is_its_local_training(tiny_model):
 def server_states(name, model, data, rounds=3, **config):
     """The server's weights after each round, as flat lists of arrays."""
     simulation = Simulation(
-        algorithms.build(name, model, local_steps=4, **config),
+        built(name, model, local_steps=4, **config),
         data,
         Participation(3, 2),
         "in_process",
@@ -203,17 +200,14 @@ def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(
     for a, b in zip(
         server_states(name, tiny_model, tiny_clients, **shared, **config), expected, strict=True
     ):
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_allclose(x, y, atol=TOLERANCE)
+        assert_near(a, b, atol=TOLERANCE)
 
 
 def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
     """Both models that Ditto can serve are evaluated, each under its name."""
     records = []
     for name, config in (("ditto", {"proximal_weight": 3.0}), ("fedavg", {})):
-        algorithm = algorithms.build(
-            name, tiny_model, local_steps=4, client_learning_rate=RATE, **config
-        )
+        algorithm = built(name, tiny_model, local_steps=4, client_learning_rate=RATE, **config)
         simulation = Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
         simulation.run_round()
         records.append(simulation.run_round(evaluate=True))
@@ -228,8 +222,7 @@ def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
     for state in server_states(
         "fedrep", tiny_model, tiny_clients, client_learning_rate=RATE, body_steps=0
     ):
-        for w, start in zip(state, tiny_model.initial_theta, strict=True):
-            np.testing.assert_allclose(w, start, atol=TOLERANCE)
+        assert_near(state, tiny_model.initial_theta, atol=TOLERANCE)
 
 
 def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(tiny_model):
@@ -238,14 +231,13 @@ def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(ti
     data = make_clients((5,), (2,), (3,))
     states = []
     for name in ("feddane", "fedprox"):
-        algorithm = algorithms.build(
+        algorithm = built(
             name, tiny_model, local_steps=4, client_learning_rate=RATE, proximal_weight=0.5
         )
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         simulation.run_round()
         states.append(tf.nest.flatten(simulation.server_state.weights))
-    for a, b in zip(*states, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(*states, atol=TOLERANCE)
 
 
 def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
@@ -254,7 +246,7 @@ def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
     data = make_clients((5,), (2,), (3,))
     heads, thetas = [], []
     for name in ("fedper", "fedavg"):
-        algorithm = algorithms.build(name, tiny_model, local_steps=4, client_learning_rate=RATE)
+        algorithm = built(name, tiny_model, local_steps=4, client_learning_rate=RATE)
         simulation = Simulation(algorithm, data, Participation(1, 1), "in_process")
         if name == "fedper":
             simulation.set_client_states(
@@ -268,5 +260,4 @@ def test_fedper_whose_clients_have_one_head_is_fedavg(tiny_model):
         heads.append(weights.head)
         thetas.append(weights.theta)
     np.testing.assert_allclose(*heads, atol=TOLERANCE)
-    for a, b in zip(*thetas, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(*thetas, atol=TOLERANCE)

@@ -27,6 +27,7 @@ from tests.algorithms.mini_batches import (
     train,
     weighted_mean,
 )
+from tests.comparison import assert_near
 from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
@@ -34,98 +35,96 @@ from tf_pflego.core.local_training import shuffled
 pytestmark = pytest.mark.same_on_both_lines
 
 
+def assert_means(simulation, trained, check=lambda: None, tolerance=ORACLE_TOLERANCE):
+    """Runs rounds after which the server must have the mean of what its participants send.
+
+    Args:
+      simulation: Of a method whose server has the weights that its clients start from.
+      trained: (these weights, client, number of the round) -> what the client sends.
+      check: What is asserted besides, after each round.
+      tolerance: Of the server's weights.
+    """
+    weights = flat(simulation.server_state.weights)
+    for number, participants in rounds_of(simulation):
+        sent = [trained(weights, client, number) for client in participants]
+        weights = weighted_mean(sent, simulation.data, participants)
+        simulation.run_round()
+        assert_near(flat(simulation.server_state.weights), weights, atol=tolerance, rtol=0)
+        check()
+
+
 @pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
 def test_fedavg(tiny_model, tiny_clients, config):
-    simulation = simulation_of("fedavg", tiny_model, tiny_clients, **config)
-    w = flat(simulation.server_state.weights)
-    for number, participants in rounds_of(simulation):
-        models = [train(w, draw(tiny_clients, i, number, **config)) for i in participants]
-        w = weighted_mean(models, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), w)
+    def trained(w, client, number):
+        return train(w, draw(tiny_clients, client, number, **config))
+
+    assert_means(simulation_of("fedavg", tiny_model, tiny_clients, **config), trained)
 
 
 def test_fedprox(tiny_model, tiny_clients):
     """The distance is that to the server's weights, also after the first batch."""
-    simulation = simulation_of("fedprox", tiny_model, tiny_clients, proximal_weight=0.5)
-    w = flat(simulation.server_state.weights)
-    for number, participants in rounds_of(simulation):
-        models = [train(w, draw(tiny_clients, i, number), near(w, 0.5)) for i in participants]
-        w = weighted_mean(models, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), w)
+
+    def trained(w, client, number):
+        return train(w, draw(tiny_clients, client, number), near(w, 0.5))
+
+    assert_means(simulation_of("fedprox", tiny_model, tiny_clients, proximal_weight=0.5), trained)
 
 
 def test_ditto(tiny_model, tiny_clients):
     """The personal model draws batches of its own, and is held near what the server sent."""
     simulation = simulation_of("ditto", tiny_model, tiny_clients, proximal_weight=0.5)
-    w, personal = flat(simulation.server_state.weights), own(simulation)
-    for number, participants in rounds_of(simulation):
-        models = []
-        for client in participants:
-            drawn = draw(tiny_clients, client, number, stream=1)
-            personal[client] = train(personal[client], drawn, near(w, 0.5))
-            models.append(train(w, draw(tiny_clients, client, number)))
-        w = weighted_mean(models, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), w)
-        for found, wanted in zip(own(simulation), personal, strict=True):
-            assert_close(found, wanted)
+    personal = own(simulation)
+
+    def trained(w, client, number):
+        drawn = draw(tiny_clients, client, number, stream=1)
+        personal[client] = train(personal[client], drawn, near(w, 0.5))
+        return train(w, draw(tiny_clients, client, number))
+
+    def check():
+        for actual, expected in zip(own(simulation), personal, strict=True):
+            assert_close(actual, expected)
+
+    assert_means(simulation, trained, check)
 
 
-def present_rows(heads, clients):
+def heads_of(simulation):
     """Each client's K_i rows; the rows of absent classes must be 0."""
-    for (head,), k in zip(heads, clients.num_classes, strict=True):
+    heads, counts = own(simulation, "head"), simulation.data.num_classes
+    for (head,), k in zip(heads, counts, strict=True):
         assert not head[k:].any()
-    return [[head[:k]] for (head,), k in zip(heads, clients.num_classes, strict=True)]
+    return [head[:k] for (head,), k in zip(heads, counts, strict=True)]
 
 
 def test_fedper(tiny_model, tiny_clients):
     simulation = simulation_of("fedper", tiny_model, tiny_clients)
-    theta = flat(simulation.server_state.weights)
-    heads = present_rows(own(simulation, "head"), tiny_clients)
-    for number, participants in rounds_of(simulation):
-        bodies = []
-        for client in participants:
-            drawn = draw(tiny_clients, client, number)
-            *body, head = train([*theta, *heads[client]], drawn)
-            heads[client] = [head]
-            bodies.append(body)
-        theta = weighted_mean(bodies, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), theta)
-        found = present_rows(own(simulation, "head"), tiny_clients)
-        for a, b in zip(found, heads, strict=True):
-            assert_close(a, b)
+    heads = heads_of(simulation)
+
+    def trained(theta, client, number):
+        drawn = draw(tiny_clients, client, number)
+        *body, heads[client] = train([*theta, heads[client]], drawn)
+        return body
+
+    assert_means(simulation, trained, lambda: assert_close(heads_of(simulation), heads))
 
 
 @pytest.mark.parametrize("head_epochs", [0, 3])
 def test_fedrep(tiny_model, tiny_clients, head_epochs):
     """The head trains first, over the server's body; then the body does, under the new head."""
     simulation = simulation_of("fedrep", tiny_model, tiny_clients, head_epochs=head_epochs)
-    theta = flat(simulation.server_state.weights)
-    heads = present_rows(own(simulation, "head"), tiny_clients)
-    for number, participants in rounds_of(simulation):
-        bodies = []
-        for client in participants:
+    heads = heads_of(simulation)
 
-            def of_head(head, x, y, theta=theta):
-                return batches.gradient([*theta, *head], x, y)[-1:]
+    def trained(theta, client, number):
+        def of_head(head, x, y):
+            return batches.gradient([*theta, *head], x, y)[-1:]
 
-            of_clients_head = {"stream": 1, "local_epochs": head_epochs}
-            drawn = draw(tiny_clients, client, number, **of_clients_head)
-            heads[client] = train(heads[client], drawn, of_head)
+        def of_body(body, x, y):
+            return batches.gradient([*body, heads[client]], x, y)[:-1]
 
-            def of_body(body, x, y, head=heads[client]):
-                return batches.gradient([*body, *head], x, y)[:-1]
+        drawn = draw(tiny_clients, client, number, stream=1, local_epochs=head_epochs)
+        (heads[client],) = train([heads[client]], drawn, of_head)
+        return train(theta, draw(tiny_clients, client, number), of_body)
 
-            bodies.append(train(theta, draw(tiny_clients, client, number), of_body))
-        theta = weighted_mean(bodies, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), theta)
-        found = present_rows(own(simulation, "head"), tiny_clients)
-        for a, b in zip(found, heads, strict=True):
-            assert_close(a, b)
+    assert_means(simulation, trained, lambda: assert_close(heads_of(simulation), heads))
 
 
 @pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
@@ -134,18 +133,17 @@ def test_fedbabu_and_its_fine_tuning(tiny_model, tiny_clients, config):
     simulation = simulation_of("fedbabu", tiny_model, tiny_clients, fine_tuning_steps=3, **config)
     served = simulation.algorithm.served["generic"]
     *theta, head = flat(served.weights(simulation.server_state, ()))
+    np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(3), atol=1e-6)
+    assert not head[:, -1].any()
 
     def of_body(body, x, y):
         return batches.gradient([*body, head], x, y)[:-1]
 
-    for number, participants in rounds_of(simulation):
-        bodies = [
-            train(theta, draw(tiny_clients, i, number, **config), of_body) for i in participants
-        ]
-        theta = weighted_mean(bodies, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), theta)
-    result = simulation.evaluate()
+    def trained(body, client, number):
+        return train(body, draw(tiny_clients, client, number, **config), of_body)
+
+    assert_means(simulation, trained)
+    theta, result = flat(simulation.server_state.weights), simulation.evaluate()
     for client in range(3):
         x, y = network.of_client(tiny_clients.train, client)
         (seed,) = seeds.client_seeds(SEED, "evaluation", [client], ROUNDS)
@@ -247,27 +245,26 @@ def test_apfl(tiny_model, tiny_clients, mixing, learnt):
     """Shares that start at a bound would leave [0, 1] in some of these steps."""
     config = {"mixing": mixing, "learn_mixing": learnt}
     simulation = simulation_of("apfl", tiny_model, tiny_clients, **config)
-    w, state = flat(simulation.server_state.weights), {}
-    for number, participants in rounds_of(simulation):
-        models = []
-        for client in participants:
-            own_w, (v, a), of_w, of_v = w, state.get(client, (w, mixing)), sgd(), sgd()
-            for x, y in draw(tiny_clients, client, number):
-                g = batches.gradient(
-                    [a * p + (1 - a) * q for p, q in zip(v, own_w, strict=True)], x, y
-                )
-                if learnt:
-                    a = np.clip(a - 0.1 * dot(g, combine(v, -1, own_w)), 0, 1)
-                v = of_v.step(v, [a * leaf for leaf in g])
-                own_w = of_w.step(own_w, batches.gradient(own_w, x, y))
-            state[client] = v, a
-            models.append(own_w)
-        w = weighted_mean(models, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), w)
-        for client, (v, a) in state.items():
+    states = {}
+
+    def trained(w, client, number):
+        (v, a), w_optimizer, v_optimizer = states.get(client, (w, mixing)), sgd(), sgd()
+        for x, y in draw(tiny_clients, client, number):
+            mixture = [a * p + (1 - a) * q for p, q in zip(v, w, strict=True)]
+            g = batches.gradient(mixture, x, y)
+            if learnt:
+                a = np.clip(a - 0.1 * dot(g, combine(v, -1, w)), 0, 1)
+            v = v_optimizer.step(v, [a * leaf for leaf in g])
+            w = w_optimizer.step(w, batches.gradient(w, x, y))
+        states[client] = v, a
+        return w
+
+    def check():
+        for client, (v, a) in states.items():
             assert_close(own(simulation)[client], v)
             assert_close(own(simulation, "share")[client], [a])
+
+    assert_means(simulation, trained, check)
 
 
 @pytest.mark.parametrize("meta_gradient", ["fo", "hf"])
@@ -275,57 +272,50 @@ def test_per_fedavg(tiny_model, tiny_clients, meta_gradient):
     """The Hessian-free product is a difference of float32 gradients, which costs it digits."""
     config = {"inner_learning_rate": 0.05, "meta_gradient": meta_gradient, "momentum": 0.0}
     simulation = simulation_of("per_fedavg", tiny_model, tiny_clients, **config)
-    w = flat(simulation.server_state.weights)
-    for number, participants in rounds_of(simulation):
-        models = []
-        for client in participants:
-            own_w, optimizer = w, sgd(0.0)
-            for x, y in draw(tiny_clients, client, number):
-                half = slice(0, (len(y) + 1) // 2), slice(len(y) // 2, len(y))
-                first, second = ((x[rows], y[rows]) for rows in half)
-                inner = combine(own_w, -0.05, batches.gradient(own_w, *first))
-                g = batches.gradient(inner, *second)
-                if meta_gradient == "hf":
-                    d = 1e-3
-                    ahead = batches.gradient(combine(own_w, d, g), *second)
-                    behind = batches.gradient(combine(own_w, -d, g), *second)
-                    g = combine(g, -0.05 / (2 * d), combine(ahead, -1, behind))
-                own_w = optimizer.step(own_w, g)
-            models.append(own_w)
-        w = weighted_mean(models, tiny_clients, participants)
-        simulation.run_round()
-        for a, b in zip(flat(simulation.server_state.weights), w, strict=True):
-            tolerance = ORACLE_TOLERANCE if meta_gradient == "fo" else 1e-4
-            np.testing.assert_allclose(a, b, atol=tolerance, rtol=0)
+
+    def trained(w, client, number):
+        optimizer = sgd(0.0)
+        for x, y in draw(tiny_clients, client, number):
+            half = slice(0, (len(y) + 1) // 2), slice(len(y) // 2, len(y))
+            first, second = ((x[rows], y[rows]) for rows in half)
+            inner = combine(w, -0.05, batches.gradient(w, *first))
+            g = batches.gradient(inner, *second)
+            if meta_gradient == "hf":
+                d = 1e-3
+                ahead = batches.gradient(combine(w, d, g), *second)
+                behind = batches.gradient(combine(w, -d, g), *second)
+                g = combine(g, -0.05 / (2 * d), combine(ahead, -1, behind))
+            w = optimizer.step(w, g)
+        return w
+
+    tolerance = ORACLE_TOLERANCE if meta_gradient == "fo" else 1e-4
+    assert_means(simulation, trained, tolerance=tolerance)
 
 
 def test_fedrod(tiny_model, tiny_clients):
     simulation = simulation_of("fedrod", tiny_model, tiny_clients)
-    shared, personal = flat(simulation.server_state.weights), {}
-    for number, participants in rounds_of(simulation):
-        models = []
-        for client in participants:
-            counts = np.bincount(tiny_clients.train.of(client)[1], minlength=3)
-            with np.errstate(divide="ignore"):
-                shares = np.maximum(np.log(counts / counts.sum()), -1e9)
-            w, p = shared, personal.get(client, np.zeros_like(shared[-1]))
-            of_w, of_p = sgd(), sgd()
-            for x, y in draw(tiny_clients, client, number):
-                balanced = [
-                    *w[:-1],
-                    w[-1] + np.pad(shares[:, None], [(0, 0), (w[-1].shape[1] - 1, 0)]),
-                ]
-                g = batches.gradient(balanced, x, y)
-                g_p = batches.gradient([*w[:-1], w[-1] + p], x, y)[-1:]
-                (p,) = of_p.step([p], g_p)
-                w = of_w.step(w, g)
-            personal[client] = p
-            models.append(w)
-        shared = weighted_mean(models, tiny_clients, participants)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), shared)
+    personal = {}
+
+    def trained(w, client, number):
+        counts = np.bincount(tiny_clients.train.of(client)[1], minlength=3)
+        with np.errstate(divide="ignore"):
+            shares = np.maximum(np.log(counts / counts.sum()), -1e9)
+        priors = np.pad(shares[:, None], [(0, 0), (w[-1].shape[1] - 1, 0)])
+        p = personal.get(client, np.zeros_like(w[-1]))
+        w_optimizer, p_optimizer = sgd(), sgd()
+        for x, y in draw(tiny_clients, client, number):
+            g = batches.gradient([*w[:-1], w[-1] + priors], x, y)
+            p_gradient = batches.gradient([*w[:-1], w[-1] + p], x, y)[-1:]
+            (p,) = p_optimizer.step([p], p_gradient)
+            w = w_optimizer.step(w, g)
+        personal[client] = p
+        return w
+
+    def check():
         for client, p in personal.items():
             assert_close(own(simulation, "head")[client], [p])
+
+    assert_means(simulation, trained, check)
 
 
 @pytest.mark.parametrize("most", [1, 8])

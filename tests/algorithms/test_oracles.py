@@ -1,4 +1,8 @@
-"""Compares rounds of every algorithm with an independent float64 oracle, weight by weight."""
+"""Rounds on all examples of a client against independent float64 oracles, weight by weight.
+
+Those on mini-batches are in `test_mini_batches`. A method that can do both does the same with one
+batch of all examples, as `test_limits` shows, and has its oracle there.
+"""
 
 import dataclasses
 
@@ -6,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import built
 from tests.oracles import averaging, network, pflego
-from tf_pflego import algorithms
 from tf_pflego.algorithms.fedavg import FedAvgConfig
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, ClientResult
@@ -37,7 +41,7 @@ def own_heads(simulation):
 
 def simulation_of(name, model, clients, **config):
     return Simulation(
-        algorithms.build(name, model, **config), clients, Participation(3, 2), "in_process", seed=11
+        built(name, model, **config), clients, Participation(3, 2), "in_process", seed=11
     )
 
 
@@ -58,6 +62,17 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, b, atol=ORACLE_TOLERANCE, rtol=0)
 
 
+def assert_rounds(simulation, one_round, configs):
+    """Runs rounds after which theta and all heads must be the oracle's, by the config of each."""
+    theta, heads = float64(simulation.server_state.theta), own_heads(simulation)
+    for config, participants in zip(configs, rounds_of(simulation), strict=True):
+        config = {"head_step_scale": "algorithm1", "clients_per_round": 2} | config
+        theta, heads = one_round(theta, heads, simulation.data, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+        assert_close(own_heads(simulation).values(), heads.values())
+
+
 @pytest.mark.parametrize("scale", ["algorithm1", "exact"])
 @pytest.mark.parametrize(("tau", "rate"), [(1, 0.3), (6, 0.3), (6, "auto")])
 def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
@@ -70,14 +85,7 @@ def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
     }
     asked = config | {"client_learning_rate": rate}
     simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **asked)
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for participants in rounds_of(simulation):
-        theta, heads = pflego.one_round(
-            theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
-        )
-        simulation.run_round()
-        assert_close(simulation.server_state.theta, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
+    assert_rounds(simulation, pflego.one_round, [config] * ROUNDS)
 
 
 # Of the server's rate in rounds 1, 2 and 3 of 3.
@@ -93,15 +101,9 @@ def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
     asked = {"server_optimizer": "sgd", "server_schedule": schedule, "schedule_rounds": ROUNDS}
     simulation = simulation_of(name, tiny_model, tiny_clients, **config, **asked)
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
     one_round = {"pflego": pflego.one_round, "fedrecon": pflego.fedrecon_round}[name]
-    config |= {"head_step_scale": "algorithm1", "clients_per_round": 2}
-    for share, participants in zip(SHARES[schedule], rounds_of(simulation), strict=True):
-        of_round = config | {"server_learning_rate": 0.2 * share}
-        theta, heads = one_round(theta, heads, tiny_clients, participants, of_round)
-        simulation.run_round()
-        assert_close(simulation.server_state.theta, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
+    configs = [config | {"server_learning_rate": 0.2 * share} for share in SHARES[schedule]]
+    assert_rounds(simulation, one_round, configs)
 
 
 def test_fedrecon(tiny_model, tiny_clients):
@@ -109,14 +111,7 @@ def test_fedrecon(tiny_model, tiny_clients):
     simulation = simulation_of(
         "fedrecon", tiny_model, tiny_clients, server_optimizer="sgd", **config
     )
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for participants in rounds_of(simulation):
-        theta, heads = pflego.fedrecon_round(
-            theta, heads, tiny_clients, participants, {**config, "clients_per_round": 2}
-        )
-        simulation.run_round()
-        assert_close(simulation.server_state.theta, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
+    assert_rounds(simulation, pflego.fedrecon_round, [config] * ROUNDS)
 
 
 def drawn_heads(model, clients, seed, purpose, *keys):
@@ -150,38 +145,6 @@ def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
         for client in range(3)
     ]
     np.testing.assert_allclose(result.train_loss, losses, atol=ORACLE_TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("fedper", {})]
-    + [("fedrep", {"body_steps": e, "momentum": m}) for e, m in ((2, 0.0), (0, 0.0), (2, 0.9))],
-)
-def test_methods_that_average_the_body(tiny_model, tiny_clients, name, config):
-    config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
-    one_round = {"fedper": averaging.fedper_round, "fedrep": averaging.fedrep_round}[name]
-    simulation = simulation_of(name, tiny_model, tiny_clients, **config)
-    theta, heads = float64(tiny_model.initial_theta), own_heads(simulation)
-    for participants in rounds_of(simulation):
-        theta, heads = one_round(theta, heads, tiny_clients, participants, config)
-        simulation.run_round()
-        assert_close(simulation.server_state.weights, theta)
-        assert_close(own_heads(simulation).values(), heads.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "config"), [("fedavg", {}), ("fedprox", {"proximal_weight": 0.5})]
-)
-def test_methods_that_average_the_model(tiny_model, tiny_clients, name, config):
-    config = {"local_steps": 6, "client_learning_rate": 0.1, **config}
-    one_round = {"fedavg": averaging.fedavg_round, "fedprox": averaging.fedprox_round}[name]
-    simulation = simulation_of(name, tiny_model, tiny_clients, **config)
-    theta, head = server_weights(simulation)
-    for participants in rounds_of(simulation):
-        theta, head = one_round(theta, head, tiny_clients, participants, config)
-        simulation.run_round()
-        assert_close(simulation.server_state.weights.theta, theta)
-        assert_close([simulation.server_state.weights.head], [head])
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "pgfed"])
@@ -264,39 +227,6 @@ def test_fedavg_with_a_class_mask(masked_model, masked_clients):
     simulation.run_round()
     found = simulation.server_state.weights
     assert_close([*found.theta, found.head], expected)
-
-
-def test_ditto(tiny_model, tiny_clients):
-    config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
-    simulation = simulation_of("ditto", tiny_model, tiny_clients, **config)
-    theta, head = server_weights(simulation)
-    personal = {client: [*theta, head] for client in range(3)}
-    for participants in rounds_of(simulation):
-        theta, head, personal = averaging.ditto_round(
-            theta, head, personal, tiny_clients, participants, config
-        )
-        simulation.run_round()
-        assert_close(simulation.server_state.weights.theta, theta)
-        assert_close([simulation.server_state.weights.head], [head])
-        for client in range(3):
-            own = simulation.client_states([client]).weights
-            assert_close([*(w[0] for w in own.theta), own.head[0]], personal[client])
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedbabu(tiny_model, tiny_clients, momentum):
-    config = {"local_steps": 6, "client_learning_rate": 0.1, "momentum": momentum}
-    simulation = simulation_of("fedbabu", tiny_model, tiny_clients, **config)
-    theta = float64(tiny_model.initial_theta)
-    (head,) = float64(
-        [simulation.algorithm.served["generic"].weights(simulation.server_state, ()).head]
-    )
-    np.testing.assert_allclose(head[:, :-1] @ head[:, :-1].T, np.eye(3), atol=1e-6)
-    assert not head[:, -1].any()
-    for participants in rounds_of(simulation):
-        theta = averaging.fedbabu_round(theta, head, tiny_clients, participants, config)
-        simulation.run_round()
-        assert_close(simulation.server_state.weights, theta)
 
 
 def test_feddane(tiny_model, tiny_clients):

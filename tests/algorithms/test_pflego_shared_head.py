@@ -1,6 +1,7 @@
 """PFLEGO with a shared head: its rounds against a float64 oracle, and what holds exactly."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.test_identities import Chosen
-from tests.conftest import FEATURES, INPUTS, make_clients
+from tests.comparison import assert_identical, assert_near
+from tests.conftest import FEATURES, INPUTS, built, make_clients
 from tests.oracles import pflego_shared_head as oracle
-from tf_pflego import algorithms, models
+from tf_pflego import models
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -37,6 +39,7 @@ def clients_with(classes):
     return dataclasses.replace(make_clients(num_classes=counts), classes=classes)
 
 
+@functools.cache
 def model_with(rows, global_classes):
     body = models.mlp((INPUTS,), seed=3, units=FEATURES)
     return models.SplitModel(body, rows, seed=3, num_global_classes=global_classes)
@@ -44,7 +47,7 @@ def model_with(rows, global_classes):
 
 def simulation_of(model, clients, participation, scale=1.0, shift=0.0, **config):
     """A simulation whose V is `scale` times the method's own, with `shift` taken from it first."""
-    algorithm = algorithms.build("pflego_shared_head", model, **CONFIG | SGD | config)
+    algorithm = built("pflego_shared_head", model, **CONFIG | SGD | config)
     simulation = Simulation(algorithm, clients, participation, "in_process", seed=11)
     weights = simulation.server_state.weights
     weights = weights._replace(head=scale * (weights.head - shift))
@@ -88,9 +91,10 @@ def assert_rounds_are_the_oracles(simulation, **config):
         participants = simulation.participation.draw(simulation.seed, number)
         *state, took = oracle.one_round(*state, simulation.data, participants, known)
         simulation.run_round()
-        for found, expected in zip(state_of(simulation), state, strict=True):
-            for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
-                np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+        for actual, expected in zip(state_of(simulation), state, strict=True):
+            assert_near(
+                tf.nest.flatten(actual), tf.nest.flatten(expected), atol=TOLERANCE, rtol=TOLERANCE
+            )
         seen += [state[3][client] for client in participants]
         again |= took
     return seen, again
@@ -136,8 +140,7 @@ def test_rounds_with_two_rows_or_one(classes):
             assert not corrections[client].any()
     if rows == 1:
         assert set(gates) == {1.0}
-        for a, b in zip([*theta, shared], [*start[0], start[1]], strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical([*theta, shared], [*start[0], start[1]])
     else:
         assert min(gates) < 0.99
 

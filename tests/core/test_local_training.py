@@ -6,6 +6,8 @@ from tf_pflego.core.algorithm import Client
 from tf_pflego.core.local_training import (
     FULL_BATCH,
     FirstOrder,
+    PlainMiniBatches,
+    StepsOrMiniBatches,
     halves,
     hold_out,
     over_batches,
@@ -78,6 +80,23 @@ def test_a_last_batch_that_is_not_full_is_dropped_unless_it_is_the_only_one():
     assert seen(2, 3, full, drop_last_batch=True) == seen(2, 3, full)
     for size in (SIZE, SIZE + 1, 100):
         assert [len(batch) for batch in seen(1, size, drop_last_batch=True)] == [SIZE]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [({"batch_size": 3}, 6), ({"batch_size": 3, "drop_last_batch": True}, 4), ({}, 5)],
+)
+def test_a_method_knows_how_many_steps_a_client_takes(settings, steps):
+    config = StepsOrMiniBatches(local_epochs=2, local_steps=5, **settings)
+    step = lambda count, batch: count + 1  # noqa: E731
+    assert int(config.over_batches(step, tf.constant(0), client_of())) == steps
+    assert int(config.num_steps(client_of())) == steps
+
+
+def test_mini_batches_without_momentum_take_plain_steps():
+    config = PlainMiniBatches(local_epochs=2, batch_size=4, client_learning_rate=0.25)
+    loss = lambda w, batch: 2.0 * w  # noqa: E731
+    assert float(config.minimize(loss, tf.constant(0.0), client_of())) == -2.0  # In four steps.
 
 
 def test_no_epoch_returns_the_start():

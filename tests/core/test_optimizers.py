@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tf_pflego.algorithms.pflego import PflegoConfig
 from tf_pflego.core import optimizers
 from tf_pflego.core.algorithm import Round
@@ -51,8 +52,7 @@ def test_steps_are_those_of_keras(ours, theirs, problem):
             zip(tf.nest.flatten(gradient), tf.nest.flatten(variables), strict=True)
         )
     weights, _ = run(ours, start, gradients)
-    for a, b in zip(tf.nest.flatten(weights), tf.nest.flatten(variables), strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(tf.nest.flatten(weights), tf.nest.flatten(variables), atol=TOLERANCE)
 
 
 def test_epsilon_is_that_which_is_asked_for(problem):

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tests import resources
-from tf_pflego.data import ClientSplit, mapped
+from tf_pflego.data import ClientData, ClientSplit, mapped
 
 # x * (1 / 255) and x / 255 differ by one rounding of float32.
 _ROUNDING = 1e-6
@@ -11,13 +11,19 @@ _ROUNDING = 1e-6
 _MANY = 3_000_000
 
 
+def mapped_data(examples, labels):
+    """The data of one client, whose training and test examples are the same."""
+    split = ClientSplit(examples, labels, np.array([0, len(labels)]))
+    return mapped.MappedData(ClientData(split, split, [labels.max() + 1]))
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
 def test_rows_are_the_splits(dtype):
     rng = np.random.default_rng(0)
     examples = rng.integers(0, 256, (10_000, 3)).astype(dtype)
     labels = np.arange(10_000, dtype=np.int32)
-    split = mapped.MappedSplit(ClientSplit(examples, labels, np.array([0, 10_000])))
-    read = tf.function(lambda start, count: split.open().read(start, count))
+    data = mapped_data(examples, labels)
+    read = tf.function(lambda start, count: data.open().train.read(start, count))
     for start, count in ((0, 10_000), (1, 4), (4097, 3), (9_999, 1)):
         rows, labels = read(start, count)
         expected = examples[start : start + count]
@@ -26,7 +32,7 @@ def test_rows_are_the_splits(dtype):
             rows, expected / 255 if dtype == np.uint8 else expected, rtol=_ROUNDING
         )
         np.testing.assert_array_equal(labels, range(start, start + count))
-    split.close()
+    data.close()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
@@ -35,27 +41,24 @@ def test_an_operation_may_write_where_its_input_was(dtype):
 
     If the input were the mapped file, that would end the process.
     """
-    ones = ClientSplit(np.ones((_MANY, 1), dtype), np.ones(_MANY, np.int32), np.array([0, _MANY]))
-    split = mapped.MappedSplit(ones)
+    data = mapped_data(np.ones((_MANY, 1), dtype), np.ones(_MANY, np.int32))
 
     @tf.function
     def negated(start, count):
-        return tf.nest.map_structure(lambda leaf: -leaf, split.open().read(start, count))
+        return tf.nest.map_structure(lambda leaf: -leaf, data.open().train.read(start, count))
 
     for _ in range(3):  # TensorFlow would make a view of rows from an aligned row on.
         for leaf in negated(tf.constant(16), tf.constant(32)):
             assert (leaf.numpy() < 0).all()
-    split.close()
+    data.close()
 
 
 def test_the_rows_that_are_read_are_all_that_is_in_memory():
     """TensorFlow must not take the file for a constant, and copy it before the first call."""
     examples = np.zeros((2**17, 2**10), np.uint8)
-    split = mapped.MappedSplit(
-        ClientSplit(examples, np.zeros(len(examples), np.int32), np.array([0, len(examples)]))
-    )
-    read = tf.function(lambda start, count: split.open().read(start, count))
+    data = mapped_data(examples, np.zeros(len(examples), np.int32))
+    read = tf.function(lambda start, count: data.open().train.read(start, count))
     before = resources.reset_peak_memory()
     read(tf.constant(70_000), tf.constant(16))
     assert resources.peak_memory() - before < examples.nbytes / 4
-    split.close()
+    data.close()

@@ -69,11 +69,11 @@ def test_a_class_of_the_test_alone_is_a_class_of_the_client():
     np.testing.assert_array_equal(clients.test.labels, [1])
 
 
-@pytest.mark.parametrize(("given", "found"), [(None, 10), (12, 12)])
-def test_global_labels_stay(given, found):
-    clients = clients_of(tables, label_space="global", num_classes=given)
+@pytest.mark.parametrize(("num_classes", "expected"), [(None, 10), (12, 12)])
+def test_global_labels_stay(num_classes, expected):
+    clients = clients_of(tables, label_space="global", num_classes=num_classes)
     assert [tuple(classes) for classes in clients.classes] == list(CLASSES)
-    np.testing.assert_array_equal(clients.num_classes, [found, found])
+    np.testing.assert_array_equal(clients.num_classes, [expected, expected])
     np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
 
 
@@ -111,185 +111,72 @@ def with_nan(row):
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        pytest.param(
-            {"train": [], "test": []},
-            ValueError,
-            "there must be at least one client; got none. Add clients",
-            id="no clients",
-        ),
-        pytest.param(
-            {"test": TABLES["test"][:1]},
-            ValueError,
-            "`train` and `test` must have one pair for each client; got 2 and 1 pairs. Leave out",
-            id="clients without test examples",
-        ),
-        pytest.param(
-            second((X, Y, Y)),
-            TypeError,
-            r"client 1's train data must be a pair \(examples, labels\); got 3 parts. Give one",
-            id="three in place of a pair",
-        ),
-        pytest.param(
-            {"train": (X, Y), "test": (X, Y)},
-            TypeError,
-            "client 0's train data must be a pair .*; got ndarray. Give one pair per client",
-            id="arrays of one client in place of pairs",
-        ),
-        pytest.param(
-            second((X[:0], Y[:0]), "test"),
-            ValueError,
-            "every client must have test examples; client 1 has no test examples. Leave it out",
-            id="client without examples",
-        ),
-        pytest.param(
-            {"train": [([], []), TABLES["train"][1]]},
-            ValueError,
-            "every client must have train examples; client 0 has no train examples",
-            id="first client of empty lists",
-        ),
-        pytest.param(
-            second((X[:8], Y)),
-            ValueError,
-            r"client 1's train examples must be \[9, ...\], one for each of its labels; got shape "
-            r"\(8, 4\). Give every",
-            id="more labels than examples",
-        ),
-        pytest.param(
-            second((3.0, Y)),
-            ValueError,
-            r"client 1's train examples must be \[9, ...\], .*; got shape \(\)",
-            id="examples without an axis",
-        ),
-        pytest.param(
-            second(([[1.0, 2.0, 3.0, 4.0], [5.0]], [0, 3])),
-            ValueError,
-            "client 1's train examples must all have the same shape; got ragged ones .* Pad or cut",
-            id="ragged examples",
-        ),
-        pytest.param(
-            second((X[:, :3], Y)),
-            ValueError,
-            r"client 1's train examples must be like client 0's, float64 of shape \(4,\); got "
-            r"float64 of shape \(3,\). Prepare",
-            id="examples of another shape",
-        ),
-        pytest.param(
-            second((X.astype(np.uint8), Y)),
-            ValueError,
-            "client 1's train examples must be like client 0's, float64 .*; got uint8 of shape",
-            id="examples of another dtype",
-        ),
-        pytest.param(
-            {"test": pairs_of(lambda size: np.zeros((size, 4), np.uint8), TEST_SIZES)},
-            ValueError,
-            r"must have one dtype and one shape; got float32 \(4,\) for train and uint8 \(4,\) for",
-            id="dtypes of train and test",
-        ),
-        pytest.param(
-            second((with_nan(5), Y)),
-            ValueError,
-            "client 1's train examples must be finite in float32; got nan in its example 5",
-            id="NaN",
-        ),
-        pytest.param(
-            second((X, Y.astype(np.float32))),
-            TypeError,
-            "client 1's train labels must be integers; got float32. One class per example is .* "
-            r"number them with `np.unique\(labels, return_inverse=True\)`, .* `np.digitize",
-            id="float labels",
-        ),
-        pytest.param(
-            second((X, Y == 3)),
-            TypeError,
-            "client 1's train labels must be integers; got bool",
-            id="bool labels",
-        ),
-        pytest.param(
-            second((X, Y[:, None])),
-            ValueError,
-            r"client 1's train labels must be of rank 1; got shape \(9, 1\). Flatten",
-            id="labels of rank 2",
-        ),
-        pytest.param(
-            second((X, np.eye(10, dtype=int)[Y])),
-            ValueError,
-            r"client 1's train labels must be of rank 1, one .*; got shape \(9, 10\). If they are "
-            r"one-hot, convert them with `labels.argmax\(axis=1\)`",
-            id="one-hot labels",
-        ),
-        pytest.param(
-            second((X, np.eye(10, dtype=np.float32)[Y])),
-            ValueError,
-            r"got shape \(9, 10\). If they are one-hot, convert them with `labels.argmax",
-            id="one-hot labels of floats",
-        ),
-        pytest.param(
-            second((X, np.tile([0, 1, 1], (9, 1)))),
-            ValueError,
-            r"got shape \(9, 3\). One class per example is what can be learnt, and neither several "
-            r"of them \(multi-hot\) nor a label for each token. Choose one",
-            id="multi-hot labels",
-        ),
-        pytest.param(
-            second((X, [[3], [0, 3], *[[9]] * 7])),
-            ValueError,
-            "client 1's train labels must .* ragged ones .* One class per example is what can be",
-            id="lists of labels",
-        ),
-        pytest.param(
-            second((X, np.ma.masked_equal(Y, 9))),
-            ValueError,
-            "client 1's train labels must have no masked values; got 3, the first of them in "
-            r"example 2. Fill them in with `.filled\(VALUE\)`, or leave",
-            id="masked labels",
-        ),
-        pytest.param(
-            second((np.ma.masked_invalid(with_nan(5)), Y)),
-            ValueError,
-            "client 1's train examples must have no masked values; got 1, .* in example 5. Fill",
-            id="masked examples",
-        ),
-        pytest.param(
-            second((list(np.ma.masked_invalid(with_nan(5))), Y), "train"),
-            ValueError,
-            "client 1's train examples must have no masked values; got 1, .* in example 5. Fill",
-            id="rows of masked examples",
-        ),
-        pytest.param(
-            second((X.astype(str), Y)),
-            TypeError,
-            r"client 1's train examples must be numbers .*; got <U32. Convert numbers that were "
-            r"read as text with `.astype\(np.float32\)`; number the values .* `np.unique\(column, "
-            ".* make texts tokens",
-            id="strings as examples",
-        ),
-        pytest.param(
-            second((X, np.array(["cat", "dog", "cat"] * 3))),
-            TypeError,
-            r"client 1's train labels must be integers from 0 on; got <U3, such as 'cat'. Number "
-            r"the classes with `np.unique\(labels, return_inverse=True\)`, over .* all clients",
-            id="names as labels",
-        ),
-        pytest.param(
-            second((X, Y - 1)),
-            ValueError,
-            r"client 1's train labels must be in \[0, .*; got -1 .* 0. Labels count from 0",
-            id="negative label",
-        ),
-        pytest.param(
-            {"num_classes": 9},
-            ValueError,
-            r"client 1's train labels must be in \[0, num_classes=9\); got 9 for its example 2",
-            id="label beyond the classes",
-        ),
-        pytest.param(
-            {"label_space": "both"},
-            ValueError,
-            "`label_space` must be one of local, global; got 'both'",
-            id="unknown label space",
-        ),
+        ({"train": [], "test": []}, ValueError,
+         "there must be at least one client; got none. Add clients"),
+        ({"test": TABLES["test"][:1]}, ValueError,
+         "`train` and `test` must have one pair for each client; got 2 and 1 pairs. Leave out"),
+        (second((X, Y, Y)), TypeError,
+         r"client 1's train data must be a pair \(examples, labels\); got 3 parts. Give one"),
+        ({"train": (X, Y), "test": (X, Y)}, TypeError,
+         "client 0's train data must be a pair .*; got ndarray. Give one pair per client"),
+        (second((X[:0], Y[:0]), "test"), ValueError,
+         "every client must have test examples; client 1 has no test examples. Leave it out"),
+        ({"train": [([], []), TABLES["train"][1]]}, ValueError,
+         "every client must have train examples; client 0 has no train examples"),
+        (second((X[:8], Y)), ValueError,
+         r"client 1's train examples must be \[9, ...\], one for each of its labels; got shape "
+         r"\(8, 4\). Give every"),
+        (second((3.0, Y)), ValueError,
+         r"client 1's train examples must be \[9, ...\], .*; got shape \(\)"),
+        (second(([[1.0, 2.0, 3.0, 4.0], [5.0]], [0, 3])), ValueError,
+         "client 1's train examples must all have the same shape; got ragged ones .* Pad or cut"),
+        (second((X[:, :3], Y)), ValueError,
+         r"client 1's train examples must be like client 0's, float64 of shape \(4,\); got "
+         r"float64 of shape \(3,\). Prepare"),
+        (second((X.astype(np.uint8), Y)), ValueError,
+         "client 1's train examples must be like client 0's, float64 .*; got uint8 of shape"),
+        ({"test": pairs_of(lambda size: np.zeros((size, 4), np.uint8), TEST_SIZES)}, ValueError,
+         r"must have one dtype and one shape; got float32 \(4,\) for train and uint8 \(4,\) for"),
+        (second((with_nan(5), Y)), ValueError,
+         "client 1's train examples must be finite in float32; got nan in its example 5"),
+        (second((X, Y.astype(np.float32))), TypeError,
+         "client 1's train labels must be integers; got float32. One class per example is .* "
+         r"number them with `np.unique\(labels, return_inverse=True\)`, .* `np.digitize"),
+        (second((X, Y == 3)), TypeError, "client 1's train labels must be integers; got bool"),
+        (second((X, Y[:, None])), ValueError,
+         r"client 1's train labels must be of rank 1; got shape \(9, 1\). Flatten"),
+        (second((X, np.eye(10, dtype=int)[Y])), ValueError,
+         r"client 1's train labels must be of rank 1, one .*; got shape \(9, 10\). If they are "
+         r"one-hot, convert them with `labels.argmax\(axis=1\)`"),
+        (second((X, np.eye(10, dtype=np.float32)[Y])), ValueError,
+         r"got shape \(9, 10\). If they are one-hot, convert them with `labels.argmax"),
+        (second((X, np.tile([0, 1, 1], (9, 1)))), ValueError,
+         r"got shape \(9, 3\). One class per example is what can be learnt, and neither several "
+         r"of them \(multi-hot\) nor a label for each token. Choose one"),
+        (second((X, [[3], [0, 3], *[[9]] * 7])), ValueError,
+         "client 1's train labels must .* ragged ones .* One class per example is what can be"),
+        (second((X, np.ma.masked_equal(Y, 9))), ValueError,
+         "client 1's train labels must have no masked values; got 3, the first of them in "
+         r"example 2. Fill them in with `.filled\(VALUE\)`, or leave"),
+        (second((np.ma.masked_invalid(with_nan(5)), Y)), ValueError,
+         "client 1's train examples must have no masked values; got 1, .* in example 5. Fill"),
+        (second((list(np.ma.masked_invalid(with_nan(5))), Y), "train"), ValueError,
+         "client 1's train examples must have no masked values; got 1, .* in example 5. Fill"),
+        (second((X.astype(str), Y)), TypeError,
+         r"client 1's train examples must be numbers .*; got <U32. Convert numbers that were "
+         r"read as text with `.astype\(np.float32\)`; number the values .* `np.unique\(column, "
+         ".* make texts tokens"),
+        (second((X, np.array(["cat", "dog", "cat"] * 3))), TypeError,
+         r"client 1's train labels must be integers from 0 on; got <U3, such as 'cat'. Number "
+         r"the classes with `np.unique\(labels, return_inverse=True\)`, over .* all clients"),
+        (second((X, Y - 1)), ValueError,
+         r"client 1's train labels must be in \[0, .*; got -1 .* 0. Labels count from 0"),
+        ({"num_classes": 9}, ValueError,
+         r"client 1's train labels must be in \[0, num_classes=9\); got 9 for its example 2"),
+        ({"label_space": "both"}, ValueError,
+         "`label_space` must be one of local, global; got 'both'"),
     ],
-)
+)  # fmt: skip
 def test_from_arrays_refuses(changed, error, message):
     pfl.from_arrays(**TABLES)
     with pytest.raises(error, match=message):
@@ -331,7 +218,7 @@ def test_class_names_are_those_of_the_labels():
         (["a", "b", "", "c", "d"], "got ''"),
         (["a", "b", "c\nd", "d", "e"], r"got 'c\\nd'"),
     ],
-)
+)  # fmt: skip
 def test_class_names_that_do_not_tell_all_classes_apart_are_refused(names, got):
     pairs = [(tables(2), [1, 4])]
     with pytest.raises(ValueError, match=f"different names, .* of all 5 global classes; {got}"):

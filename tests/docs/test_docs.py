@@ -12,7 +12,6 @@ import sys
 import tempfile
 
 import method_pages
-import numpy as np
 import pytest
 from absl import flags
 
@@ -41,6 +40,13 @@ def name_of(path):
 
 def texts():
     return {path: path.read_text(encoding="utf-8") for path in [*PAGES, *FRONT]}
+
+
+@same_on_both_lines
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_a_method_says_by_what_it_differs_from_its_paper(name):
+    text = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
+    assert len(re.findall(r"\n\nDifferences from the paper(?:, which is [^:]+)?: \S", text)) == 1
 
 
 # What the code of a page leaves behind.
@@ -73,21 +79,6 @@ def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
     pages.check(path, tmp_path, TFDS_DATA_DIR=digits_dir)
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert set(WRITTEN.get(name_of(path), ())) <= found
-
-
-def test_the_type_of_the_federated_computation_is_as_shown():
-    """On the page for users of TFF, for the run above it."""
-    pytest.importorskip("tensorflow_federated")
-    page = (DOCS / "tff.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"<!-- a test holds this type.*-->\n```text\n(.*?)```", page, re.DOTALL)
-    x, y = np.zeros((60, 4), np.float32), np.arange(60) % 2
-    clients = tf_pflego.from_arrays(6 * [(x[:40], y[:40])], 6 * [(x[40:], y[40:])])
-    model = models.SplitModel(models.mlp((4,), seed=0, units=8), num_classes=2)
-    method = algorithms.build("pflego", model, client_learning_rate="auto")
-    with Simulation(method, clients, Participation(6, 3), "tff") as simulation:
-        simulation.run_round()
-        (exchange,) = simulation._engine._exchanges.values()
-    assert "".join(shown.split()) == "".join(str(exchange._run.type_signature).split())
 
 
 @same_on_both_lines
@@ -136,21 +127,19 @@ def refuse_bad_command(command, where):
     words = command.split()
     verb = words.pop(0) if not words[0].startswith("-") else "train"
     assert verb in verbs.VERBS, where
-    flag_values = flags_of(verb)
     most = getattr(importlib.import_module(f"tf_pflego.program.{verb}"), "MOST_PLACES", 0)
     words = [word.replace("--flagfile=run_", f"--flagfile={ROOT}/run_") for word in words]
     words = [word.replace("=mean_regularized.py:", f"={own_method()[1]}:") for word in words]
     try:
-        if verb == "train":
-            program_flags.define_flags_of_own_method(words, flag_values)
-        command_line.parse(flag_values, words, most)
+        command_line.parse(flags_of(verb, words), words, most)
     except command_line.CommandLineError as error:
         raise AssertionError(f"{where}: {error}") from error
 
 
-def flags_of(verb):
+def flags_of(verb, arguments=()):
     flag_values = flags.FlagValues()
-    importlib.import_module(f"tf_pflego.program.{verb}").define_flags(flag_values=flag_values)
+    module = importlib.import_module(f"tf_pflego.program.{verb}")
+    program_flags.define_flags_of(module, arguments, flag_values)
     return flag_values
 
 

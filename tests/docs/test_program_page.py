@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import tf_pflego as pfl
-from tests.program.test_main import ROOT, in_this_process
+from tests.starts import ROOT, in_this_process
 from tf_pflego import main
 from tf_pflego.program import failures
 from tf_pflego.program.verbs import VERBS
@@ -56,12 +56,12 @@ def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
     assert not rest
     bookkeeping, metrics = first_cells(of_rounds), first_cells(of_evaluated)
     metrics += [f"generic/{name}" for name in metrics if not name.startswith("participant")]
-    found = {name for record in records for name in record}
-    assert found == {*bookkeeping, *metrics} - {"not_finite_clients"}
+    names = {name for record in records for name in record}
+    assert names == {*bookkeeping, *metrics} - {"not_finite_clients"}
     # A user's own metric has none of these names: of models and groups, its method and data say.
     with open(output / "clients.csv", encoding="utf-8") as file:
         columns = file.readline().strip().split(",")
-    parts = {name.partition("/")[0] for name in (*found, *summary, *columns)}
+    parts = {name.partition("/")[0] for name in (*names, *summary, *columns)}
     assert parts - METRIC_NAMES == {"generic", "permuted", "shifted"}
     evaluated = [record["round"] for record in records if "test_accuracy/client_mean" in record]
     assert evaluated == [1, *range(3, 13)]

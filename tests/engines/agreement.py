@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -42,8 +43,7 @@ def assert_agreement(algorithm, clients, other):
     (first, records), (second, others) = (
         final_and_records(algorithm, clients, engine) for engine in ("in_process", other)
     )
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_allclose(a, b, atol=ENGINE_TOLERANCE, rtol=ENGINE_TOLERANCE)
+    assert_near(first, second, atol=ENGINE_TOLERANCE, rtol=ENGINE_TOLERANCE)
     for a, b in zip(records, others, strict=True):
         assert a.keys() == b.keys()
         for key in a:

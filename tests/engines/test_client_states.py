@@ -1,6 +1,7 @@
 """The states of clients are the same whether they are in memory or in files."""
 
 import os
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests import resources
 from tests.algorithms.test_contract import build, simulation_of, whole_state
+from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES, final_and_records
 from tf_pflego import algorithms
@@ -51,17 +53,13 @@ def test_a_checkpoint_of_files_restores_and_rolls_back_to_the_same_bits(tiny_mod
     restored.restore(tmp_path)
     for one in (saved, restored):
         assert isinstance(one._engine.states._leaves[0], rows.RowFile)
-        for a, b in zip(at_save, whole_state(one), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical(at_save, whole_state(one))
     states = saved._engine.states
     before = saved.client_states(range(4))
     states.stage([0, 2], tf.nest.map_structure(lambda leaf: leaf[[0, 2]] + 1, before))
     states.read([0], saved.server_state)  # What is staged is written when something is read.
     states.roll_back()
-    for a, b in zip(
-        tf.nest.flatten(before), tf.nest.flatten(saved.client_states(range(4))), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(before), tf.nest.flatten(saved.client_states(range(4))))
     states.forget()
     assert not len(states.written_since(0))
 
@@ -75,7 +73,10 @@ def states_of(count, units=200):
     def head_classes(ids, num_rows):
         return np.tile(np.arange(num_rows, dtype=np.int32), (len(ids), 1))
 
-    return ClientStates(ditto, server_state, head_classes, 0, np.arange(count)), server_state
+    clients = types.SimpleNamespace(
+        num_clients=count, identities=np.arange(count), head_classes=head_classes
+    )
+    return ClientStates(ditto, server_state, clients, 0), server_state
 
 
 def test_states_that_no_memory_would_hold_are_in_files_and_take_none():
@@ -91,10 +92,7 @@ def test_states_that_no_memory_would_hold_are_in_files_and_take_none():
         if number == 0:
             before = resources.reset_peak_memory()
             after_first = sum(os.fstat(file).st_blocks for file in files)
-    for a, b in zip(
-        tf.nest.flatten(now), tf.nest.flatten(states.read(ids, server_state)), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(now), tf.nest.flatten(states.read(ids, server_state)))
     states.read(np.arange(100), server_state)
     assert resources.peak_memory() - before < 500 * 2**20
     assert sum(os.fstat(file).st_blocks for file in files) == after_first
@@ -106,17 +104,14 @@ def test_states_that_no_memory_would_hold_are_in_files_and_take_none():
 def test_a_disk_without_room_refuses_a_round_and_changes_nothing():
     """The space of a client's state is taken before the client trains."""
     states, server_state = states_of(100, units=3)
-    states.admit([1, 2], server_state)
+    states.admit(np.array([1, 2]), server_state)
     states.commit()
     before = states.read([1, 2], server_state)
 
     with resources.files_up_to(100_000):
-        states.admit([1, 2], server_state)  # They have their space.
+        states.admit(np.array([1, 2]), server_state)  # They have their space.
         with pytest.raises(OSError, match=r"must have room .* Free some"):
-            states.admit([2, 50], server_state)
+            states.admit(np.array([2, 50]), server_state)
         states.roll_back()
     assert list(states.written_since(0)) == [1, 2]
-    for a, b in zip(
-        tf.nest.flatten(before), tf.nest.flatten(states.read([1, 2], server_state)), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(tf.nest.flatten(before), tf.nest.flatten(states.read([1, 2], server_state)))

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
+from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES
 from tf_pflego.core.participation import Participation
@@ -101,8 +102,7 @@ def test_a_second_simulation_of_a_method_traces_nothing(engine, tiny_model, tiny
     ends = [run_and_end(algorithm, others, engine)]
     assert traces == once
     ends.append(run_and_end(build_everything(tiny_model), others, engine))
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(*ends)
 
 
 def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):

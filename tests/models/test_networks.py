@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_identical
 from tf_pflego import models
 from tf_pflego.models import networks
 
@@ -29,8 +30,7 @@ def test_the_seed_determines_the_weights(name):
     same, again, other = (
         networks.build(name, (32, 32, 3), seed).get_weights() for seed in (1, 1, 2)
     )
-    for a, b in zip(same, again, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(same, again)
     kernels = [k for k, w in enumerate(same) if w.ndim > 1]
     assert all((same[k] != other[k]).any() for k in kernels)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.models.personalization import head_rule, learning_on
@@ -56,8 +57,7 @@ def test_a_model_learns_on_by_gradient_steps(
     found = called(rule, start, client_of(tiny_clients, client), steps, 0.1)
     theta, head = descended(tiny_clients, client, start, steps, 0.1, on_theta)
     np.testing.assert_allclose(found.head, head, atol=1e-5)
-    for leaf, wanted in zip(found.theta, theta, strict=True):
-        np.testing.assert_allclose(leaf, wanted, atol=1e-5)
+    assert_near(found.theta, theta, atol=1e-5)
 
 
 @pytest.mark.parametrize("solver", ["gd", "momentum", "newton"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient, value_and_gradient
@@ -31,8 +32,7 @@ def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_bl
             return phi, tape.gradient(loss, theta)
 
         results.append(run(theta))
-    for a, b in zip(*map(tf.nest.flatten, results), strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(*map(tf.nest.flatten, results), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -58,8 +58,7 @@ def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, examples, in
 
         features, gradient = run(theta)
         np.testing.assert_allclose(features, phi, atol=TOLERANCE)
-        for a, b in zip(gradient, expected, strict=True):
-            np.testing.assert_allclose(a, b, atol=TOLERANCE)
+        assert_near(gradient, expected, atol=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +123,7 @@ def test_blocks_give_the_same_loss_and_gradient(tiny_model, examples, in_block):
         )
         for model in (tiny_model, blocks)
     ]
-    for a, b in zip(*map(tf.nest.flatten, results), strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(*map(tf.nest.flatten, results), atol=TOLERANCE)
 
 
 def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):

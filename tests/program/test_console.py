@@ -14,7 +14,7 @@ import termios
 
 import pytest
 
-from tests.program.test_main import ROOT, SMALL, TIMEOUT_SECONDS
+from tests.starts import ROOT, SMALL, TIMEOUT_SECONDS
 from tf_pflego.runs.progress import Progress
 from tf_pflego.system import terminal
 

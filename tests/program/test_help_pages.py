@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.program.test_main import in_a_terminal, in_this_process, lines_of, started_program
+from tests.starts import in_a_terminal, in_this_process, lines_of, started_program
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
 from tf_pflego.program import help_pages

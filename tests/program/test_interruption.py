@@ -10,8 +10,8 @@ import time
 import drill_signals
 import pytest
 
-from tests.program.test_main import ROOT, TIMEOUT_SECONDS
 from tests.resources import wait_until_gone
+from tests.starts import ROOT, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.same_on_both_lines
 

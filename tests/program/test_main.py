@@ -1,80 +1,36 @@
 """The program as a user runs it: real processes, real files."""
 
 import csv
-import fcntl
 import json
 import os
 import pathlib
-import pty
-import re
 import signal
-import struct
 import subprocess
-import sys
-import termios
-import time
 
 import numpy as np
 import pytest
 from absl import flags
 
-from tests import programs
 from tests.resources import wait_until_gone
-from tf_pflego import main
+from tests.starts import (
+    ROOT,
+    SMALL,
+    TIMEOUT_SECONDS,
+    assert_refused,
+    begun,
+    in_this_process,
+    messages_of,
+    started_program,
+    wait_for_rounds,
+)
 from tf_pflego.program import command_line
 from tf_pflego.program import flags as program_flags
 
-ROOT = pathlib.Path(__file__).parents[2]
-TIMEOUT_SECONDS = 300
-SMALL = (
-    "--dataset=digits",
-    "--num_clients=10",
-    "--clients_per_round=4",
-    "--local_steps=5",
-    "--engine=in_process",
-)
 METRICS = [
     f"{who}test_accuracy/{mean}_mean"
     for who in ("", "participant_")
     for mean in ("client", "example")
 ]
-
-
-ENTRY = "from tf_pflego.main import entry_point; entry_point()"
-
-
-def program(*flags, code=ENTRY, digits_dir=None):
-    """Runs the program in a process whose imports were made before."""
-    return programs.run(code, *flags, *([f"--data_dir={digits_dir}"] if digits_dir else []))
-
-
-def started_program(*flags, digits_dir=None, code=ENTRY, **options):
-    """Runs the program in a process that is started for it, with pipes."""
-    flags = [*flags, f"--data_dir={digits_dir}"] if digits_dir else list(flags)
-    command = [sys.executable, "-c", code, *flags]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-        **options,
-    )
-
-
-def messages_of(result):
-    """Returns the lines on standard error but those that show how far the run is."""
-    lines = result.stderr.strip().splitlines()
-    return [line for line in lines if not line.startswith(("starting TensorFlow", "round "))]
-
-
-def assert_refused(result, *expected):
-    assert result.returncode == 2, result.stderr
-    assert result.stdout == ""
-    assert len(messages_of(result)) == 1, result.stderr
-    for part in expected:
-        assert part in result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -159,18 +115,6 @@ def test_what_a_pipe_gets_is_plain(finished_run):
     assert "\r" not in result.stderr
 
 
-def code_of(flags):
-    """Runs the program without starting a process, which would take seconds."""
-    return main.main(["tf_pflego", *flags])
-
-
-def in_this_process(flags, capsys):
-    """Returns what `program` returns."""
-    code = code_of(flags)
-    printed = capsys.readouterr()
-    return subprocess.CompletedProcess(flags, code, printed.out, printed.err)
-
-
 @pytest.mark.same_on_both_lines
 def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir, capsys):
     output = finished_run[0]
@@ -218,42 +162,27 @@ def test_without_tensorflow_federated(digits_dir):
     assert "starting TensorFlow" not in refused.stderr
 
 
-def workers_of(pid):
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [
+def worker_of(running):
+    """The process id of the TFF worker of a program that runs."""
+    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    (worker,) = [
         int(child)
         for child in children
         if "worker_binary" in pathlib.Path(f"/proc/{child}/cmdline").read_text()
     ]
+    return worker
+
+
+ENDLESS = ("--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--eval_every=1000000")
 
 
 def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
     """Other signals are tests/program/test_interruption.py's."""
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    command = [
-        sys.executable,
-        "-m",
-        "tf_pflego.main",
-        "--dataset=digits",
-        "--num_rounds=100000",
-        "--num_clients=20",
-    ]
-    command += [f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run", "--eval_every=1000000"]
-    running = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    running = begun(*ENDLESS, f"--data_dir={digits_dir}", f"--output_dir={tmp_path}/run")
     try:
-        while not (metrics.exists() and metrics.stat().st_size):
-            assert running.poll() is None, running.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        (worker,) = workers_of(running.pid)
+        wait_for_rounds(running, tmp_path / "run" / "metrics.jsonl", 1)
+        worker = worker_of(running)
         running.kill()
         _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     finally:
@@ -267,23 +196,17 @@ def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path)
     """One line says why, and a checkpoint holds the last round that was good."""
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     output = tmp_path / "run"
-    command = [sys.executable, "-m", "tf_pflego.main", "--dataset=digits", "--num_clients=20"]
-    command += ["--num_rounds=100000", "--eval_every=1000000", "--checkpoint_every=1000000"]
-    command += [f"--data_dir={digits_dir}", f"--output_dir={output}", "--max_restarts=0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    running = subprocess.Popen(command, cwd=ROOT, **pipes)
-    metrics, deadline = output / "metrics.jsonl", time.monotonic() + TIMEOUT_SECONDS
+    flags = [*ENDLESS, "--checkpoint_every=1000000", "--max_restarts=0"]
+    running = begun(*flags, f"--data_dir={digits_dir}", f"--output_dir={output}")
+    metrics = output / "metrics.jsonl"
     try:
-        while not (metrics.exists() and metrics.stat().st_size):
-            assert running.poll() is None, running.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        (worker,) = workers_of(running.pid)
+        wait_for_rounds(running, metrics, 1)
+        worker = worker_of(running)
         os.kill(worker, signal.SIGKILL)
         printed, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     finally:
         running.kill()
-    result = subprocess.CompletedProcess(command, running.returncode, printed, errors)
+    result = subprocess.CompletedProcess(flags, running.returncode, printed, errors)
     said = f"tf_pflego: the TFF worker (process {worker}) was killed by SIGKILL"
     assert_refused(result, said, "--engine=in_process", "--resume")
     done = len(metrics.read_text().splitlines())
@@ -319,86 +242,6 @@ def test_run_configs_train(name, digits_dir, capsys):
     flags = [f"--flagfile={path}", *small, f"--data_dir={digits_dir}"]
     result = in_this_process(flags, capsys)
     assert result.returncode == 0, result.stderr
-
-
-def in_a_terminal(columns, *arguments):
-    """Runs the program in a pseudo-terminal, as from a person's shell.
-
-    Returns:
-      What it wrote there, as (seconds since the start, text) in the order in which it came.
-    """
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    command = [sys.executable, "-m", "tf_pflego.main", *arguments]
-    started, shown = time.monotonic(), []
-    running = subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-    try:
-        while chunk := os.read(master, 65536):
-            shown.append((time.monotonic() - started, chunk.decode(errors="replace")))
-    except OSError:
-        pass  # A terminal says so when its program has ended.
-    os.close(master)
-    return running.wait(TIMEOUT_SECONDS), shown
-
-
-def lines_of(shown):
-    """Returns the lines that the terminal has in the end, without spaces at their ends."""
-    lines = []
-    for written in "".join(text for _, text in shown).replace("\r\n", "\n").split("\n"):
-        line = ""
-        for part in written.split("\r"):
-            line = part + line[len(part) :]
-        lines.append(line.rstrip())
-    return lines
-
-
-@pytest.mark.same_on_both_lines
-@pytest.mark.parametrize("columns", [60, 80])
-def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
-    output = tmp_path / "run"
-    flags = ["--num_rounds=3", f"--data_dir={digits_dir}", f"--output_dir={output}"]
-    code, shown = in_a_terminal(columns, *SMALL, *flags, "--server_mixing=0.5")
-    assert code == 0
-    seconds, first = shown[0]
-    # Nothing but Python and this package's console has to be imported before it, which takes a
-    # small part of the time that TensorFlow takes.
-    assert "starting" in first
-    assert seconds < 0.5 * next(at for at, text in shown if "loading digits" in text)
-    text = "".join(text for _, text in shown)
-    for step in ("starting TensorFlow", "loading digits", "tracing round 1"):
-        assert f"\r{step}" in text
-    lines = lines_of(shown)
-    # A path without spaces cannot be wrapped.
-    assert max(len(line) for line in lines if str(output) not in line) <= columns
-    assert "pflego has no --server_mixing; it is ignored" in "".join(lines)
-    (bar,) = (line for line in lines if line.startswith("round "))
-    assert bar.startswith("round 3/3 |" if columns == 80 else "round 3/3, loss ")
-    for part in ("loss ", "accuracy ", "left"):
-        assert part in bar
-
-
-@pytest.mark.same_on_both_lines
-def test_a_quiet_run_says_what_is_wrong_and_its_result(digits_dir, tmp_path):
-    flags = ["--num_rounds=3", f"--data_dir={digits_dir}", "--server_mixing=0.5"]
-    code, shown = in_a_terminal(80, *SMALL, *flags, "--quiet")
-    wrong, result, last = "".join(text for _, text in shown).split("\r\n")
-    assert (code, last) == (0, "")
-    assert wrong == "tf_pflego: pflego has no --server_mixing; it is ignored"
-    line = r"pflego on digits \(in_process\), 3 rounds, \d+ s: accuracy 0\.\d{4}"
-    assert re.fullmatch(line, result)
-
-
-@pytest.mark.parametrize("columns", [30, 60, 80])
-def test_an_error_in_a_terminal_is_wrapped_at_words(columns):
-    code, shown = in_a_terminal(columns, "--num_round=3")
-    *lines, last = lines_of(shown)
-    assert (code, last) == (2, "")
-    assert columns - 20 < max(map(len, lines)) <= columns
-    assert " ".join(line.strip() for line in lines) == (
-        "tf_pflego: a flag must be one of those that --help lists; got --num_round. Did you mean "
-        "--num_rounds? Correct it or leave it out."
-    )
 
 
 def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):

@@ -23,14 +23,14 @@ WIDTHS = (360, 800, 1600)
 @pytest.fixture(scope="module")
 def browser():
     """The distribution's Chromium, or the one that playwright installed."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_api.sync_playwright() as playwright:
         try:
-            started = playwright.chromium.launch(executable_path=found)
+            started = playwright.chromium.launch(executable_path=path)
         except sync_api.Error as error:
-            if found is None:
+            if path is None:
                 pytest.skip(f"no browser is installed; looked for {', '.join(BROWSERS)}")
-            raise AssertionError(f"{found} does not start") from error
+            raise AssertionError(f"{path} does not start") from error
         yield started
         started.close()
 
@@ -98,10 +98,10 @@ def hostile_run(path):
         table = [["epoch", "client", "test_accuracy", MARKUP], [0, 4, 0.5, 1], [1, 4, 0.6, 1]]
         csv.writer(file).writerows(table)
     with np.load(directory / "partition.npz") as arrays:
-        held = dict(arrays)
-    held |= {"shifts": np.full(4, MARKUP), "names": np.full(4, NAME), "<b>": [1]}
-    held["class_names"] = np.full(10, MARKUP)
-    np.savez(directory / "partition.npz", **held)
+        content = dict(arrays)
+    content |= {"shifts": np.full(4, MARKUP), "names": np.full(4, NAME), "<b>": [1]}
+    content["class_names"] = np.full(10, MARKUP)
+    np.savez(directory / "partition.npz", **content)
     return directory
 
 

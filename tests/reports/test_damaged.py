@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.program.test_main import in_this_process
 from tests.reports.conftest import large_run
+from tests.starts import in_this_process
 from tf_pflego import main
 from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -136,8 +136,8 @@ def in_table(old, new):
 def in_arrays(**changed):
     def harm(path):
         with np.load(path) as arrays:
-            held = dict(arrays)
-        np.savez_compressed(path, **held | changed)
+            content = dict(arrays)
+        np.savez_compressed(path, **content | changed)
 
     return harm
 

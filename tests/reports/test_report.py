@@ -259,8 +259,8 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
         "bytes_up": np.full(5, 2e6),
         "test_accuracy/client_mean": np.array([0.1, np.nan, 0.6, 0.4, 0.9]),
     }
-    found = series.reached(rounds, "test_accuracy/client_mean", 0.5)
-    assert found == (3, 6.0, 9.0, 0.6)
+    first = series.reached(rounds, "test_accuracy/client_mean", 0.5)
+    assert first == (3, 6.0, 9.0, 0.6)
     assert series.reached(rounds, "test_accuracy/client_mean", 0.95) is None
 
 
@@ -302,7 +302,10 @@ def test_png_figures(runs, tmp_path, capsys):
         (lambda d: (d / "config.json").write_text("{"), ["config.json", "cannot be read"]),
         (lambda d: (d / "config.json").write_text("[]"), ["holds a list"]),
         (lambda d: rewrite(d, lambda r: r.pop(4)), ["damaged in line 5 (round 5 expected, got 6)"]),
-        (lambda d: rewrite(d, lambda r: r[4].pop("seconds")), ["no 'seconds' in line 5"]),
+        (
+            lambda d: rewrite(d, lambda r: r[4].pop("seconds")),
+            ["line 5 (it has no 'seconds')"],
+        ),
         (lambda d: (d / "metrics.jsonl").write_text("\n\n"), ["metrics.jsonl", "line 1"]),
         (lambda d: (d / "clients.csv").write_text("client\n0\n"), ["needs the columns client"]),
         (lambda d: (d / "clients.csv").unlink(), ["clients.csv is missing"]),

@@ -37,6 +37,13 @@ def test_what_a_dataset_does_not_offer_is_refused(digits_dir, changed, message):
         build.load_clients(config_of(digits_dir, **changed))
 
 
+def test_other_clients_are_refused_before_anything_is_written(tmp_path):
+    config = RunConfig(output_dir=tmp_path / "run", engine="in_process")
+    with pytest.raises(TypeError, match="`clients` must be of the class ClientData; got list"):
+        training.run(config, clients=[1])
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_network_is_chosen_by_name(digits_dir):
     config = config_of(digits_dir, network="cnn_fedavg", clients_per_round=2, engine="in_process")
     with build.build_simulation(config) as simulation:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.runs.test_resume import newest_round, outcome
+from tests.runs.resumed import newest_round, outcome
 from tf_pflego.simulation.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.same_on_both_lines

@@ -11,7 +11,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.docs import pages
-from tests.program.test_main import ROOT, assert_refused, in_this_process
+from tests.starts import ROOT, assert_refused, in_this_process
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
 from tf_pflego.core import nests, settings
@@ -100,9 +100,9 @@ def test_a_stored_run_is_loaded_with_the_same_source_alone(method, stopped, tmp_
     with pytest.raises(RunDirectoryError, match="`algorithm` must be given for the run in"):
         run.evaluate()
     with pfl.load_run(stopped, algorithm=method) as run:
-        found = run.evaluate()
+        actual = run.evaluate()
     expected = json.loads((stopped / "summary.json").read_text())["test_accuracy/client_mean"]
-    assert np.mean(found.test_hits / found.test_examples) == pytest.approx(expected)
+    assert np.mean(actual.test_hits / actual.test_examples) == pytest.approx(expected)
     changed = write_method(tmp_path)
     path = tmp_path / "mean_regularized.py"
     path.write_text(path.read_text("utf-8").replace("config.pull / 2", "config.pull / 3"))

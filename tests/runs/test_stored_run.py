@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.runs.test_resume import contents
+from tests.comparison import assert_identical
+from tests.runs.resumed import contents
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError
@@ -52,11 +53,6 @@ def copy(finished, tmp_path):
 def leaves(simulation):
     states = simulation.server_state, simulation.client_states(range(CLIENTS))
     return [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
-
-
-def assert_identical(first, second):
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_a_finished_run_answers_and_stays_as_it_was(finished, digits_dir):

@@ -6,7 +6,7 @@ import signal
 
 import tensorflow as tf
 
-from tests.program.test_main import SMALL, in_this_process, program
+from tests.starts import SMALL, in_this_process, program
 
 ROUNDS = 7
 FLAGS = (*SMALL, f"--num_rounds={ROUNDS}", "--checkpoint_every=2", "--tensorboard")
@@ -14,14 +14,14 @@ FLAGS = (*SMALL, f"--num_rounds={ROUNDS}", "--checkpoint_every=2", "--tensorboar
 
 def events_of(output):
     """Returns {(tag, step): value}, after a check that each is there once."""
-    found = {}
+    values = {}
     for path in (output / "tensorboard").iterdir():
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
                 assert value.metadata.plugin_data.plugin_name == "scalars"
-                assert (value.tag, event.step) not in found
-                found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
-    return found
+                assert (value.tag, event.step) not in values
+                values[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    return values
 
 
 def assert_same_as_metrics(output):
@@ -34,10 +34,10 @@ def assert_same_as_metrics(output):
         if name not in ("round", "not_finite_clients") and value is not None
     }
     assert {step for _, step in expected} == set(range(1, len(records) + 1))
-    found = events_of(output)
-    assert found.keys() == expected.keys()
+    actual = events_of(output)
+    assert actual.keys() == expected.keys()
     for key, value in expected.items():
-        assert math.isclose(found[key], value, rel_tol=1e-6, abs_tol=1e-30)
+        assert math.isclose(actual[key], value, rel_tol=1e-6, abs_tol=1e-30)
 
 
 # Without the package `tensorboard`, and killed in the round after a checkpoint.

@@ -1,6 +1,7 @@
 """A client's model takes what the data have, predicts as the run, and leaves the body as it is."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -9,8 +10,9 @@ import tensorflow as tf
 from keras import saving
 
 import tf_pflego as pfl
+from tests.comparison import assert_identical
 from tests.conftest import build_method
-from tests.models.body.test_body import (
+from tests.models.body.bodies import (
     BODIES,
     InInference,
     examples_for,
@@ -27,16 +29,18 @@ layers = tf.keras.layers
 KERAS_3 = not keras.__version__.startswith("2.")
 
 
-def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
-    count = clients.num_classes.max() if num_classes is None else num_classes
+@functools.cache
+def split_model(body, num_classes, example_shape, num_global_classes, class_mask):
     model = pfl.SplitModel(
-        body,
-        count,
-        example_shape=clients.example_shape,
-        num_global_classes=clients.num_global_classes,
+        body, num_classes, example_shape=example_shape, num_global_classes=num_global_classes
     )
-    if clients.class_mask:
-        model = model.with_class_mask()
+    return model.with_class_mask() if class_mask else model
+
+
+def simulation_of(body, clients, name="pflego", num_classes=None, **hyper_parameters):
+    count = int(clients.num_classes.max()) if num_classes is None else num_classes
+    about = clients.example_shape, clients.num_global_classes, clients.class_mask
+    model = split_model(body, count, *about)
     algorithm = build_method(name, model, **hyper_parameters)
     drawn = pfl.Participation(clients.num_clients, clients.num_clients)
     return pfl.Simulation(algorithm, clients, drawn, "in_process")
@@ -52,6 +56,7 @@ def images(count):
     return np.random.default_rng(count).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)
 
 
+@functools.cache  # Simulations of one body and method share what they trace.
 def small_cnn(name="body"):
     then = layers.Conv2D(3, 3, activation="relu"), layers.Flatten()
     return tf.keras.Sequential([tf.keras.Input((6, 6, 1)), *then], name=name)
@@ -134,8 +139,7 @@ def test_the_users_body_and_the_run_stay_as_they_were():
     raw = images(5)
     expected = second.predict(raw, verbose=0)
     first.set_weights([w + 1 for w in first.get_weights()])
-    for weight, now in zip(before, body.get_weights(), strict=True):
-        np.testing.assert_array_equal(weight, now)
+    assert_identical(before, body.get_weights())
     np.testing.assert_array_equal(second.predict(raw, verbose=0), expected)
     np.testing.assert_array_equal(simulation.client_model(0).predict(raw, verbose=0), expected)
 
@@ -231,7 +235,7 @@ def test_weights_find_their_places_in_layers_that_are_frozen_in_part():
 
 
 def test_a_body_that_has_changed_since_is_refused():
-    body = small_cnn()
+    body = small_cnn(name="changed")
     simulation = simulation_of(body, clients_of(images))
     body.layers[0].activation = tf.keras.activations.tanh
     with pytest.raises(ValueError, match="must be as it was when the run was made from it"):

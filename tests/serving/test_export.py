@@ -15,9 +15,8 @@ from tf_pflego.core.algorithm import Client
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import shared_body
-from tf_pflego.serving.export import chosen_clients, new_directory, served_clients, tflite_of
+from tf_pflego.serving.export import new_directory, served_clients, tflite_of
 from tf_pflego.serving.personal_model import PersonalModel
-from tf_pflego.simulation.evaluation import Evaluation
 
 STEPS, RATE = 15, 0.1
 # What a program that has TensorFlow alone does with the files: it serves, learns on, and serves.
@@ -112,33 +111,33 @@ def test_files_serve_and_learn_on_with_tensorflow_alone(format, simulation, tmp_
         given[f"train_{client.number}"], given[f"labels_{client.number}"] = examples, labels
         given[f"test_{client.number}"] = client.test_examples
     np.savez(tmp_path / "data.npz", **given)
-    script, found = tmp_path / "alone.py", tmp_path / "found.npz"
+    script, actual = tmp_path / "alone.py", tmp_path / "found.npz"
     script.write_text(ALONE)
-    paths = [tmp_path / "models", tmp_path / "data.npz", STEPS, RATE, found]
+    paths = [tmp_path / "models", tmp_path / "data.npz", STEPS, RATE, actual]
     command = [sys.executable, script, *paths]
     result = subprocess.run(
         map(str, command), cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    found = np.load(found)
+    actual = np.load(actual)
     for client, entry in zip(clients, entries, strict=True):
         number = client.number
         assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
         np.testing.assert_allclose(
-            found[f"serve_{number}"], client.probabilities(), rtol=0, atol=tolerance
+            actual[f"serve_{number}"], client.probabilities(), rtol=0, atol=tolerance
         )
         if format == "keras":
             continue
-        assert [name.decode() for name in found[f"names_{number}"]] == entry["classes"]
+        assert [name.decode() for name in actual[f"names_{number}"]] == entry["classes"]
         expected = learnt(client, given[f"train_{number}"], given[f"labels_{number}"])
         rows = len(client.class_names)
-        np.testing.assert_allclose(found[f"head_{number}"], expected.head[:rows], atol=1e-5)
+        np.testing.assert_allclose(actual[f"head_{number}"], expected.head[:rows], atol=1e-5)
         np.testing.assert_allclose(
-            found[f"after_{number}"], probabilities(client, expected), atol=1e-5
+            actual[f"after_{number}"], probabilities(client, expected), atol=1e-5
         )
-        assert np.abs(found[f"after_{number}"] - found[f"serve_{number}"]).max() > 1e-3
-        np.testing.assert_array_equal(found[f"restored_{number}"], found[f"after_{number}"])
-        before, after = found[f"losses_{number}"]
+        assert np.abs(actual[f"after_{number}"] - actual[f"serve_{number}"]).max() > 1e-3
+        np.testing.assert_array_equal(actual[f"restored_{number}"], actual[f"after_{number}"])
+        before, after = actual[f"losses_{number}"]
         assert after < before
 
 
@@ -151,8 +150,8 @@ def test_of_every_method_each_model_serves_and_learns_on(name):
             model = PersonalModel(client)
             functions = model.signatures()
             test = tf.constant(client.test_examples)
-            found = functions["serve"](examples=test)["probabilities"]
-            np.testing.assert_allclose(found, client.probabilities(), atol=1e-6)
+            actual = functions["serve"](examples=test)["probabilities"]
+            np.testing.assert_allclose(actual, client.probabilities(), atol=1e-6)
             examples, labels = simulation.data.train.of(1)
             functions["personalize"](
                 examples=tf.constant(examples),
@@ -161,13 +160,13 @@ def test_of_every_method_each_model_serves_and_learns_on(name):
                 learning_rate=tf.constant(RATE),
             )
             expected = learnt(client, examples, labels, 3)
-            found = functions["serve"](examples=test)["probabilities"]
-            np.testing.assert_allclose(found, probabilities(client, expected), atol=1e-5)
+            actual = functions["serve"](examples=test)["probabilities"]
+            np.testing.assert_allclose(actual, probabilities(client, expected), atol=1e-5)
             moves = any(
                 not np.array_equal(a, b)
                 for a, b in zip(expected.theta, client.weights.theta, strict=True)
             )
-            assert moves == (model.learns == "network")
+            assert moves == (client.rule is None)
 
 
 def functions_of(simulation):
@@ -199,8 +198,8 @@ def test_numbers_that_are_not_finite_leave_the_model_as_it_is():
         client, functions = functions_of(simulation)
         examples, labels = simulation.data.train.of(1)
         personalize(functions, np.full_like(examples, np.nan), labels)
-        found = functions["serve"](examples=tf.constant(client.test_examples))["probabilities"]
-        np.testing.assert_allclose(found, client.probabilities(), atol=1e-6)
+        actual = functions["serve"](examples=tf.constant(client.test_examples))["probabilities"]
+        np.testing.assert_allclose(actual, client.probabilities(), atol=1e-6)
 
 
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
@@ -251,9 +250,9 @@ def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):
         variables = {"tf": tf, "np": np, "json": json, "examples": client.test_examples}
         exec(code, variables)
         expected = client.probabilities()
-        found = variables["found"]["probabilities"].numpy()
-        np.testing.assert_allclose(found[:, : expected.shape[1]], expected, atol=1e-6)
-        assert not found[:, expected.shape[1] :].any()
+        actual = variables["served"]["probabilities"].numpy()
+        np.testing.assert_allclose(actual[:, : expected.shape[1]], expected, atol=1e-6)
+        assert not actual[:, expected.shape[1] :].any()
         wanted = np.array(client.class_names)[np.argmax(expected, axis=1)]
         np.testing.assert_array_equal(variables["names"], wanted)
     size = 4 * sum(leaf.size for leaf in simulation.algorithm.model.initial_theta)
@@ -271,7 +270,7 @@ def test_a_shared_body_learns_on(simulation, tmp_path):
     for client in served_clients(simulation, [0, 1]):
         examples, labels = simulation.data.train.of(client.number)
         rows = len(client.class_names)
-        found = learn(
+        actual = learn(
             examples=tf.constant(examples),
             labels=tf.constant(labels),
             head=tf.constant(heads[client.number]),
@@ -280,7 +279,7 @@ def test_a_shared_body_learns_on(simulation, tmp_path):
             learning_rate=tf.constant(RATE),
         )
         expected = learnt(client, examples, labels)
-        np.testing.assert_allclose(found["head"][:rows], expected.head[:rows], atol=1e-5)
+        np.testing.assert_allclose(actual["head"][:rows], expected.head[:rows], atol=1e-5)
 
 
 def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_path):
@@ -288,17 +287,17 @@ def test_with_a_class_mask_no_model_predicts_a_class_that_the_client_lacks(tmp_p
     with simulation_of(small_cnn(), clients, "fedavg") as simulation:
         simulation.run_round()
         raw, labels = clients.train.of(0)
-        found = [simulation.client_model(0).predict(raw, verbose=0)]
+        actual = [simulation.client_model(0).predict(raw, verbose=0)]
         (entry,) = pfl.export_clients(simulation, [0], tmp_path / "alone")
         pfl.export_shared_body(simulation, [0], tmp_path / "shared")
     signatures = tf.saved_model.load(str(tmp_path / "alone" / entry["file"])).signatures
-    found.append(signatures["serve"](examples=tf.constant(raw))["probabilities"])
+    actual.append(signatures["serve"](examples=tf.constant(raw))["probabilities"])
     serve = tf.saved_model.load(str(tmp_path / "shared" / "body")).signatures["serve"]
     head = np.load(tmp_path / "shared" / "heads.npy")[0]
-    found.append(serve(examples=tf.constant(raw), head=head)["probabilities"])
-    for probabilities in map(np.asarray, found):
+    actual.append(serve(examples=tf.constant(raw), head=head)["probabilities"])
+    for probabilities in map(np.asarray, actual):
         assert set(np.unique(probabilities.nonzero()[1])) == {5, 9}
-        np.testing.assert_allclose(probabilities, found[0], atol=1e-6)
+        np.testing.assert_allclose(probabilities, actual[0], atol=1e-6)
     given = {"examples": raw, "steps": 1, "learning_rate": 0.1}
     given = {name: tf.constant(value) for name, value in given.items()}
     signatures["personalize"](labels=tf.constant(labels), **given)
@@ -370,58 +369,6 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
     with pytest.raises(FileExistsError, match="must be a new or empty directory"):
         new_directory(models).__enter__()
     assert (models / "clients.json").read_text() == "first"
-
-
-class Chosen:
-    """Three clients of which only what chooses them is asked."""
-
-    def __init__(self, names=None):
-        pairs = [([[0.0]], [0])] * 3
-        self.data = pfl.from_arrays(pairs, pairs, client_names=names)
-
-    def evaluate(self, train_loss):
-        return Evaluation({"test": {"accuracy": (np.array([9, 1, 4]), np.full(3, 10))}})
-
-
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [("2", [2]), ("2,0", [2, 0]), ("all", [0, 1, 2]), ("worst:2", [1, 2]), ((1, 0), [1, 0])],
-)
-def test_clients_are_chosen(which, expected):
-    assert chosen_clients(which, Chosen()) == expected
-
-
-@pytest.mark.parametrize(
-    ("which", "expected"), [("a b", [0]), ("2,1", [1, 2]), ("0,a b", None), (["1", 0], [2, 0])]
-)
-def test_clients_are_chosen_by_name(which, expected):
-    """A name that looks like an id comes before the id."""
-    if expected is None:
-        with pytest.raises(ValueError, match="such as 3,7 or their names, each once, or all"):
-            chosen_clients(which, Chosen(["a b", "2", "1"]))
-    else:
-        assert chosen_clients(which, Chosen(["a b", "2", "1"])) == expected
-
-
-@pytest.mark.parametrize("which", ["", "worst", "worst:0", "worst:x", "1,1", "best:3", "1;2"])
-def test_clients_that_cannot_be_chosen_are_refused(which):
-    with pytest.raises(ValueError, match="`clients` must be numbers of clients such as 3,7"):
-        chosen_clients(which, Chosen())
-
-
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [
-        ("north,suoth", r"got 'suoth'. Did you mean south\? Correct"),
-        (["north", "suoth"], r"got 'suoth'. Did you mean south\? "),
-        ("north, 0", "each once, or all, or worst:10; got 0 twice. Correct"),
-        ([2, 2], "each once, or all, or worst:10; got 2 twice. Correct"),
-        ("north,3", r"must be a whole number in \[0, 3\)"),
-    ],
-)
-def test_a_wrong_client_among_several_is_named(which, expected):
-    with pytest.raises(ValueError, match=expected):
-        chosen_clients(which, Chosen(["north", "south", "west"]))
 
 
 def test_files_have_the_names_of_the_clients(tmp_path):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.algorithms.test_contract import build, simulation_of, whole_state
+from tests.comparison import assert_identical
 from tests.conftest import make_clients
 from tf_pflego import algorithms
 from tf_pflego.core import nests
@@ -24,11 +25,6 @@ pytestmark = pytest.mark.same_on_both_lines
 
 def plain(record):
     return {key: value for key, value in record.items() if key != "seconds"}
-
-
-def assert_same(first, second):
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 # A state of every kind that the contract allows, no client state, and a growing server state.
@@ -49,11 +45,11 @@ def test_a_restored_simulation_goes_on_to_the_same_bits(name, tiny_model, tmp_pa
             before = whole_state(saved)
     last = plain(saved.run_round(evaluate=True))
     restored.restore(tmp_path)
-    assert_same(before, whole_state(restored))
+    assert_identical(before, whole_state(restored))
     for _ in range(3):
         restored.run_round()
     assert plain(restored.run_round(evaluate=True)) == last
-    assert_same(whole_state(saved), whole_state(restored))
+    assert_identical(whole_state(saved), whole_state(restored))
 
 
 CLIENTS = 40
@@ -116,7 +112,7 @@ def test_segments_are_few_small_and_enough(per_level, tmp_path, monkeypatch):
         least.append(rows[0] == 3)
         if number % 10 == 0:
             restored.restore(tmp_path)
-            assert_same(whole_state(simulation), whole_state(restored))
+            assert_identical(whole_state(simulation), whole_state(restored))
     assert np.mean(least) >= 0.5
     files = {path.name for path in tmp_path.iterdir()}
     needed = set()
@@ -146,13 +142,33 @@ def test_states_that_are_set_and_a_second_directory_are_saved_too(tmp_path):
     for directory in (tmp_path / "a", tmp_path / "b"):
         simulation.save(directory)
         restored.restore(directory)
-        assert_same(whole_state(simulation), whole_state(restored))
+        assert_identical(whole_state(simulation), whole_state(restored))
     simulation.run_round()
     simulation.save(tmp_path / "b")
     simulation.restore(tmp_path / "a")  # Back to round 1.
     simulation.save(tmp_path / "b")
     restored.restore(tmp_path / "b")
-    assert_same(whole_state(simulation), whole_state(restored))
+    assert_identical(whole_state(simulation), whole_state(restored))
+
+
+def test_a_round_that_was_interrupted_while_it_was_stored_leaves_nothing_behind(
+    tmp_path, monkeypatch
+):
+    simulation = crowd()
+    simulation.run_round()
+    simulation.save(tmp_path)
+    before = whole_state(simulation)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(simulation._engine.states), "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            simulation.run_round()
+    assert simulation.in_round
+    simulation.restore(tmp_path)
+    assert_identical(before, whole_state(simulation))
+
+
+def interrupted(*arguments):
+    raise KeyboardInterrupt
 
 
 def truncated(path, at):
@@ -184,7 +200,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
         shutil.copytree(tmp_path / "whole", directory)
         damage(directory / name, how)
         restored.restore(directory)
-        assert_same(states[0], whole_state(restored))
+        assert_identical(states[0], whole_state(restored))
         lines = capsys.readouterr().err.splitlines()
         if (name, how) == (names[0], "removed"):  # What is not listed was never there.
             assert lines == []
@@ -196,7 +212,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
         restored.run_round()
         restored.save(directory)
         restored.restore(directory)
-        assert_same(states[1], whole_state(restored))
+        assert_identical(states[1], whole_state(restored))
         assert capsys.readouterr().err == ""
     for name in ("server-1.npz", "server-2.npz"):
         damage(tmp_path / "whole" / name, 0.5)
@@ -221,7 +237,7 @@ def test_a_checkpoint_of_another_simulation_is_refused(changed, message, tmp_pat
     before = whole_state(other)
     with pytest.raises(CheckpointError, match=message):
         other.restore(tmp_path)
-    assert_same(before, whole_state(other))
+    assert_identical(before, whole_state(other))
     with pytest.raises(ValueError, match="must not hold checkpoints of another simulation"):
         other.save(tmp_path)
 
@@ -259,11 +275,11 @@ def test_a_disk_that_is_full_leaves_the_earlier_checkpoints(tmp_path, monkeypatc
             simulation.save(tmp_path)
         monkeypatch.undo()
         restored.restore(tmp_path)
-        assert_same(before, whole_state(restored))
+        assert_identical(before, whole_state(restored))
         assert {path.name for path in tmp_path.iterdir()} == held
     simulation.save(tmp_path)
     restored.restore(tmp_path)
-    assert_same(whole_state(simulation), whole_state(restored))
+    assert_identical(whole_state(simulation), whole_state(restored))
 
 
 def test_a_round_that_is_interrupted_while_it_is_evaluated_changes_nothing(monkeypatch):
@@ -277,5 +293,5 @@ def test_a_round_that_is_interrupted_while_it_is_evaluated_changes_nothing(monke
     monkeypatch.setattr(simulation._engine, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         simulation.run_round(evaluate=True)
-    assert_same(before, whole_state(simulation))
+    assert_identical(before, whole_state(simulation))
     assert (simulation.round_number, simulation.in_round) == (1, False)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.comparison import assert_near
 from tests.conftest import INPUTS
 from tf_pflego import algorithms, data
 from tf_pflego.core.participation import Participation
@@ -54,8 +55,7 @@ def test_pflego_learns_the_same_whatever_its_clients_call_their_classes(tiny_mod
     (found, theta), (expected, expected_theta) = ends
     np.testing.assert_allclose(found.train_loss, expected.train_loss, rtol=TOLERANCE)
     np.testing.assert_array_equal(found.test_hits, expected.test_hits)
-    for a, b in zip(theta, expected_theta, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(theta, expected_theta, atol=TOLERANCE)
 
 
 @pytest.fixture(scope="module")

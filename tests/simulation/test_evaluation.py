@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_identical
+from tests.conftest import built
 from tests.oracles import network
-from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.simulation import Simulation
@@ -21,7 +22,7 @@ def test_every_client_is_evaluated_with_what_it_is_served(
 ):
     monkeypatch.setattr(rows, "_BLOCK_BYTES", block_bytes)
     simulation = Simulation(
-        algorithms.build(name, tiny_model, local_steps=3),
+        built(name, tiny_model, local_steps=3),
         tiny_clients,
         Participation(3, 2),
         "in_process",
@@ -58,7 +59,7 @@ def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_cli
 
     config = {"local_steps": 8, "client_learning_rate": 0.5}
     simulation = Simulation(
-        algorithms.build("fedavg", tiny_model, **config),
+        built("fedavg", tiny_model, **config),
         tiny_clients,
         Participation(3, 3),
         "in_process",
@@ -81,7 +82,7 @@ def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_cli
 def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tiny_clients):
     """What is held out is not trained on, and each served model is tested on it."""
     held = tiny_clients.with_validation(0.4, seed=2)
-    algorithm = algorithms.build(name, tiny_model, local_steps=3)
+    algorithm = built(name, tiny_model, local_steps=3)
     everybody = Participation(3, 3)
     with Simulation(algorithm, held, everybody, "in_process") as simulation:
         record = simulation.run_round(evaluate=True)
@@ -98,15 +99,18 @@ def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tin
                 shares.append(right.mean())
                 hits += right.sum()
             prefix = f"{model}/" if position else ""
-            found = [record[f"{prefix}validation_accuracy/{m}_mean"] for m in ("client", "example")]
-            np.testing.assert_allclose(found, [np.mean(shares), hits / held.validation.offsets[-1]])
+            actual = [
+                record[f"{prefix}validation_accuracy/{m}_mean"] for m in ("client", "example")
+            ]
+            np.testing.assert_allclose(
+                actual, [np.mean(shares), hits / held.validation.offsets[-1]]
+            )
         states = simulation.client_states(range(3))
     without = dataclasses.replace(held, validation=None)
     with Simulation(algorithm, without, everybody, "in_process") as simulation:
         plain = simulation.run_round(evaluate=True)
         others = tf.nest.flatten(simulation.client_states(range(3)))
-        for a, b in zip(tf.nest.flatten(states), others, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical(tf.nest.flatten(states), others)
     for metric, value in plain.items():
         assert metric == "seconds" or record[metric] == value, metric
     assert {metric for metric in record if "validation" not in metric} == plain.keys()
@@ -118,7 +122,7 @@ def test_participants_are_validated_with_the_weights_they_hold(tiny_model, tiny_
     swapped = dataclasses.replace(held, test=held.validation, validation=held.test)
     records = []
     for data in (held, swapped):
-        algorithm = algorithms.build("fedavg", tiny_model, local_steps=8, client_learning_rate=0.5)
+        algorithm = built("fedavg", tiny_model, local_steps=8, client_learning_rate=0.5)
         with Simulation(algorithm, data, Participation(3, 2), "in_process") as simulation:
             records.append(simulation.run_round(evaluate=True))
     names = {"test_accuracy": "validation_accuracy", "validation_accuracy": "test_accuracy"}
@@ -156,7 +160,7 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
     from tests.oracles.averaging import local_steps
 
     config = {"local_steps": 8, "client_learning_rate": 0.5}
-    tuned = algorithms.build(
+    tuned = built(
         "fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5, fine_tuning_steps=8
     )
     simulation = Simulation(tuned, tiny_clients, Participation(3, 3), "in_process")
@@ -173,12 +177,11 @@ def test_clients_are_fine_tuned_before_they_are_tested(tiny_model, tiny_clients)
             network.forward(*served, x)[2].argmax(axis=1) == y
         )
     plain = Simulation(
-        algorithms.build("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5),
+        built("fedbabu", tiny_model, local_steps=2, client_learning_rate=0.5),
         tiny_clients,
         Participation(3, 3),
         "in_process",
     )
     for run in (simulation, plain):
         run.run_round()
-    for a, b in zip(simulation.server_state.weights, plain.server_state.weights, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(simulation.server_state.weights, plain.server_state.weights)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.algorithms.test_contract import whole_state
+from tests.comparison import assert_identical
 from tests.simulation.test_checkpoint import CLIENTS as CLIENTS_OF_CROWD
-from tests.simulation.test_checkpoint import assert_same, crowd
+from tests.simulation.test_checkpoint import crowd
 from tf_pflego.simulation.checkpoint import CheckpointError
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -48,7 +49,7 @@ def refused_fixture(made, tmp_path):
             other.restore(path)
             pytest.fail(f"it is taken: {what}")
         assert "\n" not in str(caught.value), what
-        assert_same(before, whole_state(other))
+        assert_identical(before, whole_state(other))
         assert other.round_number == 2
 
     return refused

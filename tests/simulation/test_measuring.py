@@ -9,9 +9,8 @@ import tensorflow as tf
 from sklearn.metrics import f1_score
 
 import tf_pflego as pfl
-from tests.conftest import make_clients
+from tests.conftest import built, make_clients
 from tests.engines.agreement import ENGINES
-from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs import reader
 from tf_pflego.simulation.simulation import Simulation
@@ -25,30 +24,27 @@ def macro_f1(labels, probabilities):
 
 
 def simulation_of(model, clients, name="pflego", engine="in_process", **how):
-    algorithm = algorithms.build(name, model, local_steps=3)
+    algorithm = built(name, model, local_steps=3)
     participation = Participation(clients.num_clients, 2)
     return Simulation(algorithm, clients, participation, engine, **how)
 
 
 @pytest.mark.parametrize("name", ["pflego", "fedbabu", "ditto"])
-@pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["one client per block", "one block"])
-def test_predictions_are_those_of_the_clients_models(
-    name, block_bytes, tiny_model, tiny_clients, monkeypatch
-):
+def test_predictions_are_those_of_the_clients_models(name, tiny_model, tiny_clients, monkeypatch):
     """FedBABU's clients fine-tune first, and Ditto serves two models."""
-    monkeypatch.setattr(rows, "_BLOCK_BYTES", block_bytes)
     clients = tiny_clients.with_validation(0.4, seed=2)
     with simulation_of(tiny_model, clients, name) as simulation:
         simulation.run_round()
         for served in simulation.algorithm.served:
+            models = [simulation.client_model(client, served) for client in range(3)]
             for split, examples in clients.splits.items():
-                found = simulation.predict(split, served)
-                assert len(found) == clients.num_clients
-                for client, probabilities in enumerate(found):
-                    own, _ = examples.of(client)
-                    expected = simulation.client_model(client, served).predict(own, verbose=0)
-                    assert probabilities.dtype == np.float32
-                    np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
+                expected = [model(examples.of(k)[0]) for k, model in enumerate(models)]
+                for block_bytes in (1, 2**28):  # One client per block; one block.
+                    monkeypatch.setattr(rows, "_BLOCK_BYTES", block_bytes)
+                    predicted = simulation.predict(split, served)
+                    for probabilities, of_client in zip(predicted, expected, strict=True):
+                        assert probabilities.dtype == np.float32
+                        np.testing.assert_allclose(probabilities, of_client, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(simulation.predict()[1], simulation.predict("test")[1])
         with pytest.raises(ValueError, match="`split` must be one of train, test, validation;"):
             simulation.predict("all")
@@ -75,7 +71,7 @@ def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
         return tf.reduce_sum(logits**2), 2 * tf.shape(labels)[0]
 
     clients = tiny_clients.with_validation(0.4, seed=2)
-    method = algorithms.build("fedavg", tiny_model, local_steps=3)
+    method = built("fedavg", tiny_model, local_steps=3)
     ((name, served),) = method.served.items()
     measures = {split: {"energy": squared_logits} for split in clients.splits}
     other = {name: dataclasses.replace(served, measures=measures)}
@@ -94,8 +90,8 @@ def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
                     simulation.served_weights(client), x, np.arange(3, dtype=np.int32)
                 )
                 energies.append(np.mean(np.square(logits).sum(axis=1)) / 2)
-            found = evaluation.of_clients()[f"{split}_energy"]
-            np.testing.assert_allclose(found, energies, rtol=1e-5)
+            actual = evaluation.of_clients()[f"{split}_energy"]
+            np.testing.assert_allclose(actual, energies, rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -104,8 +100,8 @@ def test_own_metrics_are_of_each_client_and_its_test_examples(engine, tiny_model
     metrics = {"macro_f1": macro_f1, "hits": lambda y, p: np.sum(p.argmax(axis=1) == y)}
     with simulation_of(tiny_model, clients, "ditto", engine, eval_clients=3) as simulation:
         record = simulation.run_round(evaluate=True, metrics=metrics)
-        found = simulation.evaluate_all(metrics=metrics)
-        for position, (name, evaluation) in enumerate(found.items()):
+        actual = simulation.evaluate_all(metrics=metrics)
+        for position, (name, evaluation) in enumerate(actual.items()):
             predicted = simulation.predict("test", name)
             labels = [clients.test.of(client)[1] for client in range(5)]
             expected = [macro_f1(y, p) for y, p in zip(labels, predicted, strict=True)]
@@ -171,10 +167,10 @@ def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path):
     assert "macro_f1/client_mean/best" not in summary  # Less may be better.
     columns = reader.columns(tmp_path / "run" / "clients.csv")
     with pfl.load_run(tmp_path / "run", clients=clients) as run:
-        found = run.evaluate(metrics={"macro_f1": macro_f1}).own_metrics["macro_f1"]
+        actual = run.evaluate(metrics={"macro_f1": macro_f1}).own_metrics["macro_f1"]
         labels = [clients.test.of(client)[1] for client in range(4)]
         again = [macro_f1(y, p) for y, p in zip(labels, run.predict(), strict=True)]
-    assert [f"{value:.6g}" for value in found] == list(columns["macro_f1"])
-    np.testing.assert_array_equal(found, again)
+    assert [f"{value:.6g}" for value in actual] == list(columns["macro_f1"])
+    np.testing.assert_array_equal(actual, again)
     (page,) = pfl.report([tmp_path / "run"], tmp_path / "report.html")
     assert "macro_f1/client_mean" in page.read_text(encoding="utf-8")

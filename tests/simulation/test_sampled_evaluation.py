@@ -12,9 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.conftest import make_clients
+from tests.conftest import built, make_clients
 from tests.engines.agreement import ENGINES
-from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs import reader
 from tf_pflego.runs.progress import result_table
@@ -30,7 +29,7 @@ HELD_ERROR = ERROR.replace("test", "validation")
 
 def simulation_of(model, engine="in_process", eval_clients=3, seed=0):
     clients = make_clients((3, 7, 5, 4, 6), (2, 4, 3, 2, 3), (2, 3, 2, 3, 2))
-    algorithm = algorithms.build("ditto", model, local_steps=3)
+    algorithm = built("ditto", model, local_steps=3)
     return Simulation(
         algorithm, clients, Participation(5, 2), engine, seed, eval_clients=eval_clients
     )
@@ -43,13 +42,13 @@ def test_the_sample_is_tested_as_all_clients_are(engine, tiny_model):
         sample = sample_of_clients(0, 5, 3)
         for _ in range(3):
             record = simulation.run_round(evaluate=True)
-            every, found = simulation.evaluate_all(), simulation.evaluate_all(sampled=True)
+            every, actual = simulation.evaluate_all(), simulation.evaluate_all(sampled=True)
             for name, all_clients in every.items():
-                own = found[name]
+                own = actual[name]
                 np.testing.assert_array_equal(own.clients, sample)
                 for a, b in zip(flat(own.counts), flat(all_clients.counts), strict=True):
                     np.testing.assert_array_equal(a, b[sample])
-            first = next(iter(found.values())).metrics()
+            first = next(iter(actual.values())).metrics()
             assert {key: record[key] for key in first} == first
             assert ERROR in first and ERROR not in simulation.evaluate().metrics()
 
@@ -89,14 +88,14 @@ def test_the_error_of_the_mean_over_examples_is_that_of_repeated_draws():
     rng = np.random.default_rng(0)
     sizes = rng.integers(5, 50, 400)
     hits = rng.binomial(sizes, rng.beta(8, 3, 400))
-    found, errors, name = [], [], "test_accuracy/example_mean"
+    actual, errors, name = [], [], "test_accuracy/example_mean"
     for seed in range(300):
         ids = sample_of_clients(seed, 400, 100)
         metrics = Evaluation(counts_of(hits[ids], sizes[ids]), ids, 400).metrics()
-        found.append(metrics[name])
+        actual.append(metrics[name])
         errors.append(metrics[f"{name}/standard_error"])
-    assert np.mean(found) == pytest.approx(hits.sum() / sizes.sum(), abs=3e-3)
-    assert np.mean(errors) == pytest.approx(np.std(found), rel=0.15)
+    assert np.mean(actual) == pytest.approx(hits.sum() / sizes.sum(), abs=3e-3)
+    assert np.mean(errors) == pytest.approx(np.std(actual), rel=0.15)
 
 
 def test_a_sample_of_all_has_no_error(tiny_model):
@@ -123,8 +122,8 @@ def test_clients_that_leave_change_the_sample_or_are_refused(tiny_model):
         with pytest.raises(ValueError, match=r"`eval_clients` must be 0 .* from 2 to 2"):
             simulation.change_clients(leave=[0, 1, 2], participation=Participation(2, 1))
         simulation.change_clients(leave=[4])
-        found = simulation.evaluate(sampled=True)
-        np.testing.assert_array_equal(found.clients, sample_of_clients(0, 4, 3))
+        actual = simulation.evaluate(sampled=True)
+        np.testing.assert_array_equal(actual.clients, sample_of_clients(0, 4, 3))
 
 
 def test_the_summary_bounds_the_error_of_the_last_ten():

@@ -52,7 +52,7 @@ def test_clients_share_the_file_of_their_data(array):
     clients = data.ClientData(split, split, np.array([1]))
     file = file_arrays.file_of(clients.train.examples)
     engine_data = mapped.MappedData(clients)
-    assert engine_data.splits["train"].descriptors[0] == file.fileno()
+    assert file.fileno() in engine_data.descriptors
     engine_data.close()
     np.testing.assert_array_equal(clients.train.examples[4000], array[4000])
 

@@ -11,4 +11,4 @@ def default_context():
     """Executes computations as TFF does by itself, and ends its worker with the tests."""
     tff.backends.native.set_sync_local_cpp_execution_context()
     yield
-    installed.end_default_context()
+    installed.end_workers()

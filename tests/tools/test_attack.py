@@ -6,7 +6,7 @@ import sys
 import attack
 import pytest
 
-from tests.program.test_main import ROOT
+from tests.starts import ROOT
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -24,7 +24,7 @@ def test_a_part_of_the_attacks_is_clean(kinds, every):
 def test_wrong_arguments_are_refused_by_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cases = list(attack.python_cases(tmp_path))
-    faults = {case.name: case.attempt() for case in cases[::101]}
+    faults = {name: attempt() for name, attempt in cases[::101]}
     assert len(faults) > 30
     assert {name: fault for name, fault in faults.items() if fault} == {}
 
@@ -38,8 +38,8 @@ def test_what_is_not_clean_is_found(tmp_path):
     def broken():
         (tmp_path / "none").read_text()
 
-    assert attack._called(foreign, {}).startswith("KeyError at test_attack.py:")
-    assert attack._called(broken, {}) == ""
+    assert attack._fault_in(foreign).startswith("KeyError at test_attack.py:")
+    assert attack._fault_in(broken) == ""
     assert "control characters" in attack._fault_of_output(2, "tf_pflego: \x1b[2J\n", (2,))
     assert "exit code 1" in attack._fault_of_output(1, "tf_pflego: x\n", (0, 2))
     assert "a traceback" in attack._fault_of_output(0, "Traceback (most recent", (0, 2))

@@ -34,6 +34,13 @@ def test_the_drills_that_pages_name_exist():
     assert set(named) == set(drills.DRILLS) == set(re.findall(r"drills\.py (\w+)", drills.__doc__))
 
 
+@pytest.mark.parametrize("drill", ["signals", "kills"])
+def test_a_case_that_was_not_tried_is_no_success(drill, capsys):
+    none = {"signals": ["--signals=0", "--phases=writing"], "kills": ["--runs=0"]}
+    assert drills.main([drill, *none[drill], "--engines=in_process"]) == 1
+    assert capsys.readouterr().out.endswith("\nNOT ALL CASES WERE TRIED\n")
+
+
 @pytest.fixture
 def run(tmp_path):
     """The files of a run of two clients, whose newest of two checkpoints has one of them."""

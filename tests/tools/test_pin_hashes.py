@@ -62,20 +62,20 @@ def test_the_hashes_are_of_all_files_that_pip_may_take_and_of_no_others(index, t
     stale = " \\\n    --hash=sha256:" + "0" * 64
     path.write_text("".join(f"{line}{stale if '==' in line else ''}\n" for line in LINES))
     pin_hashes.main(path)
-    found = pins_and_hashes(path.read_text())
-    assert [line for line, _ in found] == LINES
+    entries = pins_and_hashes(path.read_text())
+    assert [line for line, _ in entries] == LINES
     expected = [[]] + [
         sorted(index[name] for name in FILES if name.startswith(start))
         for start in ("a_b-1.0", "c-1", "# none", "d-1", "d-2")
     ]
-    assert [hashes for _, hashes in found] == expected
+    assert [hashes for _, hashes in entries] == expected
 
 
 def test_each_pin_has_a_hash():
     text = (pin_hashes.ROOT / "requirements.txt").read_text()
-    found = [entry for entry in pins_and_hashes(text) if not entry[0].startswith("#")]
-    assert len(found) > 90
-    for line, hashes in found:
+    entries = [entry for entry in pins_and_hashes(text) if not entry[0].startswith("#")]
+    assert len(entries) > 90
+    for line, hashes in entries:
         assert re.fullmatch(r'[\w.-]+==[\w.]+(; python_version (>=|<) "3\.11")?', line), line
         assert hashes, line
         assert all(re.fullmatch("[0-9a-f]{64}", one) for one in hashes), line

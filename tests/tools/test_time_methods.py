@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import time_methods
 
+from tests.comparison import assert_identical
 from tf_pflego import models
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -18,10 +19,9 @@ def test_clients_of_median_size():
     chosen = time_methods.of_median_size(clients, 2)
     np.testing.assert_array_equal(chosen.train.sizes, [5, 6])
     np.testing.assert_array_equal(chosen.num_classes, [4, 6])
-    for own, whole in ((chosen.train, clients.train), (chosen.test, clients.test)):
+    for few, whole in ((chosen.train, clients.train), (chosen.test, clients.test)):
         for new, old in ((0, 2), (1, 4)):
-            for mine, theirs in zip(own.of(new), whole.of(old), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+            assert_identical(few.of(new), whole.of(old))
 
 
 def test_the_parts_of_a_round_add_up():

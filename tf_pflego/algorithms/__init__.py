@@ -112,10 +112,10 @@ def check(name: Named, hyper_parameters: dict[str, Any]) -> Any:
     """Returns the configuration of an algorithm; see `build` for the arguments and the errors."""
     method = method_of(name)
     known = [field.name for field in dataclasses.fields(method.settings)]
-    for given in hyper_parameters:
-        if given not in known:
+    for one in hyper_parameters:
+        if one not in known:
             raise TypeError(
-                f"`{given}` must be a hyper-parameter of {method.name}, which has "
+                f"`{one}` must be a hyper-parameter of {method.name}, which has "
                 f"{', '.join(known) or 'none'}. Leave it out or correct its name."
             )
     return method.settings(**hyper_parameters)

@@ -24,8 +24,6 @@ authors compare with APFL, the share is fixed. If it is learnt, that it moves wi
 and before the steps on w_i and v_i, is our choice.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 
@@ -65,18 +63,15 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     model = model.with_shared_classifier()
     optimizer = config.optimizer()
 
-    def gradient_at(weights, batch):
-        return gradient(lambda w: model.loss(w, batch), weights)
-
     def client_update(sent, state, client, round_):
         def step(carry, batch):
             w, v, share, w_optimizer, v_optimizer = carry
-            g = gradient_at(nests.mix(share, v, w), batch)
+            g = gradient(model.loss, nests.mix(share, v, w), batch)
             if config.learn_mixing:
                 slope = nests.inner_product(g, nests.subtract(v, w))
                 share = tf.clip_by_value(share - config.client_learning_rate * slope, 0.0, 1.0)
             v, v_optimizer = optimizer.apply(nests.scale(share, g), v_optimizer, v)
-            w, w_optimizer = optimizer.apply(gradient_at(w, batch), w_optimizer, w)
+            w, w_optimizer = optimizer.apply(gradient(model.loss, w, batch), w_optimizer, w)
             return w, v, share, w_optimizer, v_optimizer
 
         carry = sent, *state, optimizer.init(sent), optimizer.init(sent)
@@ -90,12 +85,5 @@ def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     def mixture(server, client):
         return nests.mix(client.share, client.weights, server.weights)
 
-    return average(
-        "apfl",
-        model,
-        config,
-        model.initial_weights,
-        client_update,
-        init_client=init_client,
-        served={"personalized": mixture},
-    )
+    served = {"personalized": mixture}
+    return average("apfl", model, config, client_update, init_client=init_client, served=served)

@@ -17,7 +17,7 @@ The server keeps theta; client i keeps v_i.
 
   paper    here                    shape
   theta    SharedState.weights     body and classifier
-  v_i      ClientState.weights     the same; it starts as theta_0
+  v_i      PersonalState.weights   the same; it starts as theta_0
   mu       proximal_weight
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
@@ -29,11 +29,11 @@ of them as theta.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 from tf_pflego.algorithms.fedavg import average
+from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import StepsOrMiniBatches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.models.split import SplitModel
@@ -44,12 +44,6 @@ class DittoConfig(AveragingServer, StepsOrMiniBatches):
     """Hyper-parameters of Ditto."""
 
     proximal_weight: float = settings.proximal_weight()
-
-
-class ClientState(NamedTuple):
-    """What client i keeps."""
-
-    weights: Weights  # v_i
 
 
 def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
@@ -64,20 +58,13 @@ def build_ditto(model: SplitModel, config: DittoConfig) -> Algorithm:
         shared = config.minimize(model.loss, sent, client)
         personal = config.minimize(personal_loss, state.weights, client, stream=1)
         moved = nests.subtract(shared, sent)
-        return ClientResult(personal, ClientState(personal), averaged=moved)
+        return ClientResult(personal, PersonalState(personal), averaged=moved)
 
     def init_client(server, seed, classes):
-        return ClientState(model.initial_weights())
+        return PersonalState(model.initial_weights())
 
-    return average(
-        "ditto",
-        model,
-        config,
-        model.initial_weights,
-        client_update,
-        init_client=init_client,
-        served={
-            "personalized": lambda server, client: client.weights,
-            "generic": lambda server, client: server.weights,
-        },
-    )
+    served = {
+        "personalized": lambda server, client: client.weights,
+        "generic": lambda server, client: server.weights,
+    }
+    return average("ditto", model, config, client_update, init_client=init_client, served=served)

@@ -24,8 +24,8 @@ The server keeps the network and the optimiser's state; a client keeps nothing.
   beta     client_learning_rate
   alpha_i  client.client_weight    [], the weights of `ClientResult.averaged`
 
-Differences from the paper: none in the result. The classifier starts from Glorot's uniform
-distribution, with zero bias.
+Differences from the paper: steps are full-batch unless a batch size is given. The classifier starts
+from Glorot's uniform distribution, with zero bias.
 """
 
 import dataclasses
@@ -59,30 +59,27 @@ def build_fedavg(model: SplitModel, config: FedAvgConfig) -> Algorithm:
         weights = config.minimize(model.loss, sent, client)
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
-    def shared_model(server, client):
-        return server.weights
-
-    served = {"generic": shared_model}
-    return average("fedavg", model, config, model.initial_weights, client_update, served=served)
+    served = {"generic": lambda server, client: server.weights}
+    return average("fedavg", model, config, client_update, served=served)
 
 
 def average(
     name: str,
     model: SplitModel,
     config: AveragingServer,
-    initial_weights: Callable[[], Any],
     client_update: Callable[..., ClientResult],
+    shared: Callable[[Any], Any] = lambda weights: weights,
     **fields: Any,
 ) -> Algorithm:
     """Returns a method whose server sends weights, and follows what clients add on average.
 
-    `initial_weights` gives the shared weights before the first round; they are the message that
-    `client_update` gets. The `fields` are those of `Algorithm.with_one_exchange`.
+    What is sent, the message of `client_update`, is the `shared` part of the model's weights. The
+    `fields` are those of `Algorithm.with_one_exchange`.
     """
     optimizer = config.server()
 
     def init_server(federation):
-        weights = initial_weights()
+        weights = shared(model.initial_weights())
         return SharedState(weights, optimizer.init(weights))
 
     def broadcast(server, round_):

@@ -75,16 +75,7 @@ def build_fedbabu(model: SplitModel, config: FedBabuConfig) -> Algorithm:
         plain = dataclasses.replace(config, momentum=0.0)
         return plain.minimize(model.loss, weights, client, config.fine_tuning_steps)
 
-    served = Served(
-        lambda server, client: with_head(server.weights),
-        model.predict,
-        fine_tune if config.fine_tuning_steps else None,
-    )
-    return average(
-        "fedbabu",
-        model,
-        config,
-        lambda: model.initial_weights().theta,
-        client_update,
-        served={"generic": served},
-    )
+    with_fine_tuning = fine_tune if config.fine_tuning_steps else None
+    generic = Served(lambda server, _: with_head(server.weights), model.predict, with_fine_tuning)
+    served = {"generic": generic}
+    return average("fedbabu", model, config, client_update, lambda w: w.theta, served=served)

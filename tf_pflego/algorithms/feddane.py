@@ -60,16 +60,13 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
         weights = model.initial_weights()
         return ServerState(weights, nests.zeros_like(weights))
 
-    def gradient_at(weights, client):
-        return gradient(lambda weights: model.loss(weights, client), weights)
-
     # The first exchange: the gradient at theta_t.
 
     def send_weights(server, round_):
         return server.weights
 
     def give_gradient(weights, state, client, round_):
-        return ClientResult(weights, averaged=gradient_at(weights, client))
+        return ClientResult(weights, averaged=gradient(model.loss, weights, client))
 
     def keep_gradient(server, uploads, round_):
         return ServerState(server.weights, uploads.averaged)
@@ -81,7 +78,7 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
 
     def train(message, state, client, round_):
         sent, mean_gradient = message
-        correction = nests.subtract(mean_gradient, gradient_at(sent, client))
+        correction = nests.subtract(mean_gradient, gradient(model.loss, sent, client))
 
         def loss(weights, batch):
             moved = nests.subtract(weights, sent)

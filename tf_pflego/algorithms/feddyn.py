@@ -65,9 +65,6 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
         weights = model.initial_weights()
         return ServerState(weights, nests.zeros_like(weights))
 
-    def init_client(server, seed, classes):
-        return ClientState(nests.zeros_like(server.weights))
-
     def client_update(sent, state, client, round_):
         def loss(weights, batch):
             linear = nests.inner_product(state.drift, weights)
@@ -89,7 +86,7 @@ def build_feddyn(model: SplitModel, config: FedDynConfig) -> Algorithm:
         "feddyn",
         model,
         init_server=init_server,
-        init_client=init_client,
+        init_client=lambda server, seed, classes: ClientState(nests.zeros_like(server.weights)),
         broadcast=lambda server, round_: server.weights,
         client_update=client_update,
         server_update=server_update,

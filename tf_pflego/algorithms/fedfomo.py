@@ -24,8 +24,6 @@ Differences from the paper: the models with the largest affinities are sent, wit
 among them, as PGFed's authors do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 
@@ -83,20 +81,20 @@ def build_fedfomo(model: SplitModel, config: FedFomoConfig) -> Algorithm:
         return with_largest(server.last, scores, ids, most)
 
     def client_update(message, state, client, round_):
-        received, own = client.message, state.weights
+        received, current = client.message, state.weights
         training, validation = hold_out(client, config.validation_share, state.seed)
-        own_loss = model.loss(own, validation)
+        current_loss = model.loss(current, validation)
 
         def gain(inputs):
             other, present = inputs
-            distance = tf.sqrt(nests.squared_distance(other, own))
-            better = own_loss - model.loss(other, validation)
+            distance = tf.sqrt(nests.squared_distance(other, current))
+            better = current_loss - model.loss(other, validation)
             return present * tf.nn.relu(tf.math.divide_no_nan(better, distance))
 
         gains = tf.map_fn(gain, (received.kept, received.present), fn_output_signature=tf.float32)
         weights = tf.math.divide_no_nan(gains, tf.reduce_sum(gains))
-        moves = nests.weighted_sums(weights, nests.subtract(received.kept, own))
-        trained = config.minimize(model.loss, nests.add(own, moves), training)
+        moves = nests.weighted_sums(weights, nests.subtract(received.kept, current))
+        trained = config.minimize(model.loss, nests.add(current, moves), training)
         state = ClientState(trained, state.seed)
         return ClientResult(trained, state, individual=(trained, received.ids, weights))
 

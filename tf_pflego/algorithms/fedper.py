@@ -21,7 +21,8 @@ The server keeps theta; client i keeps W_i.
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: none in the result.
+Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
+Uniform[0, 1), as in PFLEGO.
 """
 
 from __future__ import annotations
@@ -85,12 +86,6 @@ def average_body(
     def personal_model(server, client):
         return Weights(server.weights, client.head)
 
-    return average(
-        name,
-        model,
-        config,
-        lambda: model.initial_weights().theta,
-        client_update,
-        init_client=init_client,
-        served={"personalized": Served(personal_model, model.predict, personalize=personalize)},
-    )
+    served = {"personalized": Served(personal_model, model.predict, personalize=personalize)}
+    fields = {"init_client": init_client, "served": served}
+    return average(name, model, config, client_update, lambda w: w.theta, **fields)

@@ -53,8 +53,5 @@ def build_fedprox(model: SplitModel, config: FedProxConfig) -> Algorithm:
         weights = config.minimize(loss, sent, client)
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
-    def shared_model(server, client):
-        return server.weights
-
-    served = {"generic": shared_model}
-    return average("fedprox", model, config, model.initial_weights, client_update, served=served)
+    served = {"generic": lambda server, client: server.weights}
+    return average("fedprox", model, config, client_update, served=served)

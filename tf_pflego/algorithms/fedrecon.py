@@ -65,9 +65,6 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
     def init_client(server, seed, classes):
         return ClientState(model.uniform_head(seed, classes))
 
-    def broadcast(server, round_):
-        return server.theta
-
     def start_of(state, client):
         return state.head if keeps_head else model.uniform_head(client.seed, client.classes)
 
@@ -107,7 +104,7 @@ def build_fedrecon(model: SplitModel, config: FedReconConfig) -> Algorithm:
         model,
         init_server=init_server,
         init_client=init_client if keeps_head else no_client_state,
-        broadcast=broadcast,
+        broadcast=lambda server, round_: server.theta,
         client_update=client_update,
         server_update=server_update,
         served={"personalized": served},

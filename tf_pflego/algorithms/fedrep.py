@@ -26,8 +26,8 @@ The server keeps theta; client i keeps W_i.
   m        momentum                0.999 in the PFLEGO paper's comparison
   alpha_i  client.client_weight    []
 
-Differences from the paper: heads start from Uniform[0, 1), as in the methods that it is compared
-with.
+Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
+Uniform[0, 1), as in the methods that it is compared with.
 """
 
 import dataclasses

@@ -84,12 +84,5 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     def both_heads(server, client):
         return Weights(server.weights.theta, server.weights.head + client.head)
 
-    return average(
-        "fedrod",
-        model,
-        config,
-        model.initial_weights,
-        client_update,
-        init_client=init_client,
-        served={"personalized": both_heads, "generic": lambda server, client: server.weights},
-    )
+    served = {"personalized": both_heads, "generic": lambda server, client: server.weights}
+    return average("fedrod", model, config, client_update, init_client=init_client, served=served)

@@ -67,15 +67,8 @@ def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
     def init_client(server, seed, classes):
         return ClientState(model.initial_weights().theta)
 
-    def own_body_and_shared_head(server, client):
+    def body_and_shared_head(server, client):
         return Weights(client.theta, server.weights)
 
-    return average(
-        "lg_fedavg",
-        model,
-        config,
-        lambda: model.initial_weights().head,
-        client_update,
-        init_client=init_client,
-        served={"personalized": own_body_and_shared_head},
-    )
+    fields = {"init_client": init_client, "served": {"personalized": body_and_shared_head}}
+    return average("lg_fedavg", model, config, client_update, lambda w: w.head, **fields)

@@ -8,7 +8,7 @@ A round:
 Client i keeps theta_i, which serves it; the server keeps nothing.
 
   paper     here                    shape
-  theta_i   ClientState.weights     body and classifier
+  theta_i   PersonalState.weights   body and classifier
   beta      client_learning_rate
 
 Differences from the paper: none; PGFed's authors name it only. Participants are drawn as for every
@@ -28,8 +28,8 @@ class LocalConfig(MiniBatches):
     """Hyper-parameters of Local."""
 
 
-class ClientState(NamedTuple):
-    """What client i keeps."""
+class PersonalState(NamedTuple):
+    """What client i keeps if it keeps a whole network of its own."""
 
     weights: Weights  # theta_i
 
@@ -39,16 +39,13 @@ def build_local(model: SplitModel, config: LocalConfig) -> Algorithm:
 
     def client_update(message, state, client, round_):
         weights = config.minimize(model.loss, state.weights, client)
-        return ClientResult(weights, ClientState(weights))
-
-    def init_client(server, seed, classes):
-        return ClientState(model.initial_weights())
+        return ClientResult(weights, PersonalState(weights))
 
     return Algorithm.with_one_exchange(
         "local",
         model,
         init_server=lambda federation: (),
-        init_client=init_client,
+        init_client=lambda server, seed, classes: PersonalState(model.initial_weights()),
         broadcast=lambda server, round_: (),
         client_update=client_update,
         server_update=lambda server, uploads, round_: (),

@@ -33,28 +33,22 @@ _MODULE = "tf_pflego_own_"  # What the name of a file's module begins with.
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method that a run can train.
+    """A method that a run can train; `build` makes an Algorithm of a model and settings.
 
-    Attributes:
-      name: What a run is told that it trains: a registered name, or FILE.py:FUNCTION without the
-        file's directory.
-      settings: The dataclass of its hyper-parameters.
-      build: (model, settings) -> Algorithm.
-      is_own: Whether it is the user's own.
+    A run is told its name: a registered one or, of a user's own, FILE.py:FUNCTION without the
+    file's directory.
     """
 
     name: str
-    settings: type
+    settings: type  # the dataclass of its hyper-parameters
     build: Callable[..., Any]
-    is_own: bool = False
+    is_own: bool = False  # whether it is the user's own
 
     def checksum(self) -> str:
         """Returns a checksum of the builder, and of what it uses of its file or notebook cell.
 
-        Comments and layout do not count.
-
-        Raises:
-          ValueError: The source is not known, as of what is typed into Python's own prompt.
+        Comments and layout do not count. If the source is not known, as of what is typed into
+        Python's own prompt, this raises ValueError.
         """
         code = inspect.unwrap(self.build).__code__
         linecache.checkcache(code.co_filename)
@@ -62,7 +56,12 @@ class Method:
             file = ast.parse("".join(linecache.getlines(code.co_filename)))
         except SyntaxError:  # It has been changed since it was run.
             file = ast.parse("")
-        parts = [node for node in ast.walk(file) if _first_line(node) == code.co_firstlineno]
+        functions = [node for node in ast.walk(file) if isinstance(node, ast.FunctionDef)]
+        parts: list[ast.AST] = [
+            one
+            for one in functions  # The first line of each is that of its decorators.
+            if min([one.lineno, *(d.lineno for d in one.decorator_list)]) == code.co_firstlineno
+        ]
         if not parts:
             raise ValueError(
                 f"`algorithm` {self.name} must be in a file or a notebook for a run with "
@@ -75,13 +74,6 @@ class Method:
                 parts += others.pop(node.id, []) if isinstance(node, ast.Name) else []
         text = "\n".join(sorted({ast.unparse(part) for part in parts}))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _first_line(node):
-    """Returns the first line of a function, that of its decorators; None of anything else."""
-    if not isinstance(node, ast.FunctionDef):
-        return None
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _definitions(file):
@@ -106,11 +98,7 @@ def names_file(name: Any) -> bool:
 
 
 def from_file(name: str) -> Method:
-    """Returns the method that FILE.py:FUNCTION names; the file is run, unless it has been.
-
-    Raises:
-      ValueError: The file cannot be read or run, or has no such builder.
-    """
+    """Returns the method that FILE.py:FUNCTION names; the file is run, unless it has been."""
     place, _, function = name.rpartition(":")
     path = pathlib.Path(values.path("algorithm", place)).expanduser()
     try:
@@ -155,14 +143,13 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
     files = [one["__file__"] for one in modules if one.get("__name__", "").startswith(_MODULE)]
     if not files:
         return None
-    must = "must be a method that TensorFlow can trace"
     if type(error).__name__ == "OperatorNotAllowedInGraphError":
         # What it says next about AutoGraph does not help here.
         sentence, _, _ = str(error).partition(" is not allowed")
         error = TypeError(f"{sentence} is not allowed; use `tf.where` or `tf.cond`").with_traceback(
             error.__traceback__
         )
-    return failed(must, files[-1], error)
+    return failed("must be a method that TensorFlow can trace", files[-1], error)
 
 
 def failed(must: str, file: str, error: BaseException) -> ValueError:
@@ -183,12 +170,7 @@ def failed(must: str, file: str, error: BaseException) -> ValueError:
 
 
 def from_builder(builder: Any) -> Method:
-    """Returns the method that a function builds.
-
-    Raises:
-      TypeError: It is no function.
-      ValueError: It takes something else, or its hyper-parameters are not fields of `setting`.
-    """
+    """Returns the method that a function builds, whose hyper-parameters are made by `setting`."""
     if not inspect.isfunction(builder):
         raise TypeError(
             f"`algorithm` must be a builder, a function {_BUILDER}; got "

@@ -57,16 +57,13 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
     model = model.with_shared_classifier()
     a, optimizer = config.inner_learning_rate, config.optimizer()
 
-    def gradient_at(weights, batch):
-        return gradient(lambda w: model.loss(w, batch), weights)
-
     def meta_gradient(weights, first, second):
-        inner = nests.subtract(weights, nests.scale(a, gradient_at(weights, first)))
-        g = gradient_at(inner, second)
+        inner = nests.subtract(weights, nests.scale(a, gradient(model.loss, weights, first)))
+        g = gradient(model.loss, inner, second)
         if config.meta_gradient == "fo":
             return g
-        ahead = gradient_at(nests.add(weights, nests.scale(_DIFFERENCE, g)), second)
-        behind = gradient_at(nests.subtract(weights, nests.scale(_DIFFERENCE, g)), second)
+        ahead = gradient(model.loss, nests.add(weights, nests.scale(_DIFFERENCE, g)), second)
+        behind = gradient(model.loss, nests.subtract(weights, nests.scale(_DIFFERENCE, g)), second)
         product = nests.scale(1 / (2 * _DIFFERENCE), nests.subtract(ahead, behind))
         return nests.subtract(g, nests.scale(a, product))
 
@@ -80,9 +77,9 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
     def one_step(weights, client):
-        g = gradient_at(weights, first_batch(client, config.batch_size))
+        g = gradient(model.loss, weights, first_batch(client, config.batch_size))
         return nests.subtract(weights, nests.scale(config.client_learning_rate, g))
 
     shared = Served(lambda server, client: server.weights, model.predict, one_step)
     served = {"personalized": shared}
-    return average("per_fedavg", model, config, model.initial_weights, client_update, served=served)
+    return average("per_fedavg", model, config, client_update, served=served)

@@ -14,7 +14,7 @@ The server keeps w; client i keeps theta_i, which serves it.
 
   paper     here                          shape
   w         SharedState.weights           body and classifier
-  theta_i   ClientState.weights           the same
+  theta_i   PersonalState.weights         the same
   K         personal_steps
   eta_p     personal_learning_rate
   eta       client_learning_rate
@@ -29,11 +29,11 @@ sample of them; here, as in the other methods, only the sample trains.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 from tf_pflego.algorithms.fedavg import SharedState
+from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, optimizers, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
+from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.local_training import MiniBatches, gradient
 from tf_pflego.models.split import SplitModel
 
@@ -62,12 +62,6 @@ class PFedMeConfig(MiniBatches):
     )
 
 
-class ClientState(NamedTuple):
-    """What client i keeps."""
-
-    weights: Weights  # theta_i
-
-
 def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
     """Returns pFedMe for `model`."""
     model = model.with_shared_classifier()
@@ -89,20 +83,17 @@ def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
             return w, theta, memory
 
         w, theta, _ = config.over_batches(step, (sent, sent, optimizer.init(sent)), client)
-        return ClientResult(theta, ClientState(theta), summed=nests.subtract(w, sent))
+        return ClientResult(theta, PersonalState(theta), summed=nests.subtract(w, sent))
 
     def server_update(server, uploads, round_):
         moved = nests.scale(config.server_mixing / uploads.count, uploads.summed)
         return SharedState(nests.add(server.weights, moved))
 
-    def init_client(server, seed, classes):
-        return ClientState(server.weights)
-
     return Algorithm.with_one_exchange(
         "pfedme",
         model,
         init_server=lambda federation: SharedState(model.initial_weights()),
-        init_client=init_client,
+        init_client=lambda server, seed, classes: PersonalState(server.weights),
         broadcast=lambda server, round_: server.weights,
         client_update=client_update,
         server_update=server_update,

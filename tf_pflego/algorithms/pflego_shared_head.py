@@ -48,12 +48,11 @@ The settings that say what is learnt (`gate`, `correction`) and what holds the r
 (`rate_cap`) are there to be compared; docs/results has the comparison. The
 last step on U_i is not checked as those before it are: if `rate_cap` is none, it can raise F.
 
-Differences from PFLEGO: W_i is made of V, U_i and g_i, and U_i is penalised; the last step on U_i
-has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by the curvature; there
-is neither an automatic beta nor another solver; by default rho falls in the last fifth of a run.
+Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised;
+the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
+the curvature; there is neither an automatic beta nor another solver; by default rho falls in the
+last fifth of a run.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -62,7 +61,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
-from tf_pflego.models.heads.corrected import CAPS, CorrectedHead
+from tf_pflego.models.heads.corrected import CAPS, CorrectedHead, corrected
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
 
@@ -128,35 +127,26 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
     def broadcast(server, round_):
         return server.weights
 
-    def own_rows(shared_head, classes):
-        """Returns S_i V [K, M + 1], with 0 for absent classes."""
-        rows = tf.gather(shared_head, tf.maximum(classes, 0))
-        return tf.where((classes >= 0)[:, None], rows, 0.0)
-
-    def at_their_rows(gradient, classes):
-        """Returns S_i^T applied to the gradient of the client's rows: [C, M + 1]."""
-        present = tf.where((classes >= 0)[:, None], gradient, 0.0)
-        shape = [num_global_classes, width]
-        return tf.scatter_nd(tf.maximum(classes, 0)[:, None], present, shape)
-
     def client_update(shared, state, client, round_):
         features, pull_back = model.features_and_pull_back(shared.theta, client.examples)
         loss = model.head_objective(features, client)
-        own = CorrectedHead(
+        objective = CorrectedHead(
             loss,
-            own_rows(shared.head, client.classes),
+            shared.head,
+            client.classes,
             config.correction_penalty,
             learns_correction=config.correction == "learnt",
             learns_gate=config.gate == "learnt",
         )
-        rate = own.rate(config.client_learning_rate, config.rate_cap)
-        correction, gate = own.descend(state.correction, state.gate, config.local_steps - 1, rate)
-        head = own.head(correction, gate)
+        rate = objective.rate(config.client_learning_rate, config.rate_cap)
+        steps = config.local_steps - 1
+        correction, gate = objective.descend(state.correction, state.gate, steps, rate)
+        head = objective.head(correction, gate)
         g_head, g_features = loss.gradients(head, client.client_weight)
-        g_shared = at_their_rows(client.client_weight * gate * g_head, client.classes)
-        correction = own.correction_after(correction, g_head, rate)
+        g_shared = objective.shared_gradient(client.client_weight * gate * g_head)
+        correction = objective.correction_after(correction, g_head, rate)
         return ClientResult(
-            Weights(shared.theta, own.head(correction, gate)),
+            Weights(shared.theta, objective.head(correction, gate)),
             ClientState(correction, gate, client.classes),
             summed=Weights(pull_back(g_features), g_shared),
         )
@@ -166,8 +156,9 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         return ServerState(*optimizer.apply(gradient, server.optimizer, server.weights, round_))
 
     def personal_model(server, client):
-        head = client.gate * own_rows(server.weights.head, client.classes) + client.correction
-        return Weights(server.weights.theta, head)
+        shared = server.weights
+        head = corrected(shared.head, client.classes, client.correction, client.gate)
+        return Weights(shared.theta, head)
 
     return Algorithm.with_one_exchange(
         "pflego_shared_head",

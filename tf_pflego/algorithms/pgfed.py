@@ -30,8 +30,6 @@ Differences from the paper: the paper moves theta_i before A, its authors' progr
 starts anew in each round. `pgfedmo` and `pgfed_ce` are variants.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -99,11 +97,10 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
 
         def step(carry, batch):
             theta, memory, a = carry
-            # PGFed-CE sends no g-, since its offsets contain what takes its place.
-            slope = nests.inner_product(mean_gradient, theta) if mean_gradient else 0.0
+            slope = nests.inner_product(mean_gradient, theta)
             a = tf.nn.relu(a - config.risk_learning_rate * present * (offsets + slope))
-            own = gradient(lambda w: model.loss(w, batch), theta)
-            theta, memory = optimizer.apply(nests.add(own, others), memory, theta)
+            of_batch = gradient(model.loss, theta, batch)
+            theta, memory = optimizer.apply(nests.add(of_batch, others), memory, theta)
             return theta, memory, a
 
         theta, _, a = config.over_batches(step, (sent, optimizer.init(sent), a), client)

@@ -25,12 +25,7 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.models.split import SplitModel
 
 
-@dataclasses.dataclass(frozen=True)
-class PGFedCeConfig(PGFedConfig):
-    """Hyper-parameters of PGFed-CE."""
-
-
-def build_pgfed_ce(model: SplitModel, config: PGFedCeConfig) -> Algorithm:
+def build_pgfed_ce(model: SplitModel, config: PGFedConfig) -> Algorithm:
     """Returns PGFed-CE for `model`."""
     pgfed = build_pgfed(model, config)
     (of_pgfed,) = pgfed.exchanges
@@ -38,7 +33,13 @@ def build_pgfed_ce(model: SplitModel, config: PGFedCeConfig) -> Algorithm:
     def broadcast(server, round_):
         gradients, offsets = server.last.kept
         slopes = nests.inner_products(gradients, server.weights)
-        return server.weights, (), *offsets_of_all(server, offsets + slopes)
+        return server.weights, *offsets_of_all(server, offsets + slopes)
 
-    exchanges = (dataclasses.replace(of_pgfed, broadcast=broadcast),)
+    def client_update(message, state, client, round_):
+        sent, *offsets = message  # They contain what takes the place of <g-, theta_i>.
+        return of_pgfed.client_update(
+            (sent, nests.zeros_like(sent), *offsets), state, client, round_
+        )
+
+    exchanges = (dataclasses.replace(of_pgfed, broadcast=broadcast, client_update=client_update),)
     return dataclasses.replace(pgfed, name="pgfed_ce", exchanges=exchanges)

@@ -234,18 +234,11 @@ class Algorithm:
         served: Mapping[str, Served | Callable[[Structure, Structure], Structure]],
         **fields: Any,
     ) -> Algorithm:
-        """Returns a method whose rounds are one exchange.
+        """Returns a method whose rounds are one exchange; see `Exchange` for its functions.
 
-        Args:
-          name: See `Algorithm`.
-          model: A `SplitModel`, the model that it learns.
-          broadcast: See `Exchange`.
-          client_update: See `Exchange`.
-          server_update: See `Exchange`.
-          client_messages: See `Exchange`.
-          served: The models that a client can be served with, by name: each a `Served`, or a
-            function (server_state, client_state) -> the weights that `model.predict` takes.
-          **fields: `init_server` and, if the method needs them, the other fields of `Algorithm`.
+        The model is a `SplitModel`. A model that is served is a `Served`, or a function
+        (server_state, client_state) -> the weights that `model.predict` takes. The `fields` are
+        `init_server` and, if the method needs them, the other fields of `Algorithm`.
         """
         exchange = Exchange(broadcast, client_update, server_update, client_messages)
         models = {

@@ -48,13 +48,9 @@ class Chosen(NamedTuple):
 
 
 def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
-    """Returns for each client those other members of the cohort that have the largest scores.
+    """Returns for each of r clients the `count` other members that have the largest scores.
 
-    Args:
-      cohort: The last cohort, of c members.
-      scores: [r, c] float32, finite; of equal scores, that of the smaller client id counts more.
-      ids: [r] int64, the clients that the members are chosen for; none is given itself.
-      count: How many members each client is given. If there are not so many, the rest is 0.
+    The scores [r, c] are finite; of equal ones, that of the smaller client id counts more.
     """
     least, size = scores.dtype.min, tf.size(cohort.ids)
     others = tf.where(tf.equal(ids[:, None], cohort.ids), least, scores)
@@ -102,9 +98,9 @@ def _regrouped(state, fresh, larger, former):
     if not axes:
         return state
     stay = np.flatnonzero(former >= 0)
-    every = [np.arange(size) for size in fresh.shape]
-    into = np.ix_(*(stay if a in axes else every[a] for a in range(len(every))))
-    out_of = np.ix_(*(former[stay] if a in axes else every[a] for a in range(len(every))))
+    every = list(map(np.arange, fresh.shape))
+    into = np.ix_(*(stay if a in axes else rows for a, rows in enumerate(every)))
+    out_of = np.ix_(*(former[stay] if a in axes else rows for a, rows in enumerate(every)))
     result = np.array(fresh)
     result[into] = np.asarray(state)[out_of]
     return tf.constant(result)

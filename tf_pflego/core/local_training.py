@@ -19,14 +19,13 @@ Loss: TypeAlias = "Callable[[Structure, Client], tf.Tensor]"
 
 
 @dataclasses.dataclass(frozen=True)
-class MiniBatches(settings.HyperParameters):
-    """Hyper-parameters of local training by SGD with momentum on mini-batches."""
+class PlainMiniBatches(settings.HyperParameters):
+    """Hyper-parameters of local training by SGD on mini-batches."""
 
     local_epochs: int = settings.local_epochs()
     batch_size: int = settings.batch_size()
     drop_last_batch: bool = settings.drop_last_batch()
     client_learning_rate: float = settings.client_learning_rate()
-    momentum: float = settings.momentum()
 
     @property
     def passes(self) -> int:
@@ -35,7 +34,11 @@ class MiniBatches(settings.HyperParameters):
 
     def optimizer(self) -> Optimizer:
         """Returns the optimiser of the local training."""
-        return optimizers.sgd(self.client_learning_rate, self.momentum)
+        return optimizers.sgd(self.client_learning_rate)
+
+    def num_steps(self, client: Client) -> tf.Tensor | int:
+        """Returns how many steps a participant takes in a round."""
+        return self.passes * num_batches(client, self.batch_size, self.drop_last_batch)
 
     def minimize(
         self,
@@ -46,16 +49,25 @@ class MiniBatches(settings.HyperParameters):
         stream: int = 0,
     ) -> Structure:
         """Returns the weights after local training on a loss; see the function `minimize`."""
-        optimizer, batches = self.optimizer(), (self.batch_size, stream, self.drop_last_batch)
         passes = self.passes if passes is None else passes
-        return minimize(loss, start, client, optimizer, passes, *batches)
+        batches = (self.batch_size, stream, self.drop_last_batch)
+        return minimize(loss, start, client, self.optimizer(), passes, *batches)
 
     def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
         """Returns what `step` carries through local training; see the function `over_batches`."""
-        drops = self.drop_last_batch
-        return over_batches(
-            step, start, client, self.passes, self.batch_size, drop_last_batch=drops
-        )
+        batches = (self.batch_size, 0, self.drop_last_batch)
+        return over_batches(step, start, client, self.passes, *batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class MiniBatches(PlainMiniBatches):
+    """The same for SGD with momentum."""
+
+    momentum: float = settings.momentum()
+
+    def optimizer(self) -> Optimizer:
+        """Returns the optimiser of the local training."""
+        return optimizers.sgd(self.client_learning_rate, self.momentum)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +94,9 @@ def value_and_gradient(
     return value, tape.gradient(value, at)
 
 
-def gradient(function: Callable[[Structure], tf.Tensor], at: Structure) -> Structure:
-    """Returns the gradient of a scalar function, in the structure of `at`."""
-    return value_and_gradient(function, at)[1]
+def gradient(function: Callable[..., tf.Tensor], at: Structure, *more: Any) -> Structure:
+    """Returns the gradient of a scalar function(at, *more), in the structure of `at`."""
+    return value_and_gradient(lambda w: function(w, *more), at)[1]
 
 
 class FirstOrder(NamedTuple):
@@ -110,17 +122,10 @@ def minimize(
     stream: int = 0,
     drop_last_batch: bool = False,
 ) -> Structure:
-    """Returns the weights after the client's local training, one optimiser step per batch.
+    """Returns the weights, a nest of tensors, after one step of the optimiser for each batch.
 
-    Args:
-      loss: (weights, batch) -> [] the loss; a batch is a `Client` with some of the examples.
-      start: The weights to start from, a nest of tensors.
-      client: The client, on whose examples the weights are trained.
-      optimizer: The optimiser; its state starts anew.
-      epochs: Passes over the examples; these are tau if a batch holds all examples.
-      batch_size: See `over_batches`.
-      stream: See `over_batches`.
-      drop_last_batch: See `over_batches`.
+    The loss is a function (weights, batch) -> [], and the optimiser's state starts anew. For the
+    batches see `over_batches`; if a batch holds all examples, the epochs are tau.
     """
 
     def step(carry, batch):
@@ -143,14 +148,15 @@ def over_batches(
     """Returns what `step` carries from batch to batch, as it is after the last batch.
 
     Each epoch shuffles the client's examples anew with the client's seed and deals them out in
-    batches; the last batch of an epoch holds the rest. With `FULL_BATCH` the only batch of an epoch
-    is the client itself, with its examples in their own order.
+    batches; the last batch of an epoch may be smaller. With `FULL_BATCH` the only batch of an epoch
+    is the client itself, with its examples in their own order. With 0 epochs, the start is
+    returned.
 
     Args:
       step: (carry, batch) -> carry; a batch is a `Client` with some of the examples.
-      start: What the first step is given; a nest of tensors whose shapes do not change.
+      start: A nest of tensors, whose shapes the steps do not change.
       client: The client, whose examples are dealt out.
-      epochs: The number of passes over all examples; with 0, `start` is returned.
+      epochs: The number of passes over all examples.
       batch_size: Examples per batch.
       stream: Another number gives another shuffle, for methods that train twice in a round.
       drop_last_batch: Whether an epoch leaves out its last batch if that is not full; a client
@@ -159,11 +165,8 @@ def over_batches(
     if epochs == 0:
         return start
     if batch_size == FULL_BATCH:
-        return _repeat(lambda _, carry: step(carry, client), start, epochs)
+        return loop(lambda _, carry: step(carry, client), start, epochs)
     count = client.num_examples
-    num_batches = (count + batch_size - 1) // batch_size
-    if drop_last_batch:
-        num_batches = tf.maximum(count // batch_size, 1)
     seed = tf.random.experimental.stateless_fold_in(client.seed, stream)
 
     def epoch(k, carry):
@@ -172,9 +175,18 @@ def over_batches(
         def on_batch(b, carry):
             return step(carry, take(client, order[b * batch_size : (b + 1) * batch_size]))
 
-        return _repeat(on_batch, carry, num_batches)
+        return loop(on_batch, carry, num_batches(client, batch_size, drop_last_batch))
 
-    return _repeat(epoch, start, epochs)
+    return loop(epoch, start, epochs)
+
+
+def num_batches(client: Client, batch_size: int, drop_last_batch: bool) -> tf.Tensor | int:
+    """Returns how many batches an epoch has, as `over_batches` deals them out."""
+    if batch_size == FULL_BATCH:
+        return 1
+    if drop_last_batch:
+        return tf.maximum(client.num_examples // batch_size, 1)
+    return (client.num_examples + batch_size - 1) // batch_size
 
 
 def shuffled(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -192,11 +204,8 @@ def first_batch(client: Client, batch_size: int) -> Client:
 def hold_out(client: Client, share: float, seed: tf.Tensor) -> tuple[Client, Client]:
     """Returns the client with two parts of its examples: to train on, and held out for validation.
 
-    Args:
-      client: The client.
-      share: How much of the examples is held out, in (0, 1): so much of their number, rounded
-        down, but at least one example. A client's only example is in both parts.
-      seed: [2] int32, which determines the parts.
+    The share in (0, 1) of the examples, rounded down, is held out, but at least one example. A
+    client's only example is in both parts. The seed [2] determines them.
     """
     order = shuffled(client.num_examples, seed)
     count = tf.cast(share * tf.cast(client.num_examples, tf.float32), tf.int32)
@@ -223,13 +232,17 @@ def take(client: Client, rows: tf.Tensor) -> Client:
     )
 
 
-def _repeat(step, start, count):
-    """Returns the carry after `count` calls of step(k, carry)."""
-    bound = count if isinstance(count, int) else None
-    loop = tf.while_loop(
+def loop(
+    step: Callable[[tf.Tensor, Any], Any],
+    start: Any,
+    count: int | tf.Tensor,
+    parallel_iterations: int = 10,
+) -> Any:
+    """Returns the carry, a nest of tensors, after `count` calls of step(k, carry)."""
+    return tf.while_loop(
         lambda k, _: k < count,
         lambda k, carry: (k + 1, step(k, carry)),
         (tf.constant(0), start),
-        maximum_iterations=bound,
-    )
-    return loop[1]
+        parallel_iterations=parallel_iterations,
+        maximum_iterations=count if isinstance(count, int) else None,
+    )[1]

@@ -113,11 +113,11 @@ def inner_products(stacked: Structure, nest: Structure) -> tf.Tensor:
 def mean(stacked: Structure) -> Structure:
     """Returns the plain mean over a cohort, each leaf [c, ...]; 0 over nobody."""
 
-    def of_leaf(leaf):
+    def mean_of(leaf):
         count = tf.cast(tf.shape(leaf)[0], leaf.dtype)
         return tf.math.divide_no_nan(tf.reduce_sum(leaf, axis=0), count)
 
-    return tf.nest.map_structure(of_leaf, stacked)
+    return tf.nest.map_structure(mean_of, stacked)
 
 
 def weighted_sums(weights: tf.Tensor, stacked: Structure) -> Structure:
@@ -142,14 +142,14 @@ def stacked_like(spec: Structure, nest: Structure, count: int) -> Structure:
             "`client_states` returns."
         ) from error
     leaves = []
-    for (name, leaf), own in zip(named(nest).items(), tf.nest.flatten(spec), strict=True):
+    for (name, leaf), member in zip(named(nest).items(), tf.nest.flatten(spec), strict=True):
         try:
             leaf = np.asarray(leaf)
         except ValueError as error:
             raise ValueError(
                 f"`states` {name} must be one array; got ragged rows. Pad them."
-            ) from (error)
-        shape, dtype = (count, *own.shape), own.dtype.as_numpy_dtype
+            ) from error
+        shape, dtype = (count, *member.shape), member.dtype.as_numpy_dtype
         if leaf.shape != shape or leaf.dtype != dtype:
             raise ValueError(
                 f"`states` {name} must be {np.dtype(dtype)} of shape {shape}, one row for each of "

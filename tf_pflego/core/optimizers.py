@@ -46,14 +46,10 @@ Rate: TypeAlias = "float | tf.Tensor"
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """Two functions over nests of weights.
+    """Two functions over nests of weights."""
 
-    Attributes:
-      init: weights -> state.
-      apply: (gradient, state, weights) -> (weights, state).
-    """
-
-    init: Callable[[Structure], Any]
+    init: Callable[[Structure], Any]  # weights -> state
+    # (gradient, state, weights) -> (weights, state)
     apply: Callable[[Structure, Any, Structure], tuple[Structure, Any]]
 
 
@@ -79,32 +75,23 @@ def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optim
     divide by; None stands for the default of each. The others have none.
     """
     name = values.one_of("server_optimizer", name, NAMES)
-    if name == "sgd":
-        return sgd(learning_rate)
-    if name == "momentum":
-        return sgd(learning_rate, MOMENTUM)
-    adaptive: dict[str, Callable[..., Optimizer]]
-    adaptive = {"adam": adam, "yogi": yogi, "adagrad": adagrad, "muon": muon}
-    constants = {} if epsilon is None else {"epsilon": epsilon}
-    return adaptive[name](learning_rate, **constants)
+    if name in ("sgd", "momentum"):
+        return sgd(learning_rate, MOMENTUM if name == "momentum" else 0.0)
+    adaptive: Any = {"adam": adam, "yogi": yogi, "adagrad": adagrad, "muon": muon}[name]
+    return adaptive(learning_rate) if epsilon is None else adaptive(learning_rate, epsilon)
 
 
 def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:
     """weights <- weights - learning_rate * v, where v <- momentum * v + gradient starts from 0."""
 
-    def move(weights, direction):
-        return tf.nest.map_structure(lambda w, v: w - learning_rate * v, weights, direction)
+    def apply(gradient, velocity, weights):
+        if momentum:
+            gradient = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient)
+            velocity = gradient
+        moved = tf.nest.map_structure(lambda w, v: w - learning_rate * v, weights, gradient)
+        return moved, velocity
 
-    def apply_plain(gradient, state, weights):
-        return move(weights, gradient), state
-
-    def apply_with_momentum(gradient, velocity, weights):
-        velocity = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient)
-        return move(weights, velocity), velocity
-
-    if not momentum:
-        return Optimizer(lambda weights: (), apply_plain)
-    return Optimizer(nests.zeros_like, apply_with_momentum)
+    return Optimizer(nests.zeros_like if momentum else lambda weights: (), apply)
 
 
 def adam(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
@@ -155,29 +142,29 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     """
     for_vectors = adam(learning_rate, epsilon)
 
-    def parted(weights):
-        leaves = tf.nest.flatten(weights)
-        is_matrix = [len(leaf.shape) > 1 for leaf in leaves]
-        matrices = [leaf for leaf, is_one in zip(leaves, is_matrix, strict=True) if is_one]
-        vectors = [leaf for leaf, is_one in zip(leaves, is_matrix, strict=True) if not is_one]
-        return matrices, vectors, is_matrix
+    def parted(nest):
+        """Returns the matrices and the vectors."""
+        leaves = tf.nest.flatten(nest)
+        matrices = [leaf for leaf in leaves if len(leaf.shape) > 1]
+        return matrices, [leaf for leaf in leaves if len(leaf.shape) < 2]
 
     def init(weights):
-        matrices, vectors, _ = parted(weights)
+        matrices, vectors = parted(weights)
         return MuonState(nests.zeros_like(matrices), for_vectors.init(vectors))
 
     def apply(gradient, state, weights):
-        slopes, others, is_matrix = parted(gradient)
-        matrices, vectors, _ = parted(weights)
+        (slopes, others), (matrices, vectors) = parted(gradient), parted(weights)
         velocity = [_MUON_MOMENTUM * v + g for v, g in zip(state.velocity, slopes, strict=True)]
-        moved = iter(
+        moved_matrices = iter(
             w - learning_rate * _with_equal_singular_values(g + _MUON_MOMENTUM * v)
             for w, g, v in zip(matrices, slopes, velocity, strict=True)
         )
-        moved_vectors, adam_state = for_vectors.apply(others, state.of_vectors, vectors)
-        rest = iter(moved_vectors)
-        leaves = [next(moved if is_one else rest) for is_one in is_matrix]
-        return tf.nest.pack_sequence_as(weights, leaves), MuonState(velocity, adam_state)
+        vectors, adam_state = for_vectors.apply(others, state.of_vectors, vectors)
+        moved_vectors = iter(vectors)
+        moved = tf.nest.map_structure(
+            lambda w: next(moved_matrices if len(w.shape) > 1 else moved_vectors), weights
+        )
+        return moved, MuonState(velocity, adam_state)
 
     return Optimizer(init, apply)
 
@@ -243,16 +230,11 @@ server_schedule = settings.shared(
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptimizer:
-    """The optimiser of a server.
+    """The optimiser of a server: an `Optimizer` with the learning rate of each round."""
 
-    Attributes:
-      rate: Round -> the learning rate in this round, a float or a tensor [] float32.
-      init: weights -> state.
-      apply: (gradient, state, weights, Round) -> (weights, state).
-    """
-
-    rate: Callable[[Round], Rate]
-    init: Callable[[Structure], Any]
+    rate: Callable[[Round], tf.Tensor]  # [] float32
+    init: Callable[[Structure], Any]  # weights -> state
+    # (gradient, state, weights, Round) -> (weights, state)
     apply: Callable[[Structure, Any, Structure, Round], tuple[Structure, Any]]
 
     def follow(self, difference: Structure, server: Any, round_: Round) -> Any:
@@ -280,11 +262,7 @@ class ServerSettings(settings.HyperParameters):
     )
 
     def server(self, epsilon: float | None = None) -> ServerOptimizer:
-        """Returns the optimiser; for `epsilon` see `build`.
-
-        Raises:
-          ValueError: The rate has a schedule, and the number of its rounds is not given.
-        """
+        """Returns the optimiser; for `epsilon` see `build`."""
         base, name, rounds = self.server_learning_rate, self.server_schedule, self.schedule_rounds
         if name != CONSTANT and not rounds:
             raise ValueError(
@@ -293,7 +271,7 @@ class ServerSettings(settings.HyperParameters):
             )
 
         def rate(round_):
-            return base if name == CONSTANT else base * share(name, round_.number, rounds)
+            return base * share(name, round_.number, rounds)
 
         def optimizer(learning_rate):
             return build(self.server_optimizer, learning_rate, epsilon)
@@ -335,7 +313,6 @@ class AveragingServer(ServerSettings):
 
 def share(schedule: str, number: tf.Tensor, num_rounds: int) -> tf.Tensor:
     """Returns [] float32, by what the rate is multiplied in round t = `number`, [] int32."""
-    values.one_of("server_schedule", schedule, SCHEDULES)
     if schedule == CONSTANT:
         return tf.ones([])
     left = tf.cast(tf.maximum(num_rounds + 1 - number, 0), tf.float32)

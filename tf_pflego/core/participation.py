@@ -57,20 +57,15 @@ class Participation:
             )
         if self.mode == "range":
             bounds: Any = self.clients_per_round_range
-            if bounds is not None:
-                if not isinstance(bounds, Sequence | np.ndarray) or isinstance(bounds, str):
-                    bounds = (bounds,)
-                bounds = tuple(values.whole("clients_per_round_range", one) for one in bounds)
-                object.__setattr__(self, "clients_per_round_range", bounds)
-            if (
-                bounds is None
-                or len(bounds) != 2
-                or not 0 <= bounds[0] <= bounds[1] <= self.num_clients
-                or not bounds[1]
-            ):
+            if isinstance(bounds, str) or not isinstance(bounds, Sequence | np.ndarray):
+                bounds = () if bounds is None else (bounds,)
+            bounds = tuple(values.whole("clients_per_round_range", one) for one in bounds)
+            object.__setattr__(self, "clients_per_round_range", bounds or None)
+            least, most = bounds if len(bounds) == 2 else (-1, -1)
+            if not 0 <= least <= most <= self.num_clients or not most:
                 raise ValueError(
                     "`clients_per_round_range` must be least,most with 0 <= least <= most <= "
-                    f"num_clients={self.num_clients} and most >= 1; got {bounds}. "
+                    f"num_clients={self.num_clients} and most >= 1; got {bounds or None}. "
                     "Set `clients_per_round_range` to such a pair."
                 )
         elif not 1 <= self.clients_per_round <= self.num_clients:
@@ -83,12 +78,9 @@ class Participation:
         object.__setattr__(self, "dropout_rate", rate)
 
     def __repr__(self) -> str:
-        given = ", ".join(
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
-        )
-        return f"Participation({given})"
+        pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        changed = [f"{field.name}={one!r}" for field, one in pairs if one != field.default]
+        return f"Participation({', '.join(changed)})"
 
     @property
     def federation(self) -> Federation:

@@ -6,8 +6,6 @@ from typing import Any
 
 from tf_pflego.system import values
 
-HEAD_SOLVERS = ("gd", "momentum", "adam", "newton")
-
 
 def setting(
     default: Any,
@@ -42,18 +40,23 @@ def setting(
       replaces: The name of another setting that is not read if this one is not empty.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    kind = {"choices": choices, "words": words, "is_path": is_path}
-    reading = {"read_with": read_with, "replaces": replaces}
-    taken = {"taken": (choices or words) if taken is None else taken}
-    metadata = {"help": help_text, **limits, **kind, **reading, **taken}
+    metadata = {
+        "help": help_text,
+        "limits": {name: limit for name, limit in limits.items() if limit is not None},
+        "choices": choices,
+        "words": words,
+        "taken": (choices or words) if taken is None else taken,
+        "is_path": is_path,
+        "read_with": read_with,
+        "replaces": replaces,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def shared(default: Any, help_text: str, **about: Any) -> Callable[..., Any]:
     """Returns the function that makes the fields of a setting that several classes have.
 
-    Its arguments are the default, if that differs from the one here, and what else of `setting`
-    does, such as `taken`.
+    Its arguments are those of `setting` that differ from the ones here, and first the default.
     """
 
     def field(default: Any = default, **changes: Any) -> Any:
@@ -73,46 +76,19 @@ def definition(field: dataclasses.Field) -> dict[str, Any]:
     return {"type": kind_of(field), **about}
 
 
+def limits_of(field: dataclasses.Field) -> list[str]:
+    """Returns in words the limits of a setting, such as `at least 0`."""
+    return [f"{name.replace('_', ' ')} {limit}" for name, limit in field.metadata["limits"].items()]
+
+
 def range_of(field: dataclasses.Field) -> str:
     """Returns in words which values a setting takes; nothing if its kind says it all."""
     about = field.metadata
     if about["choices"] is not None:
         return f"one of {', '.join(about['taken'])}"
-    words = {
-        "at_least": "at least",
-        "above": "above",
-        "at_most": "at most",
-        "below": "below",
-    }
-    limits = [f"{word} {about[key]}" for key, word in words.items() if about[key] is not None]
-    return " or ".join(filter(None, [", ".join(limits), *about["taken"]]))
+    return " or ".join(filter(None, [", ".join(limits_of(field)), *about["taken"]]))
 
 
-# Of a run.
-num_rounds = shared(200, "T, number of rounds", at_least=1)
-eval_every = shared(
-    10, "evaluate each round whose number this divides, the first and the last ten", at_least=1
-)
-train_loss_every = shared(
-    10,
-    "compute the training loss in those evaluated rounds whose number this divides, "
-    "and in the last round",
-    at_least=1,
-)
-eval_clients = shared(
-    0,
-    "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
-    "the run, and give standard errors; 0 for all clients",
-    at_least=0,
-)
-max_restarts = shared(
-    3,
-    "how often a new TFF worker runs an exchange again whose worker was killed, stopped or "
-    "silent, before the run ends",
-    at_least=0,
-)
-
-# Of the local training.
 local_steps = shared(
     50, "tau, full-batch steps of a participant in a round; unused with mini-batches", at_least=1
 )
@@ -128,16 +104,13 @@ momentum = shared(
 proximal_weight = shared(
     0.25, "mu, weight of the squared distance to the server's weights", at_least=0
 )
-head_solver = shared("gd", "how the head is trained, except in its last step", choices=HEAD_SOLVERS)
 
 
 class HyperParameters:
     """The base of an algorithm's configuration, a dataclass of `setting` fields that checks itself.
 
-    Values of other types that stand for the same, such as NumPy's numbers, are converted.
-
-    Raises:
-      ValueError: A field has a value that it does not take.
+    Values of other types that stand for the same, such as NumPy's numbers, are converted. It raises
+    ValueError if a field has a value that it does not take.
     """
 
     def __post_init__(self):
@@ -145,11 +118,7 @@ class HyperParameters:
 
 
 def check(config: Any) -> None:
-    """Converts the fields of a configuration to plain values, as `check_value` does.
-
-    Raises:
-      ValueError: A field does not take its value.
-    """
+    """Converts the fields of a configuration to plain values, as `check_value` does."""
     for field in dataclasses.fields(config):
         value = check_value(field.name, getattr(config, field.name), field)
         # Frozen is for users: what they gave is replaced once, by what it stands for.
@@ -157,22 +126,15 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, field: dataclasses.Field) -> Any:
-    """Returns the value of a setting as str, bool, int or float.
+    """Returns the value of a setting as str, bool, int or float, or raises ValueError.
 
-    Args:
-      name: The setting's name.
-      value: What the user gave; see `system.values` for the types that are taken.
-      field: The setting, as `setting` returns it.
-
-    Raises:
-      ValueError: The setting does not take the value.
+    For the types that a user may give see `system.values`.
     """
-    about = field.metadata
+    about, kind = field.metadata, kind_of(field)
     if about["choices"] is not None:
         return values.one_of(name, value, about["taken"])
     if about["is_path"]:
         return values.path(name, value)
-    kind = kind_of(field)
     if kind is bool:
         return values.truth(name, value)
     if kind is str:
@@ -180,8 +142,5 @@ def check_value(name: str, value: Any, field: dataclasses.Field) -> Any:
     if isinstance(value, str) and value in about["taken"]:
         return str(value)
     if kind is int:
-        at_most = values.INTEGER_LIMIT if about["at_most"] is None else about["at_most"]
-        return values.whole(name, value, about["at_least"], at_most)
-    at_most = values.FLOAT_LIMIT if about["at_most"] is None else about["at_most"]
-    limits = {key: about[key] for key in ("at_least", "above", "below")}
-    return values.number(name, value, at_most=at_most, words=about["taken"], **limits)
+        return values.whole(name, value, **about["limits"])
+    return values.number(name, value, words=about["taken"], **about["limits"])

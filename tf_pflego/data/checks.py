@@ -12,6 +12,7 @@ ONE_CLASS = (
     "One class per example is what can be learnt, and neither several of them (multi-hot) nor a "
     "label for each token. Choose one class for each example."
 )
+_NUMBERED = "`np.unique(labels, return_inverse=True)`, over the labels of all clients together"
 
 
 def array(values: Any, what: str) -> np.ndarray:
@@ -64,8 +65,9 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
     labels = array(labels, what)
     if labels.ndim > 1 and labels[:1].size > 1:
         remedy = ONE_CLASS
-        if labels.ndim == 2 and _is_one_hot(labels):
-            remedy = "If they are one-hot, convert them with `labels.argmax(axis=1)`."
+        if labels.ndim == 2 and labels.dtype.kind in "biuf":
+            if np.all((labels == 0) | (labels == 1)) and np.all(np.sum(labels, axis=1) == 1):
+                remedy = "If they are one-hot, convert them with `labels.argmax(axis=1)`."
         raise ValueError(
             f"{what} must be of rank 1, one integer for each example; got shape {labels.shape}. "
             f"{remedy}"
@@ -73,24 +75,15 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
     if labels.dtype.kind in "USO" and labels.size:
         raise TypeError(
             f"{what} must be integers from 0 on; got {labels.dtype}, such as "
-            f"{str(labels.flat[0])!r:.40}. Number the classes with `np.unique(labels, "
-            "return_inverse=True)`, over the labels of all clients together."
+            f"{str(labels.flat[0])!r:.40}. Number the classes with {_NUMBERED}."
         )
     if labels.dtype.kind == "f" and labels.size:
         raise TypeError(
             f"{what} must be integers; got {labels.dtype}. One class per example is what can be "
-            "learnt: if these are classes, number them with `np.unique(labels, "
-            "return_inverse=True)`, over the labels of all clients together; if they are "
-            "quantities, cut them into ranges with `np.digitize(labels, bins)`."
+            f"learnt: if these are classes, number them with {_NUMBERED}; if they are quantities, "
+            "cut them into ranges with `np.digitize(labels, bins)`."
         )
     return integers(labels, what)
-
-
-def _is_one_hot(labels):
-    """Returns whether each row of [n, K] is 0 but for a single 1."""
-    if labels.dtype.kind not in "biuf":
-        return False
-    return bool(np.all((labels == 0) | (labels == 1)) and np.all(np.sum(labels, axis=1) == 1))
 
 
 def labels_below(num_classes: int, labels: Any, what: str = "`labels`") -> np.ndarray:
@@ -110,21 +103,20 @@ def labels_below(num_classes: int, labels: Any, what: str = "`labels`") -> np.nd
 
 def class_names(names: Sequence[Any], num_classes: int) -> tuple[str, ...]:
     """Returns the names of `num_classes` global classes, or of more, as a tuple."""
-    names = tuple(names)
+    names, seen = tuple(names), set()
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
                 f"`class_names` must be text; got {name!r}. Give every class its name, in the "
                 "order of the labels."
             )
-    wrong, seen = None, set()
+    got = None if len(names) >= num_classes else f"{len(names)} names"
     for name in names:
         if len(name.splitlines()) != 1 or name in seen:
-            wrong = name
+            got = repr(name)
             break
         seen.add(name)
-    if len(names) < num_classes or wrong is not None:
-        got = f"{len(names)} names" if wrong is None else repr(wrong)
+    if got is not None:
         raise ValueError(
             f"`class_names` must be different names, of one line each, of all {num_classes} global "
             f"classes; got {got}. Give every class its name, in the order of the labels."

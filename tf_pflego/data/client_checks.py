@@ -28,8 +28,8 @@ def classes_of_clients(
     """Returns the classes of each client, [K_i]: those given, or else the first."""
     if classes is None:  # One array for all clients with the same K_i.
         ranges = {count: np.arange(count) for count in np.unique(num_classes).tolist()}
-        for of_all in ranges.values():
-            of_all.setflags(write=False)
+        for classes_of_all in ranges.values():
+            classes_of_all.setflags(write=False)
         return tuple(map(ranges.__getitem__, num_classes.tolist()))
     if len(classes) != len(num_classes):
         raise ValueError(
@@ -156,12 +156,11 @@ def _outside_at(labels, offsets, limits):
 
     The limits are one for all clients, or [I].
     """
-    shared = np.ndim(limits) == 0
-    row = checks.first_outside(labels, limits if shared else np.repeat(limits, np.diff(offsets)))
+    each = np.repeat(limits, np.diff(offsets)) if np.ndim(limits) else limits
+    row = checks.first_outside(labels, each)
     if row is None:
         return None
-    client, position = checks.place(row, offsets)
-    return row, client, position, limits if shared else limits[client]
+    return row, *checks.place(row, offsets), each[row] if np.ndim(limits) else limits
 
 
 def refuse_empty(split: str, sizes: np.ndarray) -> None:
@@ -219,10 +218,8 @@ def positions_among_classes(
 ) -> np.ndarray:
     """Returns [n] int64, the position of each label among the classes of its client.
 
-    Labels and classes are in [0, 2^31), and the classes of each client ascend.
-
-    Raises:
-      ValueError: A client has an example of a class that is not among its classes.
+    Labels and classes are in [0, 2^31), and the classes of each client ascend. It refuses an
+    example of a class that is not among its client's.
     """
     labels = labels.astype(np.int64)
     # One number for each pair of a client and a class, ascending as the clients are and, within a
@@ -237,10 +234,10 @@ def positions_among_classes(
     if missing.any():
         row = int(np.argmax(missing))
         client, position = checks.place(row, offsets)
-        of_client = classes[class_offsets[client] : class_offsets[client + 1]]
+        classes = classes[class_offsets[client] : class_offsets[client + 1]]
         raise ValueError(
             f"client {client}'s {split} examples must be of the classes that it holds, "
-            f"{np.array2string(of_client, threshold=20)}; got class {labels[row]} for its example "
+            f"{np.array2string(classes, threshold=20)}; got class {labels[row]} for its example "
             f"{position}. Add the class to the client's classes or leave the example out."
         )
     return positions - class_offsets[owners]

@@ -1,6 +1,8 @@
 """What clients are called: text of one line that stands in tables, on flags and in file names."""
 
+import contextlib
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,31 +46,17 @@ def checked(names: Sequence[Any] | None, num_clients: int) -> tuple[str, ...] | 
     return tuple(map(str, names))
 
 
-def joined(names: tuple[str, ...] | None, others: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Returns the names of clients and, after them, of others that join them."""
-    if (names is None) != (others is None):
-        expected, got = ("no names", "some") if names is None else ("names", "none")
-        raise ValueError(
-            f"the clients that join must have {expected}, as those that they join; got {got}. Name "
-            "all of them or nobody."
-        )
-    return None if names is None or others is None else (*names, *others)
-
-
 def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
     """Returns the id of a client that is called by its id or by its name."""
+    hint = ""
     if isinstance(client, str):
-        if names is not None and client in names:
-            return names.index(client)
+        if client in (names or ()):
+            return (names or ()).index(client)
         hint = texts.suggestion(client, names or ())
     else:
-        hint = ""
-        try:
-            number = operator.index(client)
-        except TypeError:
-            number = -1
-        if 0 <= number < num_clients:
-            return number
+        with contextlib.suppress(TypeError):
+            if 0 <= operator.index(client) < num_clients:
+                return operator.index(client)
     or_name = "" if names is None else ", or its name"
     raise ValueError(
         f"`client` must be a whole number in [0, {num_clients}), a client's id{or_name}; got "
@@ -83,9 +71,5 @@ def in_file_name(name: str) -> str:
     Of ASCII these are letters, digits and `_.- `; others are percent-encoded, so that different
     names stay different.
     """
-    return "".join(
-        letter
-        if letter.isalnum() or letter in "_.- " or ord(letter) > 127
-        else f"%{ord(letter):02X}"
-        for letter in name
-    )
+    unsafe = r"[^\w.\- \x80-\U0010ffff]"
+    return re.sub(unsafe, lambda letter: f"%{ord(letter[0]):02X}", name)

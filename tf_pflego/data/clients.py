@@ -97,33 +97,30 @@ class ClientData:
         for name, split in self.splits.items():
             values.instance(name, split, ClientSplit, "Make one, or use `from_arrays`.")
         num_classes = client_checks.numbers_of_classes(self.num_classes)
+        num_clients = len(num_classes)
         splits = {
             name: client_checks.stored_split(name, split, num_classes)
             for name, split in self.splits.items()
         }
-        groups, classes = self.client_groups, self.classes
+        client_checks.refuse_different(splits)
+        groups, classes, names = self.client_groups, self.classes, self.class_names
         if self.partition is not None:
             remedy = "Make one with `round_robin` or `dirichlet`, or leave it out."
             values.instance("partition", self.partition, Partition, remedy)
             groups = self.partition.client_groups if groups is None else groups
             classes = self.partition.classes if classes is None else classes
-        client_checks.refuse_different(splits)
         classes = client_checks.classes_of_clients(classes, self.label_space, num_classes, splits)
-        names = self.class_names
         if names is not None:
             most = int(num_classes.max()) if self.label_space == "global" else 0
-            largest = max(int(of_client[-1]) for of_client in classes)
-            names = checks.class_names(names, max(most, largest + 1))
+            names = checks.class_names(names, max(most, 1 + max(int(some[-1]) for some in classes)))
         return {
             **splits,
             "num_classes": num_classes,
             "classes": classes,
             "class_names": names,
-            "identities": client_checks.identities(self.identities, len(num_classes)),
-            "client_names": client_names.checked(self.client_names, len(num_classes)),
-            "client_groups": client_checks.client_groups(
-                {} if groups is None else groups, len(num_classes)
-            ),
+            "identities": client_checks.identities(self.identities, num_clients),
+            "client_names": client_names.checked(self.client_names, num_clients),
+            "client_groups": client_checks.client_groups(groups or {}, num_clients),
         }
 
     def __repr__(self) -> str:
@@ -227,13 +224,11 @@ class ClientData:
         """
         if self.partition is not None:
             return self.partition
-        first = {"validation": len(self.train.labels)}
-        indices: dict[str, Any] = {
-            f"{name}_indices": parted(
-                first.get(name, 0) + np.arange(len(split.labels)), split.offsets
-            )
-            for name, split in self.splits.items()
-        }
+        indices: dict[str, Any] = {}
+        for name, split in self.splits.items():
+            first = len(self.train.labels) if name == "validation" else 0
+            rows = np.arange(first, first + len(split.labels))
+            indices[f"{name}_indices"] = parted(rows, split.offsets)
         return Partition(self.classes, **indices)
 
     def groups_of(self, client_ids: np.ndarray | slice) -> dict[str, np.ndarray]:
@@ -257,14 +252,11 @@ class ClientData:
         return self._only(np.setdiff1d(np.arange(self.num_clients), client_ids))
 
     def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
-        """Returns some clients of this federation, with the weights alpha_i that they have in it.
+        """Returns some clients, [c] ascending, with the weights alpha_i that they have here.
 
-        Args:
-          client_ids: [c] int64, ascending.
-          all_examples: How many training examples the federation has, if these are not all.
+        A federation that has more clients than these has `all_examples` training examples.
         """
-        all_examples = all_examples or int(self.train.offsets[-1])
-        return self._only(client_ids, all_examples=all_examples)
+        return self._only(client_ids, all_examples=all_examples or int(self.train.offsets[-1]))
 
     def _only(self, clients: slice | np.ndarray, **others: Any) -> ClientData:
         """Returns some of the clients, with what is said of each of them."""
@@ -293,21 +285,19 @@ class ClientData:
         values.instance("others", others, ClientData, "Make them as these were made.")
         both = (self, others)
         expected, got = (
-            (data.train.examples.dtype.name, data.example_shape, data.kind_of_labels)
+            f"{data.train.examples.dtype.name} examples of shape {data.example_shape}, "
+            f"{data.kind_of_labels}, {'no' if data.validation is None else 'some'} validation "
+            f"examples and {'no' if data.client_names is None else 'client'} names"
             for data in both
         )
         if expected != got:
             raise ValueError(
-                f"the clients that join must have {expected[0]} examples of shape {expected[1]} "
-                f"and {expected[2]}; got {got[0]} of shape {got[1]} and {got[2]}. "
-                "Prepare their data as that of the others."
+                f"the clients that join must have {expected}; got {got}. Prepare their data as "
+                "that of the others: `with_validation` and `client_names` are for all or for none."
             )
-        if self.splits.keys() != others.splits.keys():
-            wanted, given = ("no", "some") if self.validation is None else ("some", "none")
-            raise ValueError(
-                f"the clients that join must have {wanted} validation examples, as the others do; "
-                f"got {given}. Call `with_validation` on the data of both or of neither."
-            )
+        names = self.client_names
+        if names is not None and others.client_names is not None:
+            names = (*names, *others.client_names)
         splits: dict[str, Any] = {
             name: split.followed_by(others.splits[name]) for name, split in self.splits.items()
         }
@@ -327,7 +317,7 @@ class ClientData:
             identities=np.concatenate([self.identities, new]),
             all_examples=None,
             origin=None,
-            client_names=client_names.joined(self.client_names, others.client_names),
+            client_names=names,
             client_groups=groups,
         )
 
@@ -350,19 +340,14 @@ class ClientData:
                 "the clients must not have validation examples yet; they have "
                 f"{len(self.validation.labels)}. Leave out one of the two draws."
             )
-        held = held_out(self.train.labels, self.train.offsets, fraction, seed)
-        partition, origin = self.partition, self.origin
-        if partition is not None:
-            partition = partition.with_rows_held_out(held)
-        if origin is not None:
-            load = functools.partial(_load_with_validation, origin, fraction, seed)
-            origin = Origin(load, np.arange(self.num_clients))
+        chosen = held_out(self.train.labels, self.train.offsets, fraction, seed)
+        load = functools.partial(_load_with_validation, self.origin, fraction, seed)
         return dataclasses.replace(
             self,
-            train=self.train.where(~held),
-            validation=self.train.where(held),
-            partition=partition,
-            origin=origin,
+            train=self.train.where(~chosen),
+            validation=self.train.where(chosen),
+            partition=self.partition and self.partition.with_rows_held_out(chosen),
+            origin=self.origin and Origin(load, np.arange(self.num_clients)),
         )
 
     @functools.cached_property

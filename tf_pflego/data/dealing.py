@@ -51,8 +51,8 @@ def federate(
     if partition.validation_indices is not None:
         arrays["validation"] = arrays["train"]
     dealt = {split: _rows(split, partition, len(arrays[split][1])) for split in arrays}
-    of_train = {split for split in dealt if split != "test" or dataset.test is None}
-    for source in (of_train, dealt.keys() - of_train):
+    alone = set() if dataset.test is None else {"test"}  # What has its own examples.
+    for source in (dealt.keys() - alone, alone):
         _refuse_dealt_twice({split: dealt[split] for split in dealt if split in source})
     labels = {split: arrays[split][1][rows] for split, (rows, _) in dealt.items()}
     for split, (_, offsets) in dealt.items():

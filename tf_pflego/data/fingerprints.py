@@ -23,9 +23,11 @@ def of(
 
     In the local label space, `classes` are those of all clients end to end, and their offsets.
     """
-    examples = train.examples
+    examples, splits = train.examples, [(train, train.labels), (test, test.labels)]
     kind = f"{examples.dtype.newbyteorder('<').str} {examples.shape[1:]}".encode()
-    splits = [(split, _global_labels(split, classes)) for split in (train, test)]
+    if classes is not None:
+        flat, offsets = classes
+        splits = [(s, flat[np.repeat(offsets[:-1], s.sizes) + labels]) for s, labels in splits]
     digests = []
     for client in range(len(train.sizes)):
         digest = hashlib.blake2b(kind, digest_size=SIZE)
@@ -36,11 +38,3 @@ def of(
             digest.update(np.ascontiguousarray(split.examples[rows]))
         digests.append(digest.digest())
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, SIZE)
-
-
-def _global_labels(split, joined_classes):
-    """Returns [n] int32, the global class of each example of a split."""
-    if joined_classes is None:
-        return split.labels
-    classes, offsets = joined_classes
-    return classes[np.repeat(offsets[:-1], split.sizes) + split.labels]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import tensorflow as tf
 
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
-from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import file_arrays
 
 
@@ -34,56 +33,11 @@ def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) 
     return mapped
 
 
-class MappedSplit:
-    """Examples and labels of a split in two files without names, which end with their last process.
-
-    Arrays that are not in files are written to some.
-    """
-
-    def __init__(self, split: ClientSplit):
-        self._arrays = (split.examples, split.labels)
-        self._files, self._made = [], []
-        for array in self._arrays:
-            file = file_arrays.file_of(array)
-            if file is None:
-                file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
-                self._made.append(file)
-                file_arrays.write(file, array)
-            self._files.append(file)
-
-    @property
-    def descriptors(self) -> list[int]:
-        """The open files, for a child process to inherit under the same numbers."""
-        return [file.fileno() for file in self._files]
-
-    def open(self) -> Rows:
-        """Returns the rows, as operations of the graph being built.
-
-        They are views of the files, in the process that runs the graph. The files are mapped when
-        these operations run; a loop should open them once, outside.
-        """
-        if tf.executing_eagerly():
-            # TensorFlow would keep the mapping for good, and return it for the next file that gets
-            # the same number.
-            raise RuntimeError("`open` must be called inside a tf.function.")
-        pairs = zip(self._arrays, self._files, strict=True)
-        return Rows(*(tensor_of_file(file.fileno(), a.dtype, a.shape) for a, file in pairs))
-
-    def specs(self) -> Rows:
-        """Returns the nest of `tf.TensorSpec` of what `open` returns."""
-        return Rows(*(tf.TensorSpec(array.shape, array.dtype) for array in self._arrays))
-
-    def close(self) -> None:
-        """Closes the files that were made here."""
-        for file in self._made:
-            file.close()
-
-
 class Rows(NamedTuple):
-    """All rows of a mapped split."""
+    """All rows of a split."""
 
-    examples: tf.Tensor  # [N, ...], as stored
-    labels: tf.Tensor  # [N] int32
+    examples: Any  # [N, ...], as stored
+    labels: Any  # [N] int32
 
     def read(self, start: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `count` rows from row `start` on: (examples float32 or int32, labels int32).
@@ -96,35 +50,61 @@ class Rows(NamedTuple):
         return examples, tf.raw_ops.DeepCopy(x=self.labels[rows])
 
 
-class MappedData:
-    """The mapped splits of `clients`, by name, which engine and evaluation share."""
-
-    def __init__(self, clients: ClientData):
-        self.clients = clients
-        self.splits = {name: MappedSplit(split) for name, split in clients.splits.items()}
-
-    @property
-    def descriptors(self) -> list[int]:
-        """The open files of all splits, for a child process."""
-        return [number for split in self.splits.values() for number in split.descriptors]
-
-    def open(self) -> OpenData:
-        """Returns the rows of all splits; see `MappedSplit.open`."""
-        return OpenData(**{name: split.open() for name, split in self.splits.items()})
-
-    def specs(self) -> OpenData:
-        """Returns the nest of `tf.TensorSpec` of what `open` returns."""
-        return OpenData(**{name: split.specs() for name, split in self.splits.items()})
-
-    def close(self) -> None:
-        """Closes the files; what has mapped them keeps its memory until it ends."""
-        for split in self.splits.values():
-            split.close()
-
-
 class OpenData(NamedTuple):
     """The rows of all splits."""
 
     train: Rows
     test: Rows
     validation: Rows | tuple[()] = ()  # An empty nest if there are none.
+
+
+class MappedData:
+    """The clients' data in files without names, which engine and evaluation share.
+
+    Arrays that are not in files are written to some, which end with their last process.
+    """
+
+    def __init__(self, clients: ClientData):
+        self.clients = clients
+        rows = {name: Rows(split.examples, split.labels) for name, split in clients.splits.items()}
+        self._arrays = OpenData(**rows)
+        self._made: list[Any] = []
+        self._files = tf.nest.map_structure(self._file_of, self._arrays)
+
+    def _file_of(self, array):
+        file = file_arrays.file_of(array)
+        if file is None:
+            file = tempfile.TemporaryFile(prefix="tf_pflego_data_")
+            self._made.append(file)
+            file_arrays.write(file, array)
+        return file
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The open files, for a child process to inherit under the same numbers."""
+        return [file.fileno() for file in tf.nest.flatten(self._files)]
+
+    def open(self) -> OpenData:
+        """Returns the rows of all splits, as operations of the graph being built.
+
+        They are views of the files, in the process that runs the graph. The files are mapped when
+        these operations run; a loop should open them once, outside.
+        """
+        if tf.executing_eagerly():
+            # TensorFlow would keep the mapping for good, and return it for the next file that gets
+            # the same number.
+            raise RuntimeError("`open` must be called inside a tf.function.")
+        return tf.nest.map_structure(
+            lambda array, file: tensor_of_file(file.fileno(), array.dtype, array.shape),
+            self._arrays,
+            self._files,
+        )
+
+    def specs(self) -> OpenData:
+        """Returns the nest of `tf.TensorSpec` of what `open` returns."""
+        return tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), self._arrays)
+
+    def close(self) -> None:
+        """Closes the files that were made here; what has mapped them keeps its memory."""
+        for file in self._made:
+            file.close()

@@ -84,11 +84,11 @@ def from_arrays(
         labels = np.concatenate([labels for _, labels, _ in sources])
         span = min(max(int(labels.max()) + 1, 1), checks.LABEL_LIMIT)
         classes = _classes(labels, [offsets for *_, offsets in sources], span)
-        of_train, of_test = (Examples(examples, labels) for examples, labels, _ in sources)
+        splits = [Examples(examples, labels) for examples, labels, _ in sources]
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
         class_names = None if class_names is None else tuple(class_names)
         return federate(
-            Dataset(name, of_train, of_test, num_classes or span, class_names),
+            Dataset(name, splits[0], splits[1], num_classes or span, class_names),
             Partition(classes, rows[0], rows[1]),
             label_space,
             class_mask=class_mask,
@@ -138,27 +138,25 @@ def _joined_pairs(split, pairs):
                 "Give one pair per client."
             )
     examples = checks.arrays([examples for examples, _ in pairs], f"{split} examples")
-    for client, array in enumerate(examples):
-        checks.refuse_no_numbers(array, f"client {client}'s {split} examples")
     labels, offsets = joined(
         [labels for _, labels in pairs], f"{split} labels", checks.class_labels
     )
-    sizes = np.diff(offsets)
+    sizes, first = np.diff(offsets), examples[0]
+    client_checks.refuse_empty(split, sizes)
     for client, (array, size) in enumerate(zip(examples, sizes, strict=True)):
+        what = f"client {client}'s {split} examples"
+        checks.refuse_no_numbers(array, what)
         if array.ndim < 1 or len(array) != size:
             raise ValueError(
-                f"client {client}'s {split} examples must be [{size}, ...], one for each of its "
-                f"labels; got shape {array.shape}. Give every example its label."
+                f"{what} must be [{size}, ...], one for each of its labels; got shape "
+                f"{array.shape}. Give every example its label."
             )
-    client_checks.refuse_empty(split, sizes)
-    first = examples[0]
-    for client, array in enumerate(examples):
         # NumPy would convert what differs, and a stored image is no table of small integers.
         if array.dtype != first.dtype or array.shape[1:] != first.shape[1:]:
             raise ValueError(
-                f"client {client}'s {split} examples must be like client 0's, {first.dtype} of "
-                f"shape {first.shape[1:]}; got {array.dtype} of shape {array.shape[1:]}. Prepare "
-                "the examples of all clients in the same way."
+                f"{what} must be like client 0's, {first.dtype} of shape {first.shape[1:]}; got "
+                f"{array.dtype} of shape {array.shape[1:]}. Prepare the examples of all clients in "
+                "the same way."
             )
     return file_arrays.concatenated(examples), labels, offsets
 

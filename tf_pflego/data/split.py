@@ -57,13 +57,13 @@ class ClientSplit:
             rows = slice(self.offsets[clients.start], self.offsets[clients.stop])
             return ClientSplit(self.examples[rows], self.labels[rows], offsets)
         moved = np.repeat(self.offsets[clients] - offsets[:-1], self.sizes[clients])
-        return self._taken(np.arange(offsets[-1]) + moved, offsets)
+        return self._at(np.arange(offsets[-1]) + moved, offsets)
 
     def where(self, chosen: np.ndarray) -> ClientSplit:
         """Returns copies of the examples that are chosen, [N] bool."""
-        return self._taken(np.flatnonzero(chosen), starts(chosen)[self.offsets])
+        return self._at(np.flatnonzero(chosen), starts(chosen)[self.offsets])
 
-    def _taken(self, rows, offsets):
+    def _at(self, rows, offsets):
         return ClientSplit(file_arrays.take(self.examples, rows), self.labels[rows], offsets)
 
     def followed_by(self, other: ClientSplit) -> ClientSplit:

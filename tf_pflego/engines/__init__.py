@@ -7,7 +7,7 @@ from tf_pflego.engines.engine import (
     ShardLostError,
     WorkerError,
 )
-from tf_pflego.engines.factory import DEFAULT, NAMES, build, place_beside, refuse_absent
+from tf_pflego.engines.factory import DEFAULT, NAMES, build, refuse_absent
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.local_clients import prepare_process
 from tf_pflego.engines.ray.ray_options import RayOptions
@@ -23,7 +23,6 @@ __all__ = [
     "ShardLostError",
     "WorkerError",
     "build",
-    "place_beside",
     "prepare_process",
     "refuse_absent",
 ]

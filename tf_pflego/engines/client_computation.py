@@ -1,26 +1,15 @@
-"""What a client computes in an exchange, as operations of a graph, whichever engine runs them."""
+"""What a client computes in an exchange and in a test, as operations of a graph of any engine."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import nests
-from tf_pflego.core.algorithm import (
-    Algorithm,
-    Client,
-    Exchange,
-    Round,
-    Served,
-    Sums,
-    specs_of,
-)
+from tf_pflego.core.algorithm import Client, Exchange, Round, Served, Sums, specs_of
 from tf_pflego.core.measures import Counts, Measures
 from tf_pflego.core.nests import Structure
-from tf_pflego.data.clients import ClientData
 from tf_pflego.data.mapped import OpenData
 
 
@@ -35,30 +24,43 @@ class ClientFacts(NamedTuple):
     weight: np.ndarray  # [] float32, alpha_i
 
 
-class UnpackedFacts(NamedTuple):
-    """The same in a graph."""
+class GraphClient:
+    """One client in a graph; its rows are read where they are first asked for."""
 
-    ranges: dict[str, tf.Tensor]  # [2] int64 by split: first row and number of its examples
-    seed: tf.Tensor  # [2] int32
-    classes: tf.Tensor  # [K] int32; see `Client`
-    weight: tf.Tensor  # [] float32, alpha_i
+    def __init__(self, data: OpenData, facts: ClientFacts):
+        splits = splits_of(data)
+        *ranges, seed, classes = tf.split(facts.numbers, [2] * len(splits) + [2, -1])
+        self._data, self._ranges = data, dict(zip(splits, ranges, strict=True))
+        self._rows: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
+        self._seed = tf.cast(seed, tf.int32)
+        self._weight = facts.weight
+        self.classes = tf.cast(classes, tf.int32)  # [K]; see `Client`
 
+    def rows(self, split: str) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns its examples and labels of a split."""
+        if split not in self._rows:  # To read them is to copy them.
+            self._rows[split] = getattr(self._data, split).read(*tf.unstack(self._ranges[split]))
+        return self._rows[split]
 
-def client_facts(
-    data: ClientData, ids: np.ndarray, seeds: np.ndarray, num_rows: int
-) -> ClientFacts:
-    """Returns the facts of clients `ids` [c], whose heads have K rows, with a leading axis [c]."""
-    ranges = [numbers[ids] for s in data.splits.values() for numbers in (s.offsets[:-1], s.sizes)]
-    numbers = np.column_stack([*ranges, seeds, data.head_classes(ids, num_rows)])
-    return ClientFacts(numbers.astype(np.int64, copy=False), data.client_weights[ids])
+    def trainee(self, message: Structure = ()) -> Client:
+        """Returns it as it sees itself, with its training examples."""
+        examples, labels = self.rows("train")
+        num_examples = tf.cast(self._ranges["train"][1], tf.int32)
+        facts = num_examples, self.classes, self._weight, self._seed
+        return Client(examples, labels, *facts, message)
 
+    def adapted(self, served: Served, weights: Structure) -> Structure:
+        """Returns the weights that it predicts with, fine-tuned if the method does that."""
+        return weights if served.fine_tune is None else served.fine_tune(weights, self.trainee())
 
-def unpacked(facts: ClientFacts, splits: Sequence[str]) -> UnpackedFacts:
-    """Returns one client's facts, as operations of a graph."""
-    sizes = [2] * len(splits) + [2, -1]
-    *ranges, seed, classes = tf.split(facts.numbers, sizes)
-    ranges = dict(zip(splits, ranges, strict=True))
-    return UnpackedFacts(ranges, tf.cast(seed, tf.int32), tf.cast(classes, tf.int32), facts.weight)
+    def counts(self, served: Served, weights: Structure, measures: Measures) -> Counts:
+        """Returns what is counted of its rows of each split, with weights that it adapts first."""
+        weights, counts = self.adapted(served, weights), {}
+        for split, functions in measures.items():
+            examples, labels = self.rows(split)
+            logits = served.predict(weights, examples, self.classes)
+            counts[split] = {name: measure(logits, labels) for name, measure in functions.items()}
+        return counts
 
 
 class ClientOutputs(NamedTuple):
@@ -71,7 +73,7 @@ class ClientOutputs(NamedTuple):
 
 
 class ClientComputation:
-    """One client's part of an exchange, traced for specs or for what has the same shapes.
+    """One client's part of an exchange, traced for `LocalClients` and what has the same shapes.
 
     Attributes:
       reads: For each leaf of a state, whether the computation reads it; the other leaves need not
@@ -83,24 +85,23 @@ class ClientComputation:
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        clients: Any,
         exchange: Exchange,
-        data_spec: OpenData,
-        state_spec: Structure,
         message: Structure,
         messages: Structure,
         round_: Round,
         evaluate: bool,
     ):
+        algorithm, data_spec = clients.algorithm, clients.data_spec
         self._served = next(iter(algorithm.served.values()))
         self._exchange = exchange
-        self._splits = splits_of(data_spec)
-        self.measures = measures_of(self._served, self._splits, train=False) if evaluate else {}
-        self._state_spec = state_spec
-        length = 2 * len(self._splits) + 2 + algorithm.model.num_classes
+        splits = splits_of(data_spec)
+        self.measures = measures_of(self._served, splits, train=False) if evaluate else {}
+        self._state_spec = clients.states.spec
+        length = 2 * len(splits) + 2 + algorithm.model.num_classes
         facts = ClientFacts(tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.float32))
 
-        leaves = tf.nest.flatten(state_spec)
+        leaves = tf.nest.flatten(self._state_spec)
         message_to_one = tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.as_dtype(leaf.dtype)), messages
         )
@@ -108,22 +109,16 @@ class ClientComputation:
             data_spec, specs_of(message), message_to_one, leaves, facts, specs_of(round_)
         )
         self.summed_spec, self.outputs_spec = specs_of(traced.structured_outputs)
-        nests.refuse_unlike(state_spec, self.outputs_spec.state, "client_update", "init_client")
+        nests.refuse_unlike(
+            self._state_spec, self.outputs_spec.state, "client_update", "init_client"
+        )
         first = len(tf.nest.flatten((data_spec, message, message_to_one)))
         placeholders = traced.inputs[first : first + len(leaves)]
         self.reads = [bool(placeholder.consumers()) for placeholder in placeholders]
         self._traced = traced
 
-    def __call__(
-        self,
-        data: OpenData,
-        message: Structure,
-        message_to_one: Structure,
-        state_leaves: list,
-        facts: ClientFacts,
-        round_: Round,
-    ) -> tuple[Structure, ClientOutputs]:
-        """Returns (summed, outputs) as operations of the graph being built.
+    def __call__(self, data, message, message_to_one, state_leaves, facts, round_):
+        """Returns the sums and the `ClientOutputs` as operations of the graph being built.
 
         Of the state it takes those leaves alone that it reads, in order.
         """
@@ -135,15 +130,11 @@ class ClientComputation:
         return self._traced(data, message, message_to_one, leaves, facts, round_)
 
     def _run(self, data, message, message_to_one, state_leaves, facts, round_):
-        facts = unpacked(facts, self._splits)
-        client = read_client(data, facts)._replace(message=message_to_one)
+        one = GraphClient(data, facts)
+        client = one.trainee(message_to_one)
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client, round_)
-        counts: Counts = {}
-        if self.measures:
-            weights = fine_tuned(self._served, result.weights, client)
-            rows = {split: read_rows(data, facts, split) for split in self.measures}
-            counts = counted(self._served, weights, self.measures, rows, facts.classes)
+        counts = one.counts(self._served, result.weights, self.measures) if self.measures else {}
         sums = Sums.share(result, client.client_weight)
         finite = all_finite((sums, result.individual, result.state))
         outputs = ClientOutputs(result.state, result.individual, finite, packed(counts))
@@ -162,48 +153,9 @@ def splits_of(data: OpenData) -> tuple[str, ...]:
     return tuple(split for split, rows in data._asdict().items() if rows)
 
 
-def read_rows(data: OpenData, facts: UnpackedFacts, split: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a client's examples and labels of a split."""
-    return getattr(data, split).read(*tf.unstack(facts.ranges[split]))
-
-
-def read_client(data: OpenData, facts: UnpackedFacts) -> Client:
-    """Returns a client with its training examples."""
-    examples, labels = read_rows(data, facts, "train")
-    return Client(
-        examples=examples,
-        labels=labels,
-        num_examples=tf.cast(facts.ranges["train"][1], tf.int32),
-        classes=facts.classes,
-        client_weight=facts.weight,
-        seed=facts.seed,
-    )
-
-
-def fine_tuned(served: Served, weights: Structure, client: Any) -> Structure:
-    """Returns the weights that the client predicts with; without fine-tuning it is not read."""
-    return weights if served.fine_tune is None else served.fine_tune(weights, client)
-
-
 def measures_of(served: Served, splits: Sequence[str], train: bool) -> Measures:
     """Returns what a test counts on these splits, on the training examples only if asked to."""
     return {split: served.measures[split] for split in splits if train or split != "train"}
-
-
-def counted(
-    served: Served,
-    weights: Structure,
-    measures: Measures,
-    rows: Mapping[str, tuple[tf.Tensor, tf.Tensor]],
-    classes: tf.Tensor,
-) -> Counts:
-    """Returns what is counted of a client with `classes` [K] on its rows of each split."""
-    counts = {}
-    for split, of_split in measures.items():
-        examples, labels = rows[split]
-        logits = served.predict(weights, examples, classes)
-        counts[split] = {name: measure(logits, labels) for name, measure in of_split.items()}
-    return counts
 
 
 def packed(counts: Structure) -> tf.Tensor:

@@ -31,16 +31,7 @@ class Outcome(NamedTuple):
 
 
 class WorkerError(ChildProcessError):
-    """The worker process of an engine did not start, or failed while it was needed.
-
-    Args:
-      what: What happened.
-      log: The end of the worker's log.
-
-    Attributes:
-      what: The same.
-      log: The same.
-    """
+    """An engine's worker did not start, or failed while it was needed; `log` is its log's end."""
 
     def __init__(self, what: str, log: str = ""):
         super().__init__(f"{what}; its log ends with:\n{log}" if log.strip() else what)
@@ -76,19 +67,12 @@ class Engine(Protocol):
         round_: Round,
         evaluate: bool,
     ) -> Outcome:
-        """Runs an exchange at its participants, of whom there is at least one.
+        """Runs an exchange of the algorithm at its participants, of whom there is at least one.
 
-        Args:
-          exchange: One of the algorithm's exchanges.
-          message: What the server sends to all.
-          cohort: The participants.
-          server_state: The server's state, from which a client's first state may start.
-          round_: The round.
-          evaluate: Whether to test each participant's weights on its test and validation examples
-            after its local training.
-
-        Raises:
-          WorkerError: The engine's worker process failed again and again. No state has changed.
+        From the server's state a client's first state may start. With `evaluate`, each
+        participant's weights are tested on its test and validation examples after its local
+        training. If the engine's worker fails again and again, this raises `WorkerError`, and no
+        state has changed.
         """
 
     def commit(self) -> None:
@@ -102,11 +86,8 @@ class Engine(Protocol):
     ) -> dict[str, Counts]:
         """Tests clients as they would be served now; nothing is stored.
 
-        Args:
-          ids: The clients' ids, [c].
-          seeds: [c, 2] int32, for clients that are fine-tuned before the test.
-          train: Whether to test them on their training examples too.
-          server_state: The server's state.
+        `seeds` [c, 2] int32 are for clients that are fine-tuned first; `train` says whether to test
+        them on their training examples too.
 
         Returns:
           What was counted, by the name of the model that is served; each number [c] float64.
@@ -115,21 +96,14 @@ class Engine(Protocol):
     def predict(
         self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
     ) -> list[np.ndarray]:
-        """Predicts as clients would be served now; nothing is stored.
-
-        Args:
-          ids: As in `evaluate`.
-          seeds: As in `evaluate`.
-          split: Which of the clients' examples.
-          name: The name of the model that is served.
-          server_state: The server's state.
+        """Predicts as clients would be served now with the model of this name; stores nothing.
 
         Returns:
           For each client the probabilities [n_i, K] float32, one for each row of a head.
         """
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        """Returns the states of clients, each leaf [c, ...]; see `ClientStates.read`."""
+        """Returns the states of clients, each leaf [c, ...], or what they would start from."""
 
     def write_states(self, ids: ClientIds, states: Structure) -> None:
         """Replaces the states of clients."""

@@ -1,7 +1,6 @@
 """Makes the engine that a run names. Those of TFF and Ray are imported only when chosen."""
 
 import importlib.util
-from typing import NamedTuple
 
 from tf_pflego.engines.engine import Engine
 from tf_pflego.engines.in_process import InProcessEngine
@@ -17,18 +16,9 @@ DEFAULT = "tff" if importlib.util.find_spec("tensorflow_federated") else "in_pro
 def build(place, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
     """Returns an engine with the clients of a federation.
 
-    Args:
-      place: One of `NAMES`, or `RayOptions`, or the `place` of an engine that is open.
-      algorithm: The algorithm.
-      clients: The clients' data.
-      server_state: The server's first state.
-      federation: The federation.
-      seed: The seed of the run.
-      max_restarts: How often one exchange is run again because a worker process failed.
-
-    Raises:
-      ValueError: There is no such engine.
-      ImportError: The package of the engine cannot be imported.
+    `place` is one of `NAMES`, or `RayOptions`, or the `place` of an engine that is open. A name of
+    no engine is a ValueError; a package that cannot be imported is an ImportError. On TFF, an
+    exchange is run again up to `max_restarts` times because the worker failed.
     """
     if isinstance(place, str) and values.one_of("engine", place, NAMES) == "in_process":
         return InProcessEngine(algorithm, clients, server_state, seed)
@@ -57,31 +47,15 @@ def build(place, algorithm, clients, server_state, federation, seed, max_restart
         raise
 
 
-def place_beside(engine: Engine, num_clients: int):
-    """Returns where another simulation of so many clients can be while an engine is open.
-
-    On Ray these are the hosts that there are, since the cluster may have no place for more; for
-    fewer clients than shards it is this process.
-    """
-    return engine.place if getattr(engine, "num_shards", 0) <= num_clients else "in_process"
-
-
-class _Need(NamedTuple):
-    """A package that an engine needs beside those that all need."""
-
-    module: str
-    title: str
-    remedy: str
-
-
+# The module that an engine needs beside those that all need, what it is called, and the remedy.
 _NEEDS = {
-    "tff": _Need(
+    "tff": (
         "tensorflow_federated",
         "TensorFlow Federated",
         "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
         "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md.",
     ),
-    "ray": _Need(
+    "ray": (
         "ray",
         "Ray",
         "Install it: `pip install '.[ray]'`, or beside TensorFlow Federated `pip install --no-deps "
@@ -92,12 +66,12 @@ _NEEDS = {
 
 def refuse_absent(name: str) -> None:
     """Raises ImportError if an engine needs a package that is not installed; imports nothing."""
-    if name in _NEEDS and not importlib.util.find_spec(_NEEDS[name].module):
+    if name in _NEEDS and not importlib.util.find_spec(_NEEDS[name][0]):
         raise _absent(name, "it is not installed")
 
 
 def _absent(name, reason):
-    need = _NEEDS[name]
+    _, title, remedy = _NEEDS[name]
     return ImportError(
-        f"`engine` {name} needs {need.title}, which cannot be imported ({reason}). {need.remedy}"
+        f"`engine` {name} needs {title}, which cannot be imported ({reason}). {remedy}"
     )

@@ -16,12 +16,15 @@ class InProcessEngine(LocalClients):
 
     def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
         def traced():
-            computation = self.computation(exchange, message, cohort, round_, evaluate)
+            computation = ClientComputation(
+                self, exchange, message, cohort.messages, round_, evaluate
+            )
             return computation, Traced(_side_by_side(computation), any_number=(0, 2, 3, 4))
 
         computation, run = self.traces.get((id(exchange), evaluate), traced)
         self.states.admit(cohort.ids, server_state)
-        facts, states = self.facts_of(cohort), self.states_of(cohort, computation)
+        facts = self.facts(cohort.ids, cohort.seeds)
+        states = self.states.leaves_of(cohort.ids, computation.reads)
         summed, outputs = run(self.opened(), message, cohort.messages, states, facts, round_)
         self.states.stage(cohort.ids, tf.nest.map_structure(np.asarray, outputs.state))
         counts = counts_of_packed(computation.measures, outputs.counts)

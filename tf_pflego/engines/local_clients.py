@@ -5,27 +5,18 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm, Exchange, Round, num_bytes, specs_of
-from tf_pflego.core.measures import Counts
+from tf_pflego.core.algorithm import Algorithm, num_bytes, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.mapped import MappedData, OpenData
 from tf_pflego.engines.client_computation import (
-    ClientComputation,
     ClientFacts,
-    client_facts,
-    counted,
+    GraphClient,
     counts_of_packed,
-    fine_tuned,
     measures_of,
     packed,
-    read_client,
-    read_rows,
-    splits_of,
-    unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
-from tf_pflego.engines.engine import ClientIds, Cohort
 from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.system import rows
 
@@ -35,6 +26,7 @@ class LocalClients:
 
     Attributes:
       data: The clients' data in files that processes can map.
+      data_spec: The spec of the data, for any number of rows.
       states: The clients' states.
       traces: What is traced, for this simulation of the algorithm and the next.
     """
@@ -44,11 +36,9 @@ class LocalClients:
     ):
         self.algorithm = algorithm
         self.data = MappedData(clients)
-        self.states = ClientStates(
-            algorithm, server_state, clients.head_classes, seed, clients.identities
-        )
-        self._data_spec = specs_of(self.data.specs(), any_number=True)
-        of_data = tuple(tf.nest.flatten(self._data_spec))
+        self.states = ClientStates(algorithm, server_state, clients, seed)
+        self.data_spec = specs_of(self.data.specs(), any_number=True)
+        of_data = tuple(tf.nest.flatten(self.data_spec))
         self.traces = traces_of(algorithm, server_state, *of_data)
         self._opened: OpenData | None = None
 
@@ -60,55 +50,37 @@ class LocalClients:
             self._opened = opens()
         return self._opened
 
-    def commit(self) -> None:
+    def commit(self):
         self.states.commit()
 
-    def roll_back(self) -> None:
+    def roll_back(self):
         self.states.roll_back()
 
-    def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
+    def read_states(self, ids, server_state):
         return self.states.read(ids, server_state)
 
-    def write_states(self, ids: ClientIds, states: Structure) -> None:
+    def write_states(self, ids, states):
         self.states.stage(ids, states)
         self.states.commit()
 
-    def close(self) -> None:
+    def close(self):
         self._opened = None
         self.data.close()
         self.states.close()
 
-    def facts_of(self, cohort: Cohort) -> ClientFacts:
-        """Returns the facts of the participants."""
-        return self._facts(cohort.ids, cohort.seeds)
+    def facts(self, ids: np.ndarray, seeds: np.ndarray) -> ClientFacts:
+        """Returns the facts of some clients, each array [c, ...]."""
+        data = self.data.clients
+        ranges = [
+            numbers[ids] for s in data.splits.values() for numbers in (s.offsets[:-1], s.sizes)
+        ]
+        classes = data.head_classes(ids, self.algorithm.model.num_classes)
+        numbers = np.column_stack([*ranges, seeds, classes])
+        return ClientFacts(numbers.astype(np.int64, copy=False), data.client_weights[ids])
 
-    def _facts(self, ids, seeds):
-        return client_facts(self.data.clients, ids, seeds, self.algorithm.model.num_classes)
-
-    def states_of(self, cohort: Cohort, computation: ClientComputation) -> list[np.ndarray]:
-        """Returns the leaves of participants' states that a computation reads, each [c, ...]."""
-        return self.states.leaves_of(cohort.ids, computation.reads)
-
-    def computation(
-        self, exchange: Exchange, message: Structure, cohort: Cohort, round_: Round, evaluate: bool
-    ) -> ClientComputation:
-        """Returns one client's part of an exchange."""
-        return ClientComputation(
-            self.algorithm,
-            exchange,
-            self._data_spec,
-            self.states.spec,
-            message,
-            cohort.messages,
-            round_,
-            evaluate,
-        )
-
-    def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
-    ) -> dict[str, Counts]:
+    def evaluate(self, ids, seeds, train, server_state):
         measures = {
-            name: measures_of(served, tuple(self.data.splits), train)
+            name: measures_of(served, tuple(self.data.clients.splits), train)
             for name, served in self.algorithm.served.items()
         }
         run = self.traces.get(
@@ -118,9 +90,7 @@ class LocalClients:
         blocks = self._blocks(ids, seeds, server_state)
         return counts_of_packed(measures, np.concatenate([run(*inputs) for _, inputs in blocks]))
 
-    def predict(
-        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
-    ) -> list[np.ndarray]:
+    def predict(self, ids, seeds, split, name, server_state):
         served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
         run = self.traces.get(
             ("predict", split, name),
@@ -137,7 +107,7 @@ class LocalClients:
         for block in rows.blocks(len(ids), num_bytes(self.states.spec)):
             some = ids[block]
             states = self.states.read(some, server_state)
-            yield some, (self.opened(), server_state, states, self._facts(some, seeds[block]))
+            yield some, (self.opened(), server_state, states, self.facts(some, seeds[block]))
 
 
 def threads_per_operation(clients_per_round: float) -> int | None:
@@ -174,25 +144,17 @@ def prepare_process(clients_per_round: float) -> None:
 
 def _evaluation(models, measures):
     """Returns a function that tests a block of clients with each model that is served."""
-    tested = {split for of_model in measures.values() for split in of_model}
-    tests = tested - {"train"}
-    # To read training examples is to copy them.
-    reads_train = tested != tests or any(served.fine_tune for served in models.values())
 
     def evaluate(data, server_state, states, facts):
         def one(inputs):
             state, facts = inputs
-            facts = unpacked(facts, splits_of(data))
-            rows = {split: read_rows(data, facts, split) for split in tests}
-            client = None
-            if reads_train:
-                client = read_client(data, facts)
-                rows["train"] = client.examples, client.labels
-            counts = {}
-            for name, served in models.items():
-                weights = fine_tuned(served, served.weights(server_state, state), client)
-                counts[name] = counted(served, weights, measures[name], rows, facts.classes)
-            return packed(counts)
+            client = GraphClient(data, facts)
+            return packed(
+                {
+                    name: client.counts(served, served.weights(server_state, state), measures[name])
+                    for name, served in models.items()
+                }
+            )
 
         return tf.map_fn(
             one,
@@ -212,11 +174,9 @@ def _prediction(served, num_rows, split):
 
         def step(k, array):
             state, facts_of_one = tf.nest.map_structure(lambda leaf: leaf[k], (states, facts))
-            facts_of_one = unpacked(facts_of_one, splits_of(data))
-            client = read_client(data, facts_of_one) if served.fine_tune else None
-            weights = fine_tuned(served, served.weights(server_state, state), client)
-            examples, _ = read_rows(data, facts_of_one, split)
-            logits = served.predict(weights, examples, facts_of_one.classes)
+            client = GraphClient(data, facts_of_one)
+            weights = client.adapted(served, served.weights(server_state, state))
+            logits = served.predict(weights, client.rows(split)[0], client.classes)
             return k + 1, array.write(k, tf.nn.softmax(logits))
 
         array = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None, num_rows])

@@ -56,12 +56,8 @@ class Traced:
     A call costs about half of what it costs through `tf.function`. Python's `if` and `for` are not
     translated, which makes tracing quick; use `tf.cond` and `tf.while_loop`. If the size of an
     argument along some axis differs from before, the function is traced once more, for any size
-    along that axis.
-
-    Args:
-      function: A function of nests of tensors.
-      any_number: The positions of the arguments whose leading axis, which counts clients, may have
-        any size from the first trace on.
+    along that axis. Arguments at the positions `any_number` have a leading axis, which counts
+    clients, of any size from the first trace on.
     """
 
     def __init__(self, function: Callable[..., Any], any_number: Sequence[int] = ()):
@@ -93,17 +89,16 @@ class Traced:
         return self._concrete(*arguments)
 
     def _first_shapes(self, arguments):
-        shapes = []
-        for position, argument in enumerate(arguments):
-            for leaf in tf.nest.flatten(argument):
-                free = position in self._any_number
-                shapes.append(tf.TensorShape([None, *leaf.shape[1:]] if free else leaf.shape))
-        return shapes
+        return [
+            tf.TensorShape([None, *leaf.shape[1:]] if position in self._any_number else leaf.shape)
+            for position, argument in enumerate(arguments)
+            for leaf in tf.nest.flatten(argument)
+        ]
 
     def _trace(self, arguments, shapes):
         leaves = zip(shapes, tf.nest.flatten(arguments), strict=True)
         specs = [tf.TensorSpec(shape, tf.as_dtype(leaf.dtype)) for shape, leaf in leaves]
         # A new function each time, so that tracing again does not find the earlier trace.
-        function = tf.function(lambda *given: self._function(*given), autograph=False)
+        function = tf.function(lambda *nests: self._function(*nests), autograph=False)
         specs = tf.nest.pack_sequence_as(arguments, specs)
         self._shapes, self._concrete = shapes, function.get_concrete_function(*specs)

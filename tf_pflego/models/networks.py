@@ -31,15 +31,9 @@ def mlp(example_shape: tuple[int, ...], seed: int, units: int = 200) -> "tf.kera
 def cifar_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     """For CIFAR: 2 x (convolution 64 5x5 ReLU, max pooling 3/2), dense 384, 192 ReLU; M = 192."""
     pool = {"pool_size": 3, "strides": 2, "padding": "same"}
-    layers = [
-        _convolution(64, 5),
-        tf.keras.layers.MaxPooling2D(**pool),
-        _convolution(64, 5),
-        tf.keras.layers.MaxPooling2D(**pool),
-        tf.keras.layers.Flatten(),
-        _dense(384),
-        _dense(192),
-    ]
+    convolutions = [_convolution(64, 5), tf.keras.layers.MaxPooling2D(**pool)]
+    convolutions += [_convolution(64, 5), tf.keras.layers.MaxPooling2D(**pool)]
+    layers = [*convolutions, tf.keras.layers.Flatten(), _dense(384), _dense(192)]
     return _network("cifar_cnn", example_shape, seed, layers)
 
 
@@ -48,22 +42,16 @@ def omniglot_cnn(example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
     layers = []
     for _ in range(4):
         layers += [_convolution(64, 3), tf.keras.layers.MaxPooling2D()]
-    layers.append(tf.keras.layers.Flatten())
-    return _network("omniglot_cnn", example_shape, seed, layers)
+    return _network("omniglot_cnn", example_shape, seed, [*layers, tf.keras.layers.Flatten()])
 
 
 def cnn_fedavg(
     example_shape: tuple[int, ...], seed: int, padding: str = "same"
 ) -> "tf.keras.Model":
     """FedAvg's: convolutions 32 and 64 5x5 ReLU, each with max pooling 2/2, dense 512 ReLU."""
-    layers = [
-        _convolution(32, 5, padding),
-        tf.keras.layers.MaxPooling2D(),
-        _convolution(64, 5, padding),
-        tf.keras.layers.MaxPooling2D(),
-        tf.keras.layers.Flatten(),
-        _dense(512),
-    ]
+    convolutions = [_convolution(32, 5, padding), tf.keras.layers.MaxPooling2D()]
+    convolutions += [_convolution(64, 5, padding), tf.keras.layers.MaxPooling2D()]
+    layers = [*convolutions, tf.keras.layers.Flatten(), _dense(512)]
     return _network(f"cnn_fedavg_{padding}", example_shape, seed, layers)
 
 
@@ -78,11 +66,7 @@ NETWORKS = {
 
 
 def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Model":
-    """Returns the body `name`, one of the keys of `NETWORKS`.
-
-    Raises:
-      ValueError: There is no such network, or examples of this shape do not fit it.
-    """
+    """Returns the body `name`, one of the keys of `NETWORKS`; examples must fit it."""
     name = values.one_of("network", name, tuple(NETWORKS))
     if name != "mlp" and len(example_shape) != 3:
         raise ValueError(

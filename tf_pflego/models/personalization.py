@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.core.local_training import gradient
+from tf_pflego.core.local_training import gradient, loop
 from tf_pflego.models.heads.objective import HeadObjective
-from tf_pflego.models.heads.solvers import automatic_rate, solve
+from tf_pflego.models.heads.solvers import SOLVERS, automatic_rate, solve
 from tf_pflego.models.split import SplitModel
 
 Rule: TypeAlias = "Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor]"
@@ -33,9 +33,9 @@ def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
     def network_steps(weights, client, steps, learning_rate):
         def step(k, weights):
             slope = gradient(lambda weights: model.loss(weights, client), weights)
-            return k + 1, nests.subtract(weights, nests.scale(learning_rate, slope))
+            return nests.subtract(weights, nests.scale(learning_rate, slope))
 
-        return tf.while_loop(lambda k, _: k < steps, step, (tf.constant(0), weights))[1]
+        return loop(step, weights, steps)
 
     if rule is None:
         return network_steps
@@ -54,7 +54,9 @@ class HeadTraining(settings.HyperParameters):
 
     local_steps: int = settings.local_steps()
     client_learning_rate: float | str = settings.client_learning_rate(taken=("auto",))
-    head_solver: str = settings.head_solver()
+    head_solver: str = settings.setting(
+        "gd", "how the head is trained, except in its last step", choices=SOLVERS
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -82,20 +84,13 @@ def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
     The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
-    curvature of the loss at the head.
-
-    Args:
-      model: The model.
-      solver: One of `settings.HEAD_SOLVERS`.
-      adam_rate: What stands in the place of the automatic rate if the solver is Adam, which has
-        none.
+    curvature of the loss at the head; with Adam, which has none, it is `adam_rate`.
     """
 
     def personalize(head, client, steps, learning_rate):
         objective = model.head_objective(client.examples, client)
-        if solver == "adam":
-            automatic = adam_rate
-        else:
+        automatic = adam_rate
+        if solver != "adam":
             automatic = automatic_rate(objective, head, solver, largest=float("inf"))
         rate = tf.where(learning_rate > 0, learning_rate, automatic)
         return solve(objective, head, steps, solver, rate)

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
-from tf_pflego.core.local_training import value_and_gradient
+from tf_pflego.core.local_training import loop, value_and_gradient
 from tf_pflego.models.body.body import Body
+from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.system import texts, values
@@ -108,17 +109,12 @@ class SplitModel:
 
     def _saved_bytes_per_example(self):
         """Returns what a backward pass needs of one example, or infinity if that is not known."""
-        total = 0.0
         for spec in self._body.saved_specs:
             # A variant is what a loop keeps, such as that of a recurrent layer.
-            if spec.shape.rank is None or spec.dtype == tf.variant:
+            known = spec.shape.rank is not None and spec.dtype != tf.variant
+            if not known or spec.shape.as_list().count(None) > 1:
                 return math.inf
-            sizes = spec.shape.as_list()
-            if sizes.count(None) > 1:
-                return math.inf
-            if None in sizes:
-                total += math.prod(size for size in sizes if size is not None) * spec.dtype.size
-        return total
+        return bytes_per_example(self._body.saved_specs)
 
     def in_blocks(self, block_bytes: int = _BLOCK_BYTES, keep: bool = False) -> SplitModel:
         """Returns the same model for clients whose activations do not fit the memory.
@@ -213,24 +209,17 @@ class SplitModel:
         """
         if self._block is not None:
             return self._features_and_pull_back_in_blocks(theta, examples, self._keeps)
+        theta = list(theta)
         features, saved = self._body.forward(theta, examples)
         return features, functools.partial(self._body.backward, theta, examples, saved)
 
     def _features_and_pull_back_in_blocks(self, theta, examples, keep):
         """Does the same in blocks; unless `keep`, going back passes each block forward again."""
-        count = tf.shape(examples)[0]
+        theta, count = list(theta), tf.shape(examples)[0]
         num_blocks = (count + self._block - 1) // self._block
 
         def rows(k):
             return slice(k * self._block, tf.minimum((k + 1) * self._block, count))
-
-        def over_blocks(step, start):
-            return tf.while_loop(
-                lambda k, _: k < num_blocks,
-                lambda k, carry: (k + 1, step(k, carry)),
-                (0, start),
-                parallel_iterations=os.cpu_count(),
-            )[1]
 
         def write(k, arrays):
             features, saved = self._body.forward(theta, examples[rows(k)])
@@ -244,7 +233,7 @@ class SplitModel:
             tf.TensorArray(spec.dtype, num_blocks, infer_shape=False, element_shape=spec.shape)
             for spec in specs
         ]
-        features, *kept = over_blocks(write, arrays)
+        features, *kept = loop(write, arrays, num_blocks, os.cpu_count() or 1)
 
         def pull_back(features_gradient):
             def add(k, total):
@@ -255,7 +244,7 @@ class SplitModel:
                 gradient = self._body.backward(theta, block, saved, features_gradient[rows(k)])
                 return nests.add(total, gradient)
 
-            return over_blocks(add, nests.zeros_like(list(theta)))
+            return loop(add, nests.zeros_like(theta), num_blocks, os.cpu_count() or 1)
 
         return features.concat(), pull_back
 
@@ -303,16 +292,12 @@ class SplitModel:
             # would pass backward twice.
             fixed = tf.nest.pack_sequence_as(weights, [tf.stop_gradient(leaf) for leaf in leaves])
 
-            def add(k, total, total_gradient):
-                value, gradient = value_and_gradient(lambda weights: block_loss(k, weights), fixed)
-                return k + 1, total + value, nests.add(total_gradient, gradient)
+            def add(k, totals):
+                both = value_and_gradient(lambda weights: block_loss(k, weights), fixed)
+                return nests.add(totals, both)
 
-            _, total, gradient = tf.while_loop(
-                lambda k, *_: k < num_blocks,
-                add,
-                (0, 0.0, nests.zeros_like(fixed)),
-                parallel_iterations=os.cpu_count(),
-            )
+            start = (tf.zeros([]), nests.zeros_like(fixed))
+            total, gradient = loop(add, start, num_blocks, os.cpu_count() or 1)
             return total, lambda upstream: tf.nest.flatten(nests.scale(upstream, gradient))
 
         return loss(*tf.nest.flatten(weights))

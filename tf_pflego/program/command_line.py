@@ -7,19 +7,17 @@ file may name others, relative to the directory in which the program runs.
 import os
 import pathlib
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from absl import flags
 
-from tf_pflego.system import texts
+from tf_pflego.system import limited_files, texts
 
 # Of all flag files together, each counted as often as it is included.
 _MOST_BYTES, _MOST_FILES = 2**20, 100
 _NAMED = re.compile(r"`(\w+)(?:=([^`]*))?`")
-_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 class CommandLineError(ValueError):
@@ -43,17 +41,17 @@ def parse(flag_values: flags.FlagValues, arguments: Sequence[str], most: int = 0
     written = expanded(arguments)
     flag_values.set_gnu_getopt(True)  # Flags may follow directories.
     try:
-        rest = flag_values(["tf_pflego", *(argument.text for argument in written)])[1:]
+        places = flag_values(["tf_pflego", *(argument.text for argument in written)])[1:]
     except (flags.Error, ValueError) as error:
         raise CommandLineError(_explained(error, flag_values, written)) from error
-    if len(rest) > most:
+    if len(places) > most:
         expected = (
             f"at most {texts.counted(most, 'argument')} besides flags" if most else "flags only"
         )
         raise CommandLineError(
-            f"expected {expected}; got {' '.join(rest)!r}. Write flags as --name=value."
+            f"expected {expected}; got {' '.join(places)!r}. Write flags as --name=value."
         )
-    return rest
+    return places
 
 
 def as_flags(
@@ -109,8 +107,19 @@ def expanded(
 
 
 def _of_file(path, place, within, sizes):
-    text = _text(path, place)
-    real = os.path.realpath(os.path.expanduser(path))
+    try:
+        real = os.path.realpath(os.path.expanduser(path))
+        content = limited_files.content(pathlib.Path(real), _MOST_BYTES)
+        text = content.decode("utf-8-sig", "replace")
+        if "\0" in text or "\ufffd" in text:
+            raise limited_files.DamagedFileError("is no text")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        it = "it " if isinstance(error, limited_files.DamagedFileError) else ""
+        raise CommandLineError(
+            f"--flagfile must be a file that can be read; got {path!r}{place} ({it}{reason}). "
+            "Correct the path."
+        ) from error
     if real in within:
         raise CommandLineError(
             f"--flagfile must not include itself; got {path!r} again{place}. Leave that line out."
@@ -138,35 +147,6 @@ def _of_file(path, place, within, sizes):
     return expansion
 
 
-def _text(path, place):
-    try:
-        # Whoever opens a FIFO waits for its writer.
-        with open(pathlib.Path(path).expanduser(), "rb", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("it is no regular file")
-            content = file.read(_MOST_BYTES + 1)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CommandLineError(
-            f"--flagfile must be a file that can be read; got {path!r}{place} ({reason}). Correct "
-            "the path."
-        ) from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text or len(content) > _MOST_BYTES:
-        raise CommandLineError(
-            f"--flagfile must be a text file with one flag per line; {path}{place} is not text, or "
-            "too long for one. Name a file such as run_configs/quickstart.flags."
-        )
-    return text
-
-
-def _without_waiting(path, mode):
-    return os.open(path, mode | os.O_NONBLOCK)
-
-
 def _explained(error, flag_values, arguments):
     """Returns the message for an error of absl: what was expected, what came, what to do."""
     text = str(error)
@@ -187,11 +167,11 @@ def _explained(error, flag_values, arguments):
         return f"{text}. See --help."
     name, value = match.groups()
     flag = flag_values[name]
-    choices = getattr(flag.parser, "enum_values", ())
-    expected = f"one of {', '.join(choices)}" if choices else _TYPES.get(flag.flag_type(), "")
+    expected = "true or false" if flag.boolean else flag.parser.syntactic_help
+    choices = getattr(flag.parser, "choices", ())
     shown = repr(value if len(value) <= 60 else f"{value[:40]}...")
     return (
-        f"`{name}` must be {expected or flag.parser.syntactic_help}; got {shown}"
+        f"`{name}` must be {expected}; got {shown}"
         f"{_place(arguments, name)}. {texts.suggestion(value, choices)}Correct `{name}`."
     )
 

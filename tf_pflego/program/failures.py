@@ -34,7 +34,10 @@ def explained(error: Exception) -> tuple[int, str]:
             "again, with `resume=True` if it has an `output_dir`, or use `engine='in_process'`."
         )
     if isinstance(error, OSError):
-        return CORRECTABLE, f"{_shortened(str(error))}{_remedy(error)}"
+        if error.errno is None:  # An error of our own, which says what to do.
+            return CORRECTABLE, _reason(error)
+        remedy = "Free or permit what it names, or name another place, and run the same command"
+        return CORRECTABLE, f"{_reason(error)}. {remedy} again."
     if isinstance(error, ImportError) or (
         isinstance(error, ValueError | TypeError | RuntimeError) and errors.is_ours(error)
     ):
@@ -59,13 +62,6 @@ def _is_of_grpc(error):
     return grpc is not None and isinstance(error, grpc.RpcError)
 
 
-def _remedy(error):
-    """Returns what to do about an error of the operating system."""
-    if error.errno is None:  # An error of our own, which says it.
-        return ""
-    return ". Free or permit what it names, or name another place, and run the same command again."
-
-
 def _written(error):
     """Writes the traceback to a file and returns what is said of it."""
     try:
@@ -82,9 +78,5 @@ def _written(error):
 
 
 def _reason(error):
-    return _shortened(str(error)) or type(error).__name__
-
-
-def _shortened(text):
-    text = " ".join(text.split())
+    text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

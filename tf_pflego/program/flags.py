@@ -1,6 +1,7 @@
 """The flags of the program, made from the settings of runs and methods."""
 
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -9,19 +10,44 @@ from absl import flags
 
 from tf_pflego import algorithms
 from tf_pflego.algorithms import REGISTRY, own_methods
+from tf_pflego.core import settings
 from tf_pflego.program import command_line
 from tf_pflego.runs import methods
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import values
 
+_EXPECTED = {int: "a whole number", float: "a number"}
+_READ = {int: values.whole_of, float: values.number_of}
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines a flag for each field of `RunConfig` and of every method's hyper-parameters."""
+
+def define_flags(flag_values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
+    """Defines a flag for each field of `RunConfig` and of every method's hyper-parameters.
+
+    Those of the own method that arguments name, if they do, take the places of others.
+    """
     define_options(RunConfig, flag_values)
     # Methods that share a hyper-parameter define it alike, which a test holds. The flag has no
     # default of its own: each method has one, and two of them may differ.
-    for field in _hyper_parameters().values():
+    for field in [*_hyper_parameters().values(), *_of_own_method(arguments)]:
+        if field.name in flag_values:
+            delattr(flag_values, field.name)
         define_flag(field, None, flag_values)
+
+
+def _of_own_method(arguments):
+    """Returns the hyper-parameters of the own method that arguments name, if they name one."""
+    named = flags.FlagValues()
+    named.set_gnu_getopt(True)
+    flags.DEFINE_string("algorithm", "", "", flag_values=named)
+    texts = [argument.text for argument in command_line.expanded(arguments)]
+    try:
+        named(["tf_pflego", *texts], known_only=True)
+    except flags.Error:
+        return ()  # The whole command line is parsed next, and says what is wrong.
+    algorithm = str(named["algorithm"].value)
+    if not own_methods.names_file(algorithm):
+        return ()
+    return dataclasses.fields(methods.method_of(RunConfig(algorithm=algorithm)).settings)
 
 
 def _hyper_parameters():
@@ -101,80 +127,44 @@ def define_options(options: type, flag_values: flags.FlagValues) -> None:
         define_flag(field, field.default, flag_values)
 
 
+def define_flags_of(verb: types.ModuleType, arguments: Sequence[str], flag_values) -> None:
+    """Defines the flags of a verb, of which arguments can bring some; see `verbs`."""
+    if hasattr(verb, "Options"):
+        define_options(verb.Options, flag_values)
+    else:
+        verb.define_flags(flag_values, arguments)
+
+
 def options_from(options: type, flag_values: flags.FlagValues) -> Any:
     """Returns the dataclass of settings that the command line gives."""
     names = [field.name for field in dataclasses.fields(options)]
     return options(**{name: flag_values[name].value for name in names})
 
 
-class _Whole(flags.IntegerParser):
-    """Parses a whole number in digits 0 to 9."""
+class _Parser(flags.ArgumentParser):
+    """Parses what a setting is given; `syntactic_help` says what that is."""
 
-    def convert(self, argument):
-        return values.whole_of(argument) if isinstance(argument, str) else argument
-
-
-class _Number(flags.FloatParser):
-    """Parses a number in digits 0 to 9."""
-
-    def convert(self, argument):
-        return values.number_of(argument) if isinstance(argument, str) else float(argument)
-
-
-class _NumberOrWord(_Number):
-    """Parses a number or one of the given words."""
-
-    def __init__(self, words):
+    def __init__(self, field):
         super().__init__()
-        self._words = words
-        self.syntactic_help = " or ".join(["a number", *sorted(words)])
-
-    def flag_type(self):
-        return self.syntactic_help
+        self._kind, self._words = settings.kind_of(field), sorted(field.metadata["words"])
+        self.choices = field.metadata["choices"] or ()
+        expected = [_EXPECTED.get(self._kind, "text"), *self._words]
+        if self.choices:
+            expected = [f"one of {', '.join(self.choices)}"]
+        self.syntactic_help = " or ".join(expected)
 
     def parse(self, argument):
-        return argument if argument in self._words else super().parse(argument)
+        if not isinstance(argument, str) or argument in (*self.choices, *self._words):
+            return argument
+        if self.choices:
+            raise ValueError("it is none of the choices")
+        return _READ.get(self._kind, str)(argument)
 
 
 def define_flag(field: dataclasses.Field, default: Any, flag_values: flags.FlagValues) -> None:
     """Defines the flag of a setting."""
-    kind, help_text, words = type(field.default), field.metadata["help"], field.metadata["words"]
-    parser: flags.ArgumentParser | None = None
-    if words:
-        parser = _NumberOrWord(words)
-    elif kind in (int, float):
-        parser = _Whole() if kind is int else _Number()
-    if parser is not None:
-        serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
-        flags.DEFINE(parser, field.name, default, help_text, flag_values, serializer)
-    elif field.metadata["choices"] is not None:
-        flags.DEFINE_enum(
-            field.name, default, list(field.metadata["choices"]), help_text, flag_values=flag_values
-        )
-    elif kind is bool:
-        flags.DEFINE_bool(field.name, default, help_text, flag_values=flag_values)
+    about = field.metadata["help"]
+    if settings.kind_of(field) is bool:
+        flags.DEFINE_bool(field.name, default, about, flag_values)
     else:
-        flags.DEFINE_string(field.name, default, help_text, flag_values=flag_values)
-
-
-def define_flags_of_own_method(arguments: Sequence[str], flag_values: flags.FlagValues) -> None:
-    """Defines a flag for each hyper-parameter of the own method that arguments name, if they do.
-
-    It takes the place of a flag of the same name that methods of the package have.
-    """
-    named = flags.FlagValues()
-    named.set_gnu_getopt(True)
-    flags.DEFINE_string("algorithm", "", "", flag_values=named)
-    texts = [argument.text for argument in command_line.expanded(arguments)]
-    try:
-        named(["tf_pflego", *texts], known_only=True)
-    except flags.Error:
-        return  # The whole command line is parsed next, and says what is wrong.
-    algorithm = str(named["algorithm"].value)
-    if not own_methods.names_file(algorithm):
-        return
-    method = methods.method_of(RunConfig(algorithm=algorithm))
-    for field in dataclasses.fields(method.settings):
-        if field.name in flag_values:
-            delattr(flag_values, field.name)
-        define_flag(field, None, flag_values)
+        flags.DEFINE(_Parser(field), field.name, default, about, flag_values)

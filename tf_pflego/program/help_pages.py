@@ -6,8 +6,8 @@ TensorFlow is not needed for them.
 import dataclasses
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+import types
+from collections.abc import Iterable
 
 from tf_pflego.algorithms import REGISTRY, method_of
 from tf_pflego.core import settings
@@ -23,12 +23,18 @@ _VALUES = {bool: "", int: "=N", float: "=NUMBER", str: "=TEXT"}
 class Page:
     """A page of help that is being written, for a terminal of so many columns; None for 80."""
 
-    def __init__(self, columns: int | None):
+    def __init__(self, columns: int | None, usage: str):
         self._columns = min(max(columns or 80, _LEAST_COLUMNS), _MOST_COLUMNS)
         self._lines: list[str] = []
+        self.text(f"usage: tf-pflego {usage}", 0, 7)
+
+    def paragraph(self, text: str, indent: int = 0, further: int = 0) -> None:
+        """Adds an empty line, and a text as `text` does."""
+        self.gap()
+        self.text(text, indent, further)
 
     def text(self, text: str, indent: int = 0, further: int = 0) -> None:
-        """Adds a paragraph, whose second line and the next are indented further."""
+        """Adds a text, whose second line and the next are indented further."""
         line = " " * indent + " ".join(text.split())
         self._lines += terminal.wrapped(line, self._columns, further).split("\n")
 
@@ -58,17 +64,14 @@ class Page:
 
 def of_training(algorithm: str | None, columns: int | None) -> str:
     """Returns the help of train, with the hyper-parameters of a method first if one is named."""
-    page = Page(columns)
-    page.text("usage: tf-pflego [train] [--flagfile=FILE] [--NAME=VALUE ...]", 0, 7)
-    page.gap()
+    page = Page(columns, "[train] [--flagfile=FILE] [--NAME=VALUE ...]")
     if algorithm is None:
         _introduce(page)
     else:
         _describe(page, algorithm)
     for part in config.PARTS:
         title, _, example = (inspect.getdoc(part) or "").rstrip(".").partition(", as in ")
-        page.gap()
-        page.text(f"{title[0].lower()}{title[1:]}:")
+        page.paragraph(f"{title[0].lower()}{title[1:]}:")
         page.text(f"example: {example}", 2, 9)
         fields = dataclasses.fields(part)
         if fields[0].name == "algorithm" and algorithm is None:
@@ -82,8 +85,7 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
                 6,
             )
         page.flags(field for field in fields if field.name != "algorithm")
-    page.gap()
-    page.text(
+    page.paragraph(
         "--flagfile=FILE reads flags from a file, one per line; those after it on the command line "
         "count. run_configs/ has one for each method.",
         0,
@@ -95,68 +97,40 @@ def of_training(algorithm: str | None, columns: int | None) -> str:
 
 def of_nothing(columns: int | None) -> str:
     """Returns what is shown where nothing is asked for: what there is, and where more is said."""
-    page = Page(columns)
-    page.text("usage: tf-pflego [VERB] [--NAME=VALUE ...]", 0, 7)
-    page.gap()
+    page = Page(columns, "[VERB] [--NAME=VALUE ...]")
     _introduce(page)
-    page.gap()
-    page.text("tf-pflego --help lists the methods and the flags of a run.")
+    page.paragraph("tf-pflego --help lists the methods and the flags of a run.")
     return str(page)
 
 
 def _introduce(page):
     """Adds what the program does, with an example, and its verbs."""
-    page.text(
+    page.paragraph(
         "Trains a method of personalised federated learning over simulated clients, and shows "
         "how accurate each client's model becomes."
     )
-    page.text("The same: python -m tf_pflego.main ...")
-    page.gap()
-    page.text("example: tf-pflego --dataset=digits --num_rounds=50 --output_dir=runs/first", 0, 9)
-    page.gap()
-    page.text("verbs (tf-pflego VERB --help shows the flags of one):")
+    page.text("python -m tf_pflego.main ... does the same.")
+    page.paragraph(
+        "example: tf-pflego --dataset=digits --num_rounds=50 --output_dir=runs/first", 0, 9
+    )
+    page.paragraph("verbs (tf-pflego VERB --help shows the flags of one):")
     page.pairs(VERBS.items())
 
 
-def of_options(
-    verb: str,
-    usage: str,
-    options: type,
-    examples: Sequence[str],
-    columns: int | None,
-    places: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Returns the help of a verb whose flags are a dataclass of settings; see `of_verb`."""
-    about = inspect.getdoc(sys.modules[options.__module__]) or ""
-    return of_verb(verb, usage, about, examples, columns, dataclasses.fields(options), places)
-
-
-def of_verb(
-    verb: str,
-    usage: str,
-    about: str,
-    examples: Sequence[str],
-    columns: int | None,
-    fields: Sequence[dataclasses.Field] = (),
-    places: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Returns the help of a verb: usage, what it does, examples, `places` by position and flags."""
-    page = Page(columns)
-    page.text(f"usage: tf-pflego {verb} {usage}", 0, 7)
-    page.gap()
-    page.text(about)
-    for example in examples:
+def of_verb(module: types.ModuleType, columns: int | None) -> str:
+    """Returns the help of a verb from its module; the flags that its usage names come first."""
+    verb = module.__name__.rpartition(".")[2]
+    page = Page(columns, f"{verb} {module.USAGE}")
+    page.paragraph(inspect.getdoc(module) or "")
+    page.paragraph(f"example: tf-pflego {verb} {module.EXAMPLE}", 0, 9)
+    if hasattr(module, "PLACES"):
         page.gap()
-        page.text(f"example: tf-pflego {verb} {example}", 0, 9)
-    page.gap()
-    page.pairs(places.items())
+        page.pairs(module.PLACES.items())
+    fields = dataclasses.fields(module.Options)
     if fields:
-        if places:
-            page.gap()
-        page.text("flags:")
-        page.flags(fields)
-    page.gap()
-    page.text(f"--quiet: {QUIET}.", 0, 2)
+        page.paragraph("flags:")
+        page.flags(sorted(fields, key=lambda field: f"--{field.name}=" not in module.USAGE))
+    page.paragraph(f"--quiet: {QUIET}.", 0, 2)
     others = ", ".join(other for other in VERBS if other != verb)
     page.text(f"other verbs: {others}; tf-pflego --help lists them", 0, 2)
     return str(page)
@@ -170,24 +144,21 @@ def summary_of(algorithm: str) -> str:
 def _describe(page, algorithm):
     """Adds what a method is, its hyper-parameters and where all of it is described."""
     method = method_of(algorithm)
-    page.text(f"--algorithm={algorithm}")
-    page.gap()
+    page.paragraph(f"--algorithm={algorithm}")
     if method.is_own:
-        page.text((inspect.getdoc(method.build) or "").partition("\n\n")[0], 2)
+        page.paragraph((inspect.getdoc(method.build) or "").partition("\n\n")[0], 2)
     else:
         title, about, *_ = _paragraphs(algorithm)
         module = method.build.__module__
-        page.text(title, 2)
+        page.paragraph(title, 2)
         page.text(about, 2)
-        page.gap()
-        page.text(
-            f"What happens in a round: python -m pydoc {module}, the same as "
-            f"{module.replace('.', '/')}.py in the sources",
+        page.paragraph(
+            f"python -m pydoc {module} shows what happens in a round, as does "
+            f"{module.replace('.', '/')}.py in the sources.",
             2,
             2,
         )
-    page.gap()
-    page.text(f"hyper-parameters of {method.name}:")
+    page.paragraph(f"hyper-parameters of {method.name}:")
     page.flags(dataclasses.fields(method.settings))
 
 

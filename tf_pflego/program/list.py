@@ -4,29 +4,26 @@ Labels are local, global, or masked, which is global with a class mask. Accuraci
 means over clients in percent, on test examples and, of runs that have some, on validation examples.
 """
 
+import dataclasses
 import os
 import pathlib
 
-from tf_pflego.program import help_pages
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import method_title
-from tf_pflego.system import terminal, values
+from tf_pflego.system import terminal, texts, values
 from tf_pflego.system.signals import Interruption
 
-MOST_PLACES = 1
 _DEFAULT = "runs"
+USAGE, EXAMPLE = "[DIR]", "runs"
+PLACES = {"DIR": f"directory that has the runs' directories, however deep (default {_DEFAULT})"}
+MOST_PLACES = 1
 _LONGEST = 40
 _COLUMNS = ("run", "method", "dataset", "labels", "seed", "rounds", "validation", "accuracy")
 
 
-def define_flags(flag_values) -> None:
-    """Defines nothing: there are no flags."""
-
-
-def help_page(flag_values, columns: int | None) -> str:
-    """Returns the help."""
-    about = f"directory that has the runs' directories, however deep (default {_DEFAULT})"
-    return help_pages.of_verb("list", "[DIR]", __doc__, ["runs"], columns, places={"DIR": about})
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """There are no flags."""
 
 
 def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> None:
@@ -116,11 +113,13 @@ def _show(rows):
     if not rows:
         return
     table = [column for column in zip(_COLUMNS, *rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in table]
+    names, sides = table[0], "<" * len(table)
+    lines = texts.aligned([*zip(*table, strict=True)], sides)
     columns = terminal.STDOUT.columns()
-    # Where the lines would be too long, each run has its name on a line of its own.
-    apart = columns is not None and sum(widths) + 2 * len(widths[1:]) > columns
-    for name, *others in zip(*table, strict=True):
-        cells = [other.ljust(width) for other, width in zip(others, widths[1:], strict=True)]
-        about = "  ".join(["", *cells]).rstrip()
-        terminal.show(f"{name}\n{about}" if apart else f"{name:<{widths[0]}}{about}")
+    if columns is not None and max(map(len, lines)) > columns:
+        # Each run has its name on a line of its own.
+        others = zip([""] * len(names), *table[1:], strict=True)
+        pairs = zip(names, texts.aligned([*others], sides), strict=True)
+        lines = [f"{name}\n{about}" for name, about in pairs]
+    for line in lines:
+        terminal.show(line)

@@ -1,20 +1,65 @@
 """TensorFlow and stored runs, as verbs open them when the command line is known to be right."""
 
 import contextlib
+import dataclasses
 import logging as python_logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
 
-from tf_pflego.data import ClientData
+from tf_pflego.core import settings
+from tf_pflego.core.settings import setting
 from tf_pflego.runs import stored_run
-from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.serving import limits
 from tf_pflego.system import deferred, temporary, terminal
 
-# The help text of the flag by which a verb is told the method of a run.
-OWN_METHOD = "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What a verb that exports models of a run is told."""
+
+    run: str = setting("", "output directory of the run", is_path=True)
+    output_dir: str = setting("", "a new directory for the files", is_path=True)
+    overwrite: bool = setting(
+        False, "replace the earlier export that the output directory holds, when the new is whole"
+    )
+    format: str = setting(
+        "savedmodel",
+        "what the models are written as: SavedModel and TFLite learn on, Keras only serves",
+        choices=limits.FORMATS,
+    )
+    model: str = setting("", "which of the models that the method serves; empty for the first")
+    data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
+    algorithm: str = setting(
+        "", "FILE.py:FUNCTION of the run's method, if it is one of your own; its code is loaded"
+    )
+
+    def __post_init__(self):
+        settings.check(self)
+
+    def refuse_empty(self, *names: str) -> None:
+        """Raises ValueError if one of these settings is empty."""
+        for name in names:
+            if not getattr(self, name):
+                raise ValueError(f"`{name}` must be given; got nothing. Give `{name}`.")
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[stored_run.StoredRun]:
+        """Starts TensorFlow and gives the run, which the program can load."""
+        run = stored_run.load_run(self.run, self.data_dir or None, algorithm=self.algorithm or None)
+        if not run.is_of_program:
+            raise ValueError(
+                f"`run` must be a run on a dataset and with a network that the program has; "
+                f"{self.run} is on arrays, or with a model, of your own, which it cannot load. Use "
+                f"Python: `pfl.load_run({self.run!r}, clients=..., model=...).simulation()` with "
+                "what the run was given, then `pfl.export_clients` or `pfl.NewClients`."
+            )
+        start_tensorflow()
+        terminal.doing(f"loading the run in {run.path}")
+        with temporary.own_directory(), run:
+            yield run
 
 
 def start_tensorflow(plain: str = "") -> None:
@@ -30,32 +75,3 @@ def start_tensorflow(plain: str = "") -> None:
     # It tells of each attempt of a download; the last error is raised.
     python_logging.getLogger("urllib3").setLevel(python_logging.ERROR)
     tf.get_logger().setLevel(python_logging.ERROR)
-
-
-def stored(run: str, data_dir: str, algorithm: str) -> stored_run.StoredRun:
-    """Returns a run that the program can load; what is empty is left to `load_run`."""
-    loaded = stored_run.load_run(run, data_dir or None, algorithm=algorithm or None)
-    if not loaded.is_of_program:
-        raise ValueError(
-            f"`run` must be a run on a dataset and with a network that the program has; {run} is "
-            "on arrays, or with a model, of your own, which it cannot load. Use Python: "
-            f"`pfl.load_run({run!r}, clients=..., model=...).simulation()` with what the run was "
-            "given, then `pfl.export_clients` or `pfl.NewClients`."
-        )
-    return loaded
-
-
-@contextlib.contextmanager
-def opened(
-    run: stored_run.StoredRun, check: Callable[[ClientData], None] = lambda clients: None
-) -> Iterator[Simulation]:
-    """Gives the simulation of a run, in this process, at its newest checkpoint.
-
-    `check` is called with the run's clients before the simulation is made, which takes longer.
-    """
-    start_tensorflow()
-    terminal.doing(f"loading the run in {run.path}")
-    with temporary.own_directory(), run:
-        check(run.clients)
-        with run.simulation("in_process") as simulation:
-            yield simulation

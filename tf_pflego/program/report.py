@@ -1,26 +1,28 @@
 """Writes a page about runs, or figures for a paper.
 
-The page has curves, clients, partition, cost to a target accuracy and
-settings. It needs no network and no program but a browser. Runs that still go on or were
-interrupted are shown as far as they are.
+The page has curves, clients, partition, cost to a target accuracy and settings. It needs no network
+and no program but a browser. Runs that still go on or were interrupted are shown as far as they
+are.
 """
 
 import dataclasses
-import functools
 
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
-from tf_pflego.program import flags, help_pages
+from tf_pflego.program import flags
 from tf_pflego.reports import FORMATS, write
 from tf_pflego.system import terminal
 from tf_pflego.system.signals import Interruption
 
+USAGE = "DIR [DIR ...] [--NAME=VALUE ...]"
+EXAMPLE = "runs/first runs/second --output=report.html"
+PLACES = {"DIR": "output directory of a run"}
 MOST_PLACES = 10_000
 _DEFAULTS = {"html": "report.html", "png": "report"}
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportOptions:
+class Options:
     """What is written, and where."""
 
     output: str = setting(
@@ -41,24 +43,9 @@ class ReportOptions:
         settings.check(self)
 
 
-define_flags = functools.partial(flags.define_options, ReportOptions)
-
-
-def help_page(flag_values, columns: int | None) -> str:
-    """Returns the help."""
-    return help_pages.of_options(
-        "report",
-        "DIR [DIR ...] [--NAME=VALUE ...]",
-        ReportOptions,
-        ["runs/first runs/second --output=report.html"],
-        columns,
-        {"DIR": "output directory of a run"},
-    )
-
-
 def run(flag_values, interruption: Interruption, *dirs: str) -> None:
     """Writes the report, and shows where it is."""
-    options = flags.options_from(ReportOptions, flag_values)
+    options = flags.options_from(Options, flag_values)
     if not dirs:
         raise ValueError(
             "the output directory of a run is required: DIR; got none. Name one or more, as in "

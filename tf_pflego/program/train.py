@@ -15,7 +15,7 @@ from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import methods, stored_run, training
 from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.reader import PLACES
-from tf_pflego.runs.run_directory import RunDirectoryError, holds_run
+from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import temporary, terminal, values
 from tf_pflego.system.signals import Interruption
@@ -24,7 +24,6 @@ from tf_pflego.system.signals import Interruption
 _PLACES_SAID = ("data_dir", "ray_address")
 
 define_flags = flags.define_flags
-define_flags_of_arguments = flags.define_flags_of_own_method
 
 
 def help_page(flag_values, columns: int | None) -> str:
@@ -43,7 +42,7 @@ def run(flag_values, interruption: Interruption) -> None:
         if resumed.get(name) and not flag_values[name].present
     ]
     if places:
-        unused.append(f"{' and '.join(places)} as the run in {run_config.output_dir} had")
+        unused.append(f"the run goes on with {' and '.join(places)}")
     for line in unused:
         terminal.say(f"tf_pflego: {command_line.as_flags(line, flag_values)}")
     interruption.hint = lambda: _hint(run_config.output_dir)
@@ -91,9 +90,8 @@ def _resumed(flag_values):
         return {}
     directory = pathlib.Path(values.path("output_dir", flag_values["output_dir"].value))
     directory = directory.expanduser()
-    new = directory / ".new_run"
     try:
-        stored = stored_run.load_run(new if new.exists() else directory)
+        stored = stored_run.load_run(where_it_goes_on(directory))
     except RunDirectoryError:
         if not holds_run(directory):
             _start_new(flag_values, directory)
@@ -124,10 +122,9 @@ def _start_new(flag_values, directory):
 
 def _hint(output_dir):
     """Returns what an interrupted run says of its output directory."""
-    if output_dir:
-        directory = pathlib.Path(output_dir).expanduser()
-        for place in (directory, directory / ".new_run"):
-            if any(place.glob("checkpoints/checkpoint-*.json")):
-                return "; go on with it by --resume"
-        return " without a checkpoint; nothing was kept to go on with"
-    return ""
+    if not output_dir:
+        return ""
+    place = where_it_goes_on(pathlib.Path(output_dir).expanduser())
+    if any(place.glob("checkpoints/checkpoint-*.json")):
+        return "; go on with it by --resume"
+    return " without a checkpoint; nothing was kept to go on with"

@@ -1,10 +1,13 @@
 """What the program does: `tf-pflego VERB --FLAG=VALUE ...`, one module for each verb.
 
-Each module has `define_flags(flag_values)`, `help_page(flag_values, columns)` and
-`run(flag_values, interruption)`. It is imported when its verb is asked for. One that takes up to
-MOST_PLACES directories by position is given them after these. One whose flags have other names than
-the arguments in Python that they become names them in FLAGS_OF_ARGUMENTS, {argument: flag}. One
-whose arguments bring flags of their own has `define_flags_of_arguments(arguments, flag_values)`.
+A module is imported when its verb is asked for. It has `run(flag_values, interruption)` and
+`Options`, a dataclass of settings that are its flags. Help shows its docstring, its USAGE and its
+EXAMPLE. One that takes up to MOST_PLACES directories by position is given them after these; PLACES
+says for help what they are. One whose flags have other names than the arguments in Python that they
+become names them in FLAGS_OF_ARGUMENTS, {argument: flag}.
+
+The flags of train depend on its arguments, so that in place of `Options` it has
+`define_flags(flag_values, arguments)` and `help_page(flag_values, columns)`.
 """
 
 VERBS = {

@@ -1,4 +1,4 @@
-"""The figures of a report, each drawn from series of runs in the size that is asked for.
+"""The figures of a report, each drawn from its runs in the size that is asked for.
 
 A chart is None where no run has what it shows.
 """
@@ -11,23 +11,21 @@ from matplotlib import colors, ticker
 from matplotlib.figure import Figure
 
 from tf_pflego.reports import figures, metrics
+from tf_pflego.reports.parts import Runs
 from tf_pflego.reports.series import (
     AXES,
     Curve,
-    Series,
     accuracies_of,
-    blocks,
-    curves_of,
+    curve,
     gains_of,
     new_client_curves,
-    series_of,
     telling_axes,
 )
-from tf_pflego.reports.stored import Holdings, ReportedRun
+from tf_pflego.reports.stored import Holdings
 
 Size = tuple[float, float]
 
-_CLIENT_ROWS, _CLASS_COLUMNS = 300, 150
+_MOST_CLIENTS, _MOST_CLASSES = 300, 150  # or blocks of them
 # With more of them an axis has numbers, since the names would not fit a narrow screen.
 _MOST_NAMED_CLIENTS, _MOST_NAMED_CLASSES = 30, 20
 _LENGTH_OF_NAME, _SIZE_OF_NAMES = 16, 8
@@ -37,39 +35,40 @@ _SHADES = colors.LinearSegmentedColormap.from_list(
 ).with_extremes(bad=(0, 0, 0, 0))
 
 
-def lines_of(series: Sequence[Series], metric: str, axis: str) -> list[figures.Line]:
+def lines_of(runs: Runs, metric: str, axis: str) -> list[figures.Line]:
     """Returns the curves of those series that have a metric."""
-    curves = curves_of(series, metric, axis)
     return [
-        figures.Line(series[number].label, curve, number, series[number].marked)
-        for number, curve in curves.items()
+        figures.Line(one.label, line, one.number, one.marked)
+        for one in runs.series
+        if one.begun and (line := curve(one.begun, metric, axis)) is not None
     ]
 
 
-def curves(series: Sequence[Series], metric: str, axes: Sequence[str], size: Size) -> Figure | None:
+def curves(runs: Runs, size: Size, metric: str, axes: Sequence[str]) -> Figure | None:
     """Returns a figure of a metric along some axes, side by side."""
-    if not lines_of(series, metric, axes[0]):
-        return None
     figure, panels = figures.new(size, len(axes))
     for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+        lines = lines_of(runs, metric, axis)
+        if not lines:
+            return None
         ylabel = metrics.unit_of(metric) if number == 0 else None
-        lines = lines_of(series, metric, axis)
         figures.draw_curves(panel, lines, AXES[axis], ylabel)
     return figure
 
 
-def distribution(series: Sequence[Series], size: Size) -> Figure | None:
+def distribution(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of which share of the clients has at most a certain accuracy at the end."""
-    accuracies = [np.sort(accuracies_of(one)) for one in series]
-    if not any(map(len, accuracies)):
-        return None
     figure, (axis,) = figures.new(size)
-    for number, (one, ordered) in enumerate(zip(series, accuracies, strict=True)):
+    for one in runs.series:
+        ordered = np.sort(accuracies_of(one))
         if len(ordered):
             chosen = figures.thinned(len(ordered), figures.POINTS)
             x = np.concatenate([ordered[:1], ordered[chosen]])
             y = np.concatenate([[0], metrics.PERCENT * (chosen + 1) / len(ordered)])
-            axis.step(x, y, where="post", **figures.styled(one.label, number, one.marked, len(x)))
+            style = figures.styled(one.label, one.number, one.marked, len(x))
+            axis.step(x, y, where="post", **style)
+    if not axis.lines:
+        return None
     axis.axhline(10, color=figures.INK, linewidth=0.9)
     axis.annotate(
         "worst tenth of the clients below this line",
@@ -86,22 +85,18 @@ def distribution(series: Sequence[Series], size: Size) -> Figure | None:
     return figure
 
 
-def gains(series: Sequence[Series], reference: Series, size: Size) -> Figure | None:
+def gains(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of the clients' gains over the reference, from who lost most."""
-    others = {number: one for number, one in enumerate(series) if one is not reference}
-    differences = {
-        number: np.sort(gains_of(one, reference).differences) for number, one in others.items()
-    }
-    if not any(map(len, differences.values())):
-        return None
     figure, (axis,) = figures.new(size)
-    for number, ordered in differences.items():
+    for one in runs.series:
+        ordered = np.zeros(0) if one is runs.base else np.sort(gains_of(one, runs.base).differences)
         if len(ordered):
             chosen = figures.thinned(len(ordered), figures.POINTS)
             shares = metrics.PERCENT * (chosen + 0.5) / len(ordered)
-            one = others[number]
-            style = figures.styled(one.label, number, one.marked, len(chosen))
+            style = figures.styled(one.label, one.number, one.marked, len(chosen))
             axis.plot(shares, ordered[chosen], **style)
+    if not axis.lines:
+        return None
     axis.axhline(0, color=figures.INK, linewidth=1.2)
     axis.set_xlim(0, 100)
     axis.set_xlabel("clients in the order of their gain, percent")
@@ -109,16 +104,16 @@ def gains(series: Sequence[Series], reference: Series, size: Size) -> Figure | N
     return figure
 
 
-def new_clients(series: Sequence[Series], size: Size) -> Figure | None:
+def new_clients(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of the accuracy of new clients by epochs of their training."""
     lines = []
-    for number, one in enumerate(series):
+    for one in runs.series:
         if measured := new_client_curves(one):
             length = min(map(len, measured))
             values = np.array([curve[:length] for curve in measured])
             mean, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
-            curve = Curve(np.arange(float(length)), mean, low, high, mean)
-            lines.append(figures.Line(one.label, curve, number, one.marked))
+            line = Curve(np.arange(float(length)), mean, low, high, mean)
+            lines.append(figures.Line(one.label, line, one.number, one.marked))
     if not lines:
         return None
     figure, (axis,) = figures.new(size)
@@ -126,18 +121,25 @@ def new_clients(series: Sequence[Series], size: Size) -> Figure | None:
     return figure
 
 
-def block_sizes(holdings: Holdings) -> tuple[int, int]:
-    """Returns how many clients and how many classes a cell of the partition's figure stands for."""
-    return _blocks(holdings)[1]
+def blocks(holdings: Holdings) -> tuple[np.ndarray, tuple[int, int]]:
+    """Returns the mean training examples of blocks of clients by classes, and their two sizes.
 
-
-def _blocks(holdings):
-    return blocks(holdings.classes, holdings.class_counts, (_CLIENT_ROWS, _CLASS_COLUMNS))
+    Where the numbers of examples are not known, each class that a client holds counts 1.
+    """
+    classes, counts = holdings.classes, holdings.class_counts
+    owners = np.repeat(np.arange(len(classes)), list(map(len, classes)))
+    numbers = np.concatenate(classes)
+    ends = len(classes), int(numbers.max()) + 1
+    rows, columns = -(-ends[0] // _MOST_CLIENTS), -(-ends[1] // _MOST_CLASSES)
+    sizes = np.bincount(np.arange(ends[0]) // rows), np.bincount(np.arange(ends[1]) // columns)
+    sums = np.zeros(list(map(len, sizes)))
+    np.add.at(sums, (owners // rows, numbers // columns), 1 if counts is None else counts)
+    return sums / np.multiply.outer(*sizes), (rows, columns)
 
 
 def partition(holdings: Holdings, size: Size) -> Figure:
     """Returns a figure of clients by classes, the darker the more training examples."""
-    matrix, (clients, classes) = _blocks(holdings)
+    matrix, (clients, classes) = blocks(holdings)
     figure, (axis,) = figures.new(size)
     known = holdings.class_counts is not None
     extent = (-0.5, len(matrix) * clients - 0.5, matrix.shape[1] * classes - 0.5, -0.5)
@@ -182,34 +184,30 @@ def _draw_scale(axis, most, style, of_blocks):
     axis.annotate(words, (0.32, 1.06), xycoords="axes fraction", **style)
 
 
-def for_paper(runs: Sequence[ReportedRun], reference: ReportedRun) -> Iterator[tuple[str, Figure]]:
+def for_paper(runs: Runs) -> Iterator[tuple[str, Figure]]:
     """Yields the name and the figure, with title and legend, of each PNG file of a report."""
-    series = series_of(runs)
-    (base,) = [one for one in series if reference in one.runs]
-    dataset = " and ".join(dict.fromkeys(str(run.configuration.get("dataset")) for run in runs))
-    begun = [run.rounds for run in runs if run.num_rounds]
-    axes = telling_axes(begun)
-    banded = len(series) <= figures.CROWD and any(len(one.runs) > 1 for one in series)
+    dataset = " and ".join(dict.fromkeys(str(run.configuration.get("dataset")) for run in runs.all))
+    axes, size = telling_axes(runs.rounds), (1.6 * _WIDTH, _HEIGHT)
+    banded = len(runs.series) <= figures.CROWD and any(len(one.runs) > 1 for one in runs.series)
     seeds = " (line: mean, band: lowest and highest of seeds)" * banded
     drawn = [
         (
             f"curves_{metric.replace('/', '_')}",
-            curves(series, metric, axes, (_WIDTH * len(axes), _HEIGHT)),
+            curves(runs, (_WIDTH * len(axes), _HEIGHT), metric, axes),
             f"{metrics.title_of(metric)}{seeds}",
         )
-        for metric in metrics.metrics_of(begun)
+        for metric in metrics.metrics_of(runs.rounds)
     ]
-    size = (1.6 * _WIDTH, _HEIGHT)
     drawn += [
-        ("clients", distribution(series, size), "accuracies of the clients at the end"),
-        ("gains", gains(series, base, size), f"gains over {base.label}, client by client"),
-        ("new_clients", new_clients(series, size), "accuracy of new clients"),
+        ("clients", distribution(runs, size), "accuracies of the clients at the end"),
+        ("gains", gains(runs, size), f"gains over {runs.base.label}, client by client"),
+        ("new_clients", new_clients(runs, size), "accuracy of new clients"),
     ]
     for name, figure, title in drawn:
         if figure is not None:
             yield name, figures.finish(figure, f"{dataset}: {title}")
     partitions: dict[tuple, Holdings] = {}
-    for run in runs:
+    for run in runs.all:
         if run.holdings is not None:
             partitions.setdefault(run.holdings.identity, run.holdings)
     for number, holdings in enumerate(partitions.values(), 1):

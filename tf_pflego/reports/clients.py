@@ -10,17 +10,22 @@ from tf_pflego.reports import charts
 from tf_pflego.reports.metrics import (
     PERCENT,
     cell,
-    listed,
     mean_of_worst_tenth,
     percent,
     shortened,
     tidy,
 )
 from tf_pflego.reports.parts import Runs, Table
-from tf_pflego.reports.series import accuracies_of, gains_of, new_client_curves, partner_of
+from tf_pflego.reports.series import (
+    accuracies_of,
+    gains_of,
+    gains_over,
+    new_client_curves,
+    partner_of,
+)
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.system import terminal
-from tf_pflego.system.texts import counted, span
+from tf_pflego.system.texts import span
 
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
@@ -34,18 +39,16 @@ def distribution(runs: Runs) -> dict[str, Any]:
     ended = [one for one in runs.series if len(accuracies_of(one))]
     if not ended:
         return {"ended": False}
-    rows, ends = [], []
+    rows = []
     for one in ended:
         values = accuracies_of(one)
-        numbers = (mean_of_worst_tenth(values), values.min(), np.median(values), values.mean())
-        tenth, lowest, median, mean = map(percent, numbers)
         count: Any = len(values)
         tested = sum(len(run.clients["test_accuracy"]) for run in one.runs if run.clients)
         if tested > count:
             count = f"{count} of {tested} (others have no finite accuracy)"
-        rows.append([one.label, count, tenth, lowest, median, mean, percent(values.max())])
-        ends.append(f"{one.label}: worst tenth {tenth}, median {median}")
-    missing = [one.label for one in runs.series if one not in ended]
+        numbers = (mean_of_worst_tenth(values), values.min(), np.median(values), values.mean())
+        rows.append([one.label, count, *map(percent, (*numbers, values.max()))])
+    ends = [f"{row[0]}: worst tenth {row[2]}, median {row[4]}" for row in rows]
     several = any(sum(run.clients is not None for run in one.runs) > 1 for one in ended)
     head = ["run", "clients", "mean of the worst tenth", "lowest", "median", "mean", "highest"]
     if several:
@@ -53,11 +56,11 @@ def distribution(runs: Runs) -> dict[str, Any]:
     return {
         "ended": True,
         "several": several,
-        "notes": [f"Not ended, and so not here: {listed(missing)}."] if missing else [],
+        "missing": [one.label for one in runs.series if one not in ended],
         "drawing": runs.drawing(
-            lambda size: charts.distribution(runs.series, size),
-            f"Distribution of the clients' test accuracies. {'; '.join(ends)}.",
-            ended,
+            charts.distribution,
+            description=f"Distribution of the clients' test accuracies. {'; '.join(ends)}.",
+            series=ended,
         ),
         "table": Table("Test accuracies of the clients at the end", head, rows),
     }
@@ -85,13 +88,12 @@ def gains(runs: Runs) -> dict[str, Any] | None:
     )
     over_seeds = ", over seeds," * several
     return {
-        "base": base.label,
         "several": several,
         "notes": notes,
         "drawing": runs.drawing(
-            lambda size: charts.gains(runs.series, base, size),
-            f"Gains of the clients{over_seeds} over {base.label}. {counts}.",
-            compared,
+            charts.gains,
+            description=f"Gains of the clients{over_seeds} over {base.label}. {counts}.",
+            series=compared,
         ),
         "table": Table(
             f"Clients{over_seeds} by gain over {base.label}, in points of percent",
@@ -104,24 +106,19 @@ def gains(runs: Runs) -> dict[str, Any] | None:
 def new_clients(runs: Runs) -> dict[str, Any] | None:
     """Returns what new clients learnt; None if no run has any."""
     curves = [(one, measured) for one in runs.series if (measured := new_client_curves(one))]
-    if not curves:
+    rows = []
+    for one, measured in curves:
+        shares = (percent(np.mean([curve[place] for curve in measured])) for place in (0, -1))
+        rows.append([one.label, *shares, len(measured[0]) - 1])
+    if not rows:
         return None
-    rows = [
-        [
-            one.label,
-            percent(np.mean([curve[0] for curve in measured])),
-            percent(np.mean([curve[-1] for curve in measured])),
-            len(measured[0]) - 1,
-        ]
-        for one, measured in curves
-    ]
     ends = "; ".join(f"{row[0]}: {row[1]} before, {row[2]} after" for row in rows)
     head = ["run", "before their training", "after it", "epochs"]
     return {
         "drawing": runs.drawing(
-            lambda size: charts.new_clients(runs.series, size),
-            f"Accuracy of new clients by epochs of their own training. {ends}.",
-            [one for one, _ in curves],
+            charts.new_clients,
+            description=f"Accuracy of new clients by epochs of their own training. {ends}.",
+            series=[one for one, _ in curves],
         ),
         "table": Table("Test accuracy of new clients", head, rows),
     }
@@ -138,18 +135,8 @@ def _groups(runs):
 def partitions(runs: Runs) -> dict[str, Any] | None:
     """Returns who holds what; None if no run says it."""
     groups = [group for group in _groups(runs) if group[0].holdings is not None]
-    if not groups:
-        return None
-    notes = []
-    if len(groups) > _MOST_PARTITIONS:
-        notes.append(
-            f"The runs have {len(groups)} different partitions; the first {_MOST_PARTITIONS} are "
-            "shown."
-        )
-    return {
-        "notes": notes,
-        "figures": [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]],
-    }
+    figures = [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]]
+    return {"count": len(groups), "figures": figures} if groups else None
 
 
 def _partition(runs, group):
@@ -160,23 +147,14 @@ def _partition(runs, group):
         f"training examples of {span(numbers)} {'class' if max(numbers) == 1 else 'classes'} each, "
         f"and {span(holdings.test_sizes)} test examples"
     )
-    cells = "the more a cell stands out, the more training examples; an empty cell has none."
-    if holdings.class_counts is None:
-        cells = (
-            "a filled cell is a class that the client holds. The run was made by a version that "
-            "did not keep the numbers of examples."
-        )
-    clients, classes = charts.block_sizes(holdings)
-    if max(clients, classes) > 1:
-        columns = counted(classes, "class", "classes")
-        cells += f" Each cell is the mean of a block of {clients} clients and {columns}."
-    whose = "All runs have this partition."
-    if len(group) < len(runs.all):
-        whose = f"The partition of {listed(runs.names(group))}."
     return {
-        "caption": f"{whose} {what}. A column is a client and a row a class; {cells}",
+        "runs": runs.names(group) if len(group) < len(runs.all) else None,
+        "what": what,
+        "counted": holdings.class_counts is not None,
+        "blocks": charts.blocks(holdings)[1],
         "drawing": runs.drawing(
-            lambda size: charts.partition(holdings, size), f"Clients by classes. {what}."
+            lambda _, size: charts.partition(holdings, size),
+            description=f"Clients by classes. {what}.",
         ),
     }
 
@@ -206,49 +184,38 @@ def table(runs: Runs) -> dict[str, Any] | None:
             ]
             rows.append([*letter, *row, *cells])
     columns = about + [name for name, _, _ in values]
-    data = {
-        "fixed": len(about),
-        "several": several,
-        "rows": rows,
-        "shown": _CLIENTS_SHOWN,
-        "columns": list(map(terminal.printable, columns)),
-    }
     texts = ("partition", "classes", *["client"] * are_named)
+    shown = [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]]
     return {
-        "partitions": [
-            f"{_letter(number)}: {listed(runs.names(group))}" for number, group in enumerate(groups)
-        ],
-        "number": len(rows),
+        "partitions": {_letter(number): runs.names(group) for number, group in enumerate(groups)},
         "total": total,
-        "shown": _CLIENTS_SHOWN,
         "filters": {k: name for k, name in enumerate(columns) if name not in texts},
-        "table": Table(
-            "Clients", columns, [list(map(cell, row)) for row in rows[:_CLIENTS_SHOWN]],
-            "clients-table",
-        ),
-        "data": data,
-    }  # fmt: skip
+        "table": Table("Clients", columns, shown, "clients-table"),
+        "data": {
+            "fixed": len(about),
+            "several": several,
+            "rows": rows,
+            "shown": _CLIENTS_SHOWN,
+            "columns": list(map(terminal.printable, columns)),
+        },
+    }
 
 
 def _values(runs, ended):
     """Returns the columns of accuracies and gains: name, run and {key of a client: value}."""
-
-    def by_key(run, column="test_accuracy"):
-        return dict(zip(run.client_keys.tolist(), PERCENT * run.clients[column], strict=True))
-
     columns = []
     for run in ended:
-        for column in run.clients:
+        for column, shares in run.clients.items():
             if column.endswith("test_accuracy"):
                 model = column.removesuffix("test_accuracy").rstrip("/")
                 name = f"{runs.name(run)}{', ' * bool(model)}{model}: accuracy, %"
-                columns.append((name, run, by_key(run, column)))
+                values = dict(zip(run.client_keys.tolist(), PERCENT * shares, strict=True))
+                columns.append((name, run, values))
     for run in ended:
         other = partner_of(run, runs.base)
         if other is not None and run not in runs.base.runs:
-            ours, theirs = by_key(run), by_key(other)
             name = f"{runs.name(run)}: gain over {runs.name(other)}"
-            columns.append((name, run, {k: ours[k] - theirs[k] for k in ours if k in theirs}))
+            columns.append((name, run, gains_over(other, run)))
     return columns
 
 

@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tf_pflego.reports import figures, metrics
 from tf_pflego.reports.metrics import UNKNOWN
 from tf_pflego.reports.series import Series, series_of
@@ -54,34 +52,39 @@ class Runs:
         """Returns what a reader calls some runs."""
         return [self.name(run) for run in runs]
 
+    def configured(self, key: str) -> str:
+        """Returns the values that the runs have of a setting, as a sentence lists them."""
+        values = (str(run.configuration.get(key, "?")) for run in self.all)
+        return metrics.listed(dict.fromkeys(values))
+
     def drawing(
         self,
-        draw: Callable[[tuple[float, float]], Any],
+        draw: Callable[..., Any],
+        *arguments: Any,
         description: str,
         series: Collection[Series] = (),
     ) -> dict[str, Any]:
         """Returns a figure in two widths, of which the style shows one, and a legend of series.
 
-        The function is called with the size, and the description is for who does not see it.
+        The function is called with the runs, the size and the arguments; the description is for who
+        does not see it.
         """
         pictures = {}
         for width, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
             self._drawn += 1
-            pictures[width] = figures.svg_of(draw(size), f"f{self._drawn}", description)
-        return {"pictures": pictures, "legend": self._legend(series)}
-
-    def _legend(self, chosen):
-        return [
+            figure = draw(self, size, *arguments)
+            pictures[width] = figures.svg_of(figure, f"f{self._drawn}", description)
+        legend = [
             {
                 "label": one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""),
-                "color": f"var(--s{number % len(figures.COLORS)})",
+                "color": f"var(--s{one.number % len(figures.COLORS)})",
                 "width": figures.LINE_WIDTHS[one.marked],
-                "dashes": " ".join(map(str, figures.DASHES[number % len(figures.DASHES)])),
-                "mark": _MARKS[figures.MARKERS[number % len(figures.MARKERS)]],
+                "dashes": " ".join(map(str, figures.DASHES[one.number % len(figures.DASHES)])),
+                "mark": _MARKS[figures.MARKERS[one.number % len(figures.MARKERS)]],
             }
-            for number, one in enumerate(self.series)
-            if one in chosen
+            for one in series
         ]
+        return {"pictures": pictures, "legend": legend}
 
 
 class Table(NamedTuple):
@@ -115,9 +118,3 @@ def _has_numbers(cells):
 def _classes(cell, numeric):
     long = max(map(len, str(cell).split()), default=0) > _LONGEST_WORD
     return " ".join(["number"] * numeric + ["long"] * long)
-
-
-def mean_of_finite(values: Iterable[float]) -> float:
-    """Returns the mean of those that are finite; NaN if none is."""
-    finite = [value for value in values if np.isfinite(value)]
-    return float(np.mean(finite)) if finite else np.nan

@@ -4,6 +4,7 @@ Everything here is a pure function of the runs. `rounds` are the columns of a ru
 """
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -32,6 +33,7 @@ _ALIKE = 0.1
 class Series:
     """Runs that differ in nothing but the seed, or one run."""
 
+    number: int  # among all; it says how the line looks
     label: str
     runs: tuple[ReportedRun, ...]
     names: tuple[str, ...]  # what a reader calls each of the runs
@@ -78,13 +80,12 @@ def series_of(runs: Sequence[ReportedRun]) -> list[Series]:
         parted += [numbers] if len(seeds) == len(numbers) else [[number] for number in numbers]
     parted.sort()
     all_series = []
-    labels = _labels([runs[numbers[0]] for numbers in parted])
-    for label, numbers in zip(labels, parted, strict=True):
-        members = tuple(runs[number] for number in numbers)
+    for place, label in enumerate(_labels([runs[numbers[0]] for numbers in parted])):
+        members = tuple(runs[number] for number in parted[place])
         names: tuple[str, ...] = (label,)
         if len(members) > 1:
             names = tuple(f"{label}, seed {run.configuration.get('seed')}" for run in members)
-        all_series.append(Series(label, members, names))
+        all_series.append(Series(place, label, members, names))
     return all_series
 
 
@@ -134,11 +135,11 @@ def _unique_tails(paths):
     """Returns as many last parts of each path as tell it from the others."""
     parts = [pathlib.Path(os.path.abspath(path)).parts for path in paths]
     tails = []
-    for own in parts:
+    for path in parts:
         length = 1
-        while length < len(own) and sum(p[-length:] == own[-length:] for p in parts) > 1:
+        while length < len(path) and sum(p[-length:] == path[-length:] for p in parts) > 1:
             length += 1
-        tails.append("/".join(own[-length:]).removeprefix("//"))
+        tails.append("/".join(path[-length:]).removeprefix("//"))
     return tails
 
 
@@ -182,9 +183,7 @@ def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
     for rounds in all_rounds:
         values = rounds.get(metric, np.full(len(rounds["round"]), np.nan))
         evaluated.append(rounds["round"][np.isfinite(values)])
-    common = evaluated[0]
-    for one in evaluated[1:]:
-        common = np.intersect1d(common, one)
+    common = functools.reduce(np.intersect1d, evaluated)
     if not len(common):
         return None
     chosen = [np.isin(rounds["round"], common) for rounds in all_rounds]
@@ -194,14 +193,6 @@ def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
     mean = values.mean(axis=0)
     smooth = smoothed(common, mean, all_rounds[0]["round"][-1])
     return Curve(x, mean, values.min(axis=0), values.max(axis=0), smooth)
-
-
-def curves_of(series: Sequence[Series], metric: str, axis: str) -> dict[int, Curve]:
-    """Returns {number of the series: curve} of those series that have a metric."""
-    curves = {
-        number: curve(one.begun, metric, axis) for number, one in enumerate(series) if one.begun
-    }
-    return {number: one for number, one in curves.items() if one is not None}
 
 
 def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
@@ -282,14 +273,14 @@ def gains_of(series: Series, reference: Series) -> Gains:
             )
             return Gains(nothing, why_not)
     pairs = [(run, partner_of(run, reference)) for run in series.runs]
-    gains = [PERCENT * _differences(run, other) for run, other in pairs if other is not None]
+    gains = [list(gains_over(other, run).values()) for run, other in pairs if other is not None]
     if not gains:
         return Gains(nothing, "its clients hold other examples than those of the reference")
     differences = np.concatenate(gains)
     differences = differences[np.isfinite(differences)]
-    if not len(differences):
-        return Gains(differences, "no client has an accuracy that is finite in both")
-    return Gains(differences)
+    return Gains(
+        differences, "" if len(differences) else "no client has an accuracy that is finite in both"
+    )
 
 
 def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
@@ -306,10 +297,13 @@ def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
     return best
 
 
-def _differences(run, reference):
-    """Returns [n] the accuracy of each client that both have, minus that in the reference."""
+def gains_over(reference: ReportedRun, run: ReportedRun) -> dict[Any, float]:
+    """Returns {key of a client: points of percent} what clients that both have gained in a run."""
     ours, theirs = _same_clients(run, reference)
-    return run.clients["test_accuracy"][ours] - reference.clients["test_accuracy"][theirs]
+    if run.clients is None or reference.clients is None:
+        return {}
+    differences = run.clients["test_accuracy"][ours] - reference.clients["test_accuracy"][theirs]
+    return dict(zip(run.client_keys[ours].tolist(), (PERCENT * differences).tolist(), strict=True))
 
 
 def _same_clients(run, other):
@@ -321,21 +315,3 @@ def _same_clients(run, other):
     if kinds != {"U"} and run.holdings.identity != other.holdings.identity:
         return none, none
     return np.intersect1d(run.client_keys, other.client_keys, return_indices=True)[1:]
-
-
-def blocks(
-    classes: Sequence[np.ndarray], counts: np.ndarray | None, most: tuple[int, int]
-) -> tuple[np.ndarray, tuple[int, int]]:
-    """Returns the mean training examples of blocks of clients by classes, and their two sizes.
-
-    There are at most `most` blocks of clients and of classes. Without the counts, which are
-    [sum |classes_i|], each class that a client holds counts 1.
-    """
-    owners = np.repeat(np.arange(len(classes)), [len(own) for own in classes])
-    held = np.concatenate(classes)
-    ends = len(classes), int(held.max()) + 1
-    rows, columns = (-(-end // limit) for end, limit in zip(ends, most, strict=True))
-    numbers = [np.arange(ends[0]) // rows, np.arange(ends[1]) // columns]
-    sums = np.zeros([own[-1] + 1 for own in numbers])
-    np.add.at(sums, (owners // rows, held // columns), 1 if counts is None else counts)
-    return sums / np.multiply.outer(*map(np.bincount, numbers)), (rows, columns)

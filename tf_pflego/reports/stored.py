@@ -1,6 +1,8 @@
 """What the directory of a run holds, read without TensorFlow, also while the run still goes on."""
 
+import collections
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -26,61 +28,42 @@ class RunError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Holdings:
-    """Who holds what, from partition.npz.
+    """Who holds what, from partition.npz."""
 
-    Attributes:
-      classes: For each client its classes, ascending.
-      train_sizes: [I] numbers of training examples.
-      test_sizes: [I] numbers of test examples.
-      class_counts: [sum |classes_i|] training examples of each client and class; None if the run
-        was made by a version that did not keep them.
-      identity: Equal for two runs whose clients hold the same examples of the same dataset, those
-        that a user gave in any order.
-      names: What the clients are called; None if they have no names.
-      class_names: What the global classes are called, in their order; None if they have no names.
-      keys: [I] by what a client is known again: of clients that a user gave, text that follows from
-        their examples; else their ids, which say something within the same `identity` alone.
-    """
-
-    classes: tuple[np.ndarray, ...]
-    train_sizes: np.ndarray
-    test_sizes: np.ndarray
+    classes: tuple[np.ndarray, ...]  # for each client its classes, ascending
+    train_sizes: np.ndarray  # [I] numbers of training examples
+    test_sizes: np.ndarray  # [I] numbers of test examples
+    # [sum |classes_i|] training examples of each client and class; None if the run was made by a
+    # version that did not keep them.
     class_counts: np.ndarray | None
+    # Equal for two runs whose clients hold the same examples of the same dataset, those that a user
+    # gave in any order.
     identity: tuple
-    names: list[str] | None
-    class_names: list[str] | None
+    names: list[str] | None  # of the clients, if they have any
+    class_names: list[str] | None  # of the global classes, in their order, if they have any
+    # [I] by what a client is known again: of clients that a user gave, text that follows from their
+    # examples; else their ids, which say something within the same `identity` alone.
     keys: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportedRun:
-    """A run as far as it is.
-
-    Attributes:
-      path: Its directory.
-      configuration: Every flag and hyper-parameter.
-      versions: Those of the program and of what it uses.
-      rounds: Columns over the rounds that are done, [T] floats: bookkeeping and metrics; NaN where
-        a round has no value, or none that is finite.
-      lost: For each metric, how many rounds have it as a value that is not finite.
-      left_out: [T] how many participants each round had to leave out.
-      clients: The columns of clients.csv, [I] floats, but for text in `name` and `classes`; None if
-        the run has not ended.
-      new_clients: The columns of new_clients.csv; None if there are none.
-      holdings: Who holds what; None if partition.npz is not there yet.
-      finished: Whether the run has all the rounds that it was made for, and its last files.
-    """
+    """A run as far as it is."""
 
     path: pathlib.Path
-    configuration: dict[str, Any]
-    versions: dict[str, Any]
+    configuration: dict[str, Any]  # every flag and hyper-parameter
+    versions: dict[str, Any]  # of the program and of what it uses
+    # Columns over the rounds that are done, [T] floats: bookkeeping and metrics; NaN where a round
+    # has no value, or none that is finite.
     rounds: dict[str, np.ndarray]
-    lost: dict[str, int]
-    left_out: np.ndarray
+    lost: dict[str, int]  # for each metric, how many rounds have a value that is not finite
+    left_out: np.ndarray  # [T] how many participants each round had to leave out
+    # The columns of clients.csv, [I] floats, but for text in `name` and `classes`; None if the run
+    # has not ended.
     clients: dict[str, np.ndarray] | None
-    new_clients: dict[str, np.ndarray] | None
-    holdings: Holdings | None
-    finished: bool
+    new_clients: dict[str, np.ndarray] | None  # the columns of new_clients.csv, if there are any
+    holdings: Holdings | None  # None if partition.npz is not there yet
+    finished: bool  # whether it has all the rounds that it was made for, and its last files
 
     @property
     def num_rounds(self) -> int:
@@ -151,20 +134,21 @@ def _read(path):
     versions = configuration.pop("versions", {})
     records = _whole(reader.records, path / "metrics.jsonl")
     rounds, lost = _columns(records)
-    finished = False
-    if os.path.lexists(path / "summary.json"):
-        summary = _whole(reader.json_object, path / "summary.json")
-        finished = summary.get("round") == len(records)
+
+    def read_if_there(name, read):
+        return read(path / name) if os.path.lexists(path / name) else None
+
+    summary = read_if_there("summary.json", lambda file: _whole(reader.json_object, file)) or {}
+    finished = summary.get("round") == len(records)
     clients = new_clients = None
     if finished:
-        clients = _table(path / "clients.csv", ("client", "train_examples", "test_examples"))
-        if os.path.lexists(path / "new_clients.csv"):
-            new_clients = _table(path / "new_clients.csv", ("epoch", "client"))
-    holdings = None
-    if os.path.lexists(path / "partition.npz"):
-        holdings = _holdings(path / "partition.npz", configuration)
-        if clients is not None and not np.isin(clients["client"], range(len(holdings.keys))).all():
-            raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
+        clients = _table(("client", "train_examples", "test_examples"), path / "clients.csv")
+        of_new = functools.partial(_table, ("epoch", "client"))
+        new_clients = read_if_there("new_clients.csv", of_new)
+    of_dataset = functools.partial(_holdings, configuration.get("dataset"))
+    holdings = read_if_there("partition.npz", of_dataset)
+    if clients and holdings and not np.isin(clients["client"], range(len(holdings.keys))).all():
+        raise _damaged(path / "clients.csv", "has a client that partition.npz has not")
     left_out = np.array([record.get("not_finite", 0) for record in records], int)
     return ReportedRun(
         path,
@@ -196,40 +180,33 @@ def _damaged(path, what):
 
 
 def _columns(records):
-    names = dict.fromkeys(
-        name
-        for record in records
-        for name, value in record.items()
-        if value is None or reader.is_number(value)
-    )
+    """Returns the columns of what is a number in some round, and how often each is not finite."""
     columns, lost = {name: np.zeros(0) for name in BOOKKEEPING}, {}
-    for name in names:
-        cells = [record.get(name) for record in records]
-        values = np.array([v if reader.is_number(v) else np.nan for v in cells], float)
-        values[np.abs(values) > _LARGEST] = np.nan
-        present = np.array([name in record for record in records])
-        lost[name] = int(np.count_nonzero(present & np.isnan(values)))
-        columns[name] = values
+    for name in dict.fromkeys(name for record in records for name in record):
+        cells = [record.get(name, "") for record in records]
+        if any(cell is None or reader.is_number(cell) for cell in cells):
+            values = np.array([v if reader.is_number(v) else np.nan for v in cells], float)
+            values[np.abs(values) > _LARGEST] = np.nan
+            present = np.array([name in record for record in records])
+            lost[name] = int(np.count_nonzero(present & np.isnan(values)))
+            columns[name] = values
     return columns, lost
 
 
-def _table(path, numbers):
+def _table(numbers, path):
     """Returns the columns of a table; `numbers` have ids and counts, and it has accuracies."""
-    columns = _whole(reader.columns, path)
+    columns, table = _whole(reader.columns, path), {}
     needed = (*numbers, "test_accuracy")
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
-        table = {
-            # As objects, since else each text would take the place of the longest.
-            name: np.array(cells, object)
-            if name in _TEXTS
-            else np.array([float(cell or "nan") for cell in cells])
-            for name, cells in columns.items()
-        }
-        for name, values in table.items():
-            if name in _TEXTS:
+        for name, cells in columns.items():
+            if (
+                name in _TEXTS
+            ):  # As objects, since else each text would take as much as the longest.
+                table[name] = np.array(cells, object)
                 continue
+            table[name] = values = np.array([float(cell or "nan") for cell in cells])
             whole = np.all((values >= 0) & (values < _MOST_COUNTED) & (values == np.trunc(values)))
             if name in numbers and not whole:
                 raise ValueError(f"{name} has what is no whole number")
@@ -240,12 +217,12 @@ def _table(path, numbers):
     return table
 
 
-def _holdings(path, configuration):
+def _holdings(dataset, path):
     arrays = _whole(limited_files.arrays, path)
     try:
         parts, checksum = {}, 0
         for name in ("classes", "train_indices", "test_indices"):
-            values, offsets = (_whole_numbers(arrays, key) for key in (name, f"{name}_offsets"))
+            values, offsets = (_row(arrays, key, "iu") for key in (name, f"{name}_offsets"))
             if offsets[0] != 0 or offsets[-1] != len(values) or np.any(offsets[1:] < offsets[:-1]):
                 raise ValueError(f"the offsets of {name} do not fit")
             if not 1 < len(offsets) == len(arrays["classes_offsets"]) <= _MOST_CLIENTS:
@@ -257,16 +234,25 @@ def _holdings(path, configuration):
             if name in arrays:
                 checksum = zlib.crc32(np.ascontiguousarray(arrays[name]), checksum)
         values, offsets = parts["classes"]
+        num_clients = len(offsets) - 1
         if not len(values) or values.max() > _LARGEST_CLASS:
             raise ValueError(f"the classes are none, or above {_LARGEST_CLASS}")
-        counts = _whole_numbers(arrays, "class_counts") if "class_counts" in arrays else None
+        counts = _row(arrays, "class_counts", "iu") if "class_counts" in arrays else None
         if counts is not None and (len(counts) != len(values) or not counts.any()):
             raise ValueError("class_counts does not fit the classes")
-        class_names = _texts(arrays, "class_names")
+        names, class_names = (
+            _row(arrays, name, "U").tolist() if name in arrays else None
+            for name in ("names", "class_names")
+        )
         if class_names is not None and len(class_names) <= values.max():
             raise ValueError("the names of the classes are too few")
-        keys, names = _who(arrays, len(offsets) - 1)
-        if keys.dtype.kind == "U":
+        if names is not None and (
+            len(names) != num_clients or not all(map(str.isprintable, names))
+        ):
+            raise ValueError("the names do not fit the clients")
+        keys = np.arange(num_clients)
+        if "fingerprints" in arrays:
+            keys = _keys(arrays["fingerprints"], num_clients)
             checksum = zlib.crc32("".join(sorted(keys)).encode())
     except (ValueError, KeyError, IndexError) as error:
         raise _damaged(path, f"cannot be read ({error})") from None
@@ -275,47 +261,31 @@ def _holdings(path, configuration):
         np.diff(parts["train_indices"][1]),
         np.diff(parts["test_indices"][1]),
         counts,
-        (configuration.get("dataset"), len(offsets) - 1, checksum),
+        (dataset, num_clients, checksum),
         names,
         class_names,
         keys,
     )
 
 
-def _whole_numbers(arrays, name):
+def _row(arrays, name, kinds):
+    """Returns a row of whole numbers from 0 on, or of texts."""
     values = arrays[name]
-    if values.ndim != 1 or values.dtype.kind not in "iu" or np.any(values < 0):
-        raise ValueError(f"{name} is no row of whole numbers")
+    if values.ndim != 1 or values.dtype.kind not in kinds or (kinds == "iu" and np.any(values < 0)):
+        raise ValueError(f"{name} is no row of {'whole numbers' if kinds == 'iu' else 'texts'}")
     return values
 
 
-def _texts(arrays, name):
-    """Returns a row of texts as a list; None if there is none."""
-    if name not in arrays:
-        return None
-    if arrays[name].ndim != 1 or arrays[name].dtype.kind != "U":
-        raise ValueError(f"{name} is no row of texts")
-    return arrays[name].tolist()
-
-
-def _who(arrays, num_clients):
-    """Returns the keys of the clients, and their names or None."""
-    names, prints = _texts(arrays, "names"), arrays.get("fingerprints")
-    if names is not None and (len(names) != num_clients or not all(map(str.isprintable, names))):
-        raise ValueError("the names do not fit the clients")
-    if prints is None:
-        return np.arange(num_clients), names
-    if (
-        prints.dtype != np.uint8
-        or prints.ndim != 2
-        or len(prints) != num_clients
-        or prints.shape[1] > _LONGEST_PRINT
-    ):
+def _keys(prints, num_clients):
+    """Returns what follows from the clients' examples; several may hold the same."""
+    if prints.dtype != np.uint8 or prints.ndim != 2 or len(prints) != num_clients:
         raise ValueError("the fingerprints do not fit the clients")
-    times: dict[str, int] = {}  # Clients may hold the same examples.
+    if prints.shape[1] > _LONGEST_PRINT:
+        raise ValueError("the fingerprints are too long")
+    times: collections.Counter[str] = collections.Counter()
     keys = []
     for row in prints:
         key = row.tobytes().hex()
-        times[key] = times.get(key, 0) + 1
+        times[key] += 1
         keys.append(f"{key} {times[key]}")
-    return np.array(keys), names
+    return np.array(keys)

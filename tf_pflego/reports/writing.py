@@ -11,8 +11,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from tf_pflego.reports import metrics
 from tf_pflego.reports.stored import read
-from tf_pflego.system import durable, terminal, values
+from tf_pflego.system import durable, terminal, texts, values
 
 FORMATS = ("html", "png")
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -55,27 +56,21 @@ def write(
             raise ValueError(
                 f"the runs must be different directories; got {paths[number]} twice. Name it once."
             )
-    chosen = None
+    runs = [read(path) for path in paths]
+    base = next((run for run in runs if run.clients is not None), runs[0])
     if reference is not None:
-        chosen = pathlib.Path(values.path("reference", reference)).expanduser().resolve()
-        if chosen not in places:
+        place = pathlib.Path(values.path("reference", reference)).expanduser().resolve()
+        if place not in places:
             raise ValueError(
                 f"`reference` must be one of the runs; got {reference}. Name one of "
                 f"{', '.join(map(str, paths))}."
             )
-    runs = [read(path) for path in paths]
-    if chosen is None:
-        base = next((run for run in runs if run.clients is not None), runs[0])
-    else:
-        base = runs[places.index(chosen)]
+        base = runs[places.index(place)]
     return _write_page(runs, base, output) if format == "html" else _write_png(runs, base, output)
 
 
 def _check_output(output, format):
-    if format not in FORMATS:
-        raise ValueError(
-            f"`format` must be one of {', '.join(FORMATS)}; got {format!r}. Choose one of them."
-        )
+    values.one_of("format", format, FORMATS)
     if not output.parent.is_dir():
         raise ValueError(
             f"`output` must be in a directory that exists; {output.parent} does not. Make it, or "
@@ -114,6 +109,8 @@ def _write_page(runs, reference, output):
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    functions = metrics.listed, metrics.title_of, metrics.meaning_of, metrics.short, texts.counted
+    environment.globals |= {function.__name__: function for function in functions}
     # The files of this folder, and the drawings, are all that is not escaped.
     style = Markup(f"\n{_palette(figures.COLORS)}{_file('page.css')}")
     script = Markup(f"\n{_file('page.js')}")
@@ -158,9 +155,9 @@ def _hash_of(content):
 
 
 def _write_png(runs, reference, output):
-    from tf_pflego.reports import charts, figures
+    from tf_pflego.reports import charts, figures, parts
 
-    drawn = dict(charts.for_paper(runs, reference))
+    drawn = dict(charts.for_paper(parts.Runs(runs, reference)))
     if not drawn:
         raise ValueError(
             "at least one run must have something to draw; none has an evaluated round yet. Wait "

@@ -7,13 +7,13 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.models import networks
 from tf_pflego.runs import config, methods
+from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
 
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
     """Loads the dataset of a run and deals it out to its clients."""
-    check_config(run_config)
     splits = [split for split in run_config.omniglot_splits.split(",") if split]
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
@@ -27,10 +27,10 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
         partition = partition.with_validation(
             dataset.train.labels, run_config.validation_fraction, seed
         )
-    share = run_config.permuted_clients
-    partition = data.permute_labels(partition, share, dataset.num_classes, seed)
-    share = run_config.shifted_clients
-    partition = data.shift_images(partition, share, run_config.shift, seed)
+    partition = data.permute_labels(
+        partition, run_config.permuted_clients, dataset.num_classes, seed
+    )
+    partition = data.shift_images(partition, run_config.shifted_clients, run_config.shift, seed)
     load = functools.partial(load_clients, run_config)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     return data.federate(dataset, partition, run_config.label_space, load, class_mask)
@@ -40,10 +40,33 @@ def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -
     """Returns all clients of a run, loaded or given, with validation examples if it wants some."""
     if clients is None:
         return load_clients(run_config)
-    check_clients(clients)
     if run_config.validation_fraction and clients.validation is None:
         return clients.with_validation(run_config.validation_fraction, run_config.seed)
     return clients
+
+
+def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> dict[str, Any]:
+    """Returns those settings of a run that the clients decide which were given to it.
+
+    Where they are what the run would have loaded, its configuration says already what they are.
+    """
+    settings = {"dataset": clients.dataset, "num_clients": clients.num_clients}
+    loader = clients.origin and clients.partition and clients.origin.load
+    if isinstance(loader, functools.partial) and loader.func is load_clients:
+        (of_clients,) = loader.args
+        names = {*OF_CLIENTS, "dataset", "num_clients", "seed"} - {"network"}
+        if all(getattr(of_clients, name) == getattr(run_config, name) for name in names):
+            return settings
+    if clients.validation is not None:  # It was not drawn as the run would.
+        settings["validation_fraction"] = None
+    return {
+        **settings,
+        **dict.fromkeys(DEALING),
+        "partition": OWN_CLIENTS,
+        "network": run_config.chosen("network"),
+        "label_space": clients.label_space,
+        "class_mask": clients.class_mask,
+    }
 
 
 def _round_robin(run_config, dataset, num_clients):
@@ -114,11 +137,11 @@ def build_simulation(
       ValueError: The configuration cannot be run; the message says what was expected.
       ImportError: The engine needs a package that cannot be imported.
     """
-    check_config(run_config)
-    check_clients(clients)
-    check_model(run_config, model)
+    check_arguments(run_config, clients, model)
     method = methods.method_of(run_config, algorithm)
-    hyper_parameters = with_schedule_rounds(run_config, method, hyper_parameters)
+    checked = checked_hyper_parameters(run_config, method, hyper_parameters)
+    if getattr(checked, "server_schedule", CONSTANT) != CONSTANT and not checked.schedule_rounds:
+        hyper_parameters["schedule_rounds"] = run_config.num_rounds
     clients = all_clients(run_config, clients)
     if run_config.new_clients >= clients.num_clients:
         raise ValueError(
@@ -126,7 +149,8 @@ def build_simulation(
             f"{run_config.new_clients}. Lower `new_clients`."
         )
     num_global_classes = clients.num_global_classes  # Those of new clients count too.
-    clients = _who_take_part(run_config, clients)
+    if run_config.new_clients:
+        clients = clients.part(0, clients.num_clients - run_config.new_clients)
     participation = run_config.participation_of(clients.num_clients)
     if model is None:
         body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
@@ -153,33 +177,24 @@ def build_simulation(
     )
 
 
-def with_schedule_rounds(run_config, method, hyper_parameters):
-    """Returns the hyper-parameters; a schedule without rounds of its own has those of the run."""
+def checked_hyper_parameters(run_config, method, hyper_parameters):
+    """Returns the method's settings; a schedule may not end before the run."""
     checked = algorithms.check(method, hyper_parameters)
-    if getattr(checked, "server_schedule", CONSTANT) == CONSTANT:
-        return hyper_parameters
-    if 0 < checked.schedule_rounds < run_config.num_rounds:
+    falls = getattr(checked, "server_schedule", CONSTANT) != CONSTANT
+    if falls and 0 < checked.schedule_rounds < run_config.num_rounds:
         raise ValueError(
             f"`schedule_rounds` must be 0 or at least the {run_config.num_rounds} rounds of the "
             f"run, since the learning rate is 0 after them; got {checked.schedule_rounds}. Raise "
             "`schedule_rounds`, or leave it out."
         )
-    return hyper_parameters | {"schedule_rounds": checked.schedule_rounds or run_config.num_rounds}
+    return checked
 
 
-def check_config(run_config: Any) -> None:
-    """Raises TypeError if it is no configuration of a run."""
+def check_arguments(run_config: Any, clients: Any = None, model: Any = None) -> None:
+    """Raises TypeError if one is of another class, ValueError if the run names another network."""
     values.instance("run_config", run_config, config.RunConfig, "Make one: `RunConfig(...)`.")
-
-
-def check_clients(clients: Any) -> None:
-    """Raises TypeError if these are neither clients nor None."""
     if clients is not None:
         values.instance("clients", clients, data.ClientData, "Make them with `from_arrays`.")
-
-
-def check_model(run_config: config.RunConfig, model: Any) -> None:
-    """Raises TypeError if it is neither a model nor None, ValueError if the run names another."""
     if model is None:
         return
     values.instance("model", model, models.SplitModel, "Make one: `SplitModel(body, num_classes)`.")
@@ -188,10 +203,3 @@ def check_model(run_config: config.RunConfig, model: Any) -> None:
             f"`network` must be left out where `model` is given; got {run_config.network}. Leave "
             "out one of them."
         )
-
-
-def _who_take_part(run_config, clients):
-    """Returns the clients that may be drawn: all but the new ones."""
-    if not run_config.new_clients:
-        return clients
-    return clients.part(0, clients.num_clients - run_config.new_clients)

@@ -1,10 +1,9 @@
 """What a run calls between its rounds: the package's own callbacks, and those of users."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tf_pflego.runs.run_directory import RunDirectory
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import terminal, values
 
@@ -141,33 +140,6 @@ class EarlyStopping(Callback):
             self.best, self.best_round, self._waited = value, record["round"], 0
         else:
             self._waited += 1
-
-
-class Calls(Callback):
-    """Calls a function with the metrics of each round."""
-
-    def __init__(self, function: Callable[[Record], Any]):
-        self._function = function
-
-    def after_round(self, simulation, record):
-        """See `Callback`."""
-        self._function(record)
-
-
-class WritesCheckpoints(Callback):
-    """Writes a checkpoint before the first round, and after each whose number `every` divides."""
-
-    def __init__(self, directory: RunDirectory, every: int):
-        self._directory, self._every = directory, every
-
-    def on_run_begin(self, simulation, records):
-        """See `Callback`."""
-        self._directory.save_checkpoint(simulation)
-
-    def after_round(self, simulation, record):
-        """See `Callback`."""
-        if record["round"] % self._every == 0:
-            self._directory.save_checkpoint(simulation)
 
 
 def checked(callbacks: Any) -> list[Callback]:

@@ -28,8 +28,8 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
         "client": tested.tolist(),
         **_names(data.client_names, tested),
         **{f"{name}_examples": split.sizes[tested] for name, split in data.splits.items()},
-        "num_classes": [len(own) for own in classes],
-        "classes": [" ".join(map(str, own)) for own in classes],
+        "num_classes": [len(labels) for labels in classes],
+        "classes": [" ".join(map(str, labels)) for labels in classes],
     }
     for name, members in data.groups_of(tested).items():
         columns[name] = members.astype(int)

@@ -1,11 +1,11 @@
 """The configuration of a run, which is composed of parts and checks itself."""
 
 import dataclasses
+import functools
 import re
 from typing import Any
 
 from tf_pflego import algorithms
-from tf_pflego.core import settings
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
@@ -20,7 +20,13 @@ from tf_pflego.engines.ray import ray_options
 from tf_pflego.models.networks import NETWORKS
 from tf_pflego.system import values
 
-_ON_CLUSTER = ("ray_address", None)
+# Settings that are read only beside others.
+_of_round_robin = functools.partial(setting, read_with=("partition", ("round_robin",)))
+_of_dirichlet = functools.partial(setting, read_with=("partition", ("dirichlet",)))
+_of_new_clients = functools.partial(setting, read_with=("new_clients", None))
+_of_output = functools.partial(setting, read_with=("output_dir", None))
+_of_ray = functools.partial(setting, read_with=("engine", ("ray",)))
+_of_cluster = functools.partial(setting, read_with=("ray_address", None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,34 +64,26 @@ class ClientSettings:
     )
     partition: str = setting(
         "auto",
-        "how examples are dealt out: each client some classes (round_robin), shares of each class "
+        "how examples are dealt out: each client has some classes (round_robin), a share of each "
         "(dirichlet) or a group of the dataset (groups); auto for the dataset's own",
         choices=("auto", *partition_lib.NAMES),
     )
-    personalization: str = setting(
+    personalization: str = _of_round_robin(
         "high",
         "classes per client: 2 of the C classes (high), C/2 (medium) or all (no)",
         choices=partition_lib.PERSONALIZATIONS,
-        read_with=("partition", ("round_robin",)),
     )
-    classes_per_client: int = setting(
+    classes_per_client: int = _of_round_robin(
         0,
         "classes per client; 0 for the number that --personalization gives",
         at_least=0,
-        read_with=("partition", ("round_robin",)),
         replaces="personalization",
     )
-    dirichlet_alpha: float = setting(
-        0.3,
-        "alpha of --partition=dirichlet; smaller for clients that differ more",
-        above=0,
-        read_with=("partition", ("dirichlet",)),
+    dirichlet_alpha: float = _of_dirichlet(
+        0.3, "alpha of --partition=dirichlet; smaller for clients that differ more", above=0
     )
-    min_examples: int = setting(
-        40,
-        "least number of a client's examples with --partition=dirichlet",
-        at_least=1,
-        read_with=("partition", ("dirichlet",)),
+    min_examples: int = _of_dirichlet(
+        40, "least number of a client's examples with --partition=dirichlet", at_least=1
     )
     label_space: str = setting(
         "local",
@@ -128,7 +126,7 @@ class DisagreementSettings:
 class FederationSettings:
     """Rounds, as in --num_rounds=500 --clients_per_round=10 --dropout_rate=0.1."""
 
-    num_rounds: int = settings.num_rounds()
+    num_rounds: int = setting(200, "T, number of rounds", at_least=1)
     clients_per_round: int = setting(
         20,
         "r, number of participants per round; for --participation=binomial their mean number",
@@ -159,9 +157,21 @@ class FederationSettings:
 class EvaluationSettings:
     """Evaluation, as in --eval_every=5 --eval_clients=1000."""
 
-    eval_every: int = settings.eval_every()
-    train_loss_every: int = settings.train_loss_every()
-    eval_clients: int = settings.eval_clients()
+    eval_every: int = setting(
+        10, "evaluate each round whose number this divides, the first and the last ten", at_least=1
+    )
+    train_loss_every: int = setting(
+        10,
+        "compute the training loss in those evaluated rounds whose number this divides, "
+        "and in the last round",
+        at_least=1,
+    )
+    eval_clients: int = setting(
+        0,
+        "test a sample of so many clients in evaluated rounds and at the end, the same ones over "
+        "the run, and give standard errors; 0 for all clients",
+        at_least=0,
+    )
     validation_fraction: float = setting(
         0.0,
         "share in [0, 1) of each client's training examples that is not trained on: evaluated "
@@ -180,14 +190,11 @@ class NewClientSettings:
         "how many clients, the last ones, take no part and train on their own after the last round",
         at_least=0,
     )
-    new_client_epochs: int = setting(
-        20,
-        "epochs of the new clients, by plain SGD on mini-batches of 128",
-        at_least=0,
-        read_with=("new_clients", None),
+    new_client_epochs: int = _of_new_clients(
+        20, "epochs of the new clients, by plain SGD on mini-batches of 128", at_least=0
     )
-    new_client_learning_rate: float = setting(
-        0.01, "learning rate of the new clients", above=0, read_with=("new_clients", None)
+    new_client_learning_rate: float = _of_new_clients(
+        0.01, "learning rate of the new clients", above=0
     )
 
 
@@ -200,30 +207,23 @@ class OutputSettings:
         "directory for configuration, partition and metrics; empty to write no files",
         is_path=True,
     )
-    overwrite: bool = setting(
-        False,
-        "replace the run that the output directory holds, when the new one is whole",
-        read_with=("output_dir", None),
+    overwrite: bool = _of_output(
+        False, "replace the run that the output directory holds, when the new one is whole"
     )
     resume: bool = setting(
         False,
         "go on with the run in the output directory from its newest checkpoint, with its flags "
         "where they are left out; start it if there is none",
     )
-    checkpoint_every: int = setting(
+    checkpoint_every: int = _of_output(
         10,
         "write a checkpoint after each round whose number this divides, after the last one and "
         "when a signal ends the run; 0 for none",
         at_least=0,
-        read_with=("output_dir", None),
     )
-    checkpoints_kept: int = setting(
-        2, "how many checkpoints stay", at_least=1, read_with=("output_dir", None)
-    )
-    tensorboard: bool = setting(
-        False,
-        "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard",
-        read_with=("output_dir", None),
+    checkpoints_kept: int = _of_output(2, "how many checkpoints stay", at_least=1)
+    tensorboard: bool = _of_output(
+        False, "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard"
     )
 
 
@@ -233,8 +233,8 @@ class PlaceSettings:
 
     engine: str = setting(
         DEFAULT_ENGINE,
-        "where the clients run: in a worker of TensorFlow Federated (tff), or in this process; tff "
-        "is the default where TensorFlow Federated is installed",
+        "where the clients run: in a worker of TensorFlow Federated (tff), in this process "
+        "(in_process) or on a Ray cluster (ray); tff is the default where it is installed",
         choices=ENGINES,
     )
     activation_gigabytes: float = setting(
@@ -243,42 +243,38 @@ class PlaceSettings:
         "pass through the network in blocks",
         above=0,
     )
-    max_restarts: int = settings.max_restarts()
+    max_restarts: int = setting(
+        3,
+        "how often a new TFF worker runs an exchange again whose worker was killed, stopped or "
+        "silent, before the run ends",
+        at_least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class RaySettings:
     """A Ray cluster, as in --engine=ray --num_shards=8 --ray_address=auto."""
 
-    num_shards: int = setting(
+    num_shards: int = _of_ray(
         2,
         "into how many shards the clients are dealt with --engine=ray",
         at_least=1,
         at_most=ray_options.LARGEST_NUMBER_OF_SHARDS,
-        read_with=("engine", ("ray",)),
     )
-    ray_address: str = setting(
+    ray_address: str = _of_ray(
         "",
         "address of a running Ray cluster, or auto for this machine's; empty for a cluster of this "
         "machine alone, which ends with the run",
-        read_with=("engine", ("ray",)),
     )
-    cpus_per_shard: float = setting(
-        1.0, "cores that the Ray cluster keeps for a shard", at_least=0, read_with=_ON_CLUSTER
+    cpus_per_shard: float = _of_cluster(
+        1.0, "cores that the Ray cluster keeps for a shard", at_least=0
     )
-    gpus_per_shard: float = setting(
-        0.0, "GPUs, or a part of one, for a shard", at_least=0, read_with=_ON_CLUSTER
+    gpus_per_shard: float = _of_cluster(0.0, "GPUs, or a part of one, for a shard", at_least=0)
+    shard_resources: str = _of_cluster(
+        "", "other resources of the Ray cluster that a shard takes, as NAME=NUMBER,..."
     )
-    shard_resources: str = setting(
-        "",
-        "other resources of the Ray cluster that a shard takes, as NAME=NUMBER,...",
-        read_with=_ON_CLUSTER,
-    )
-    node_deadline: float = setting(
-        600.0,
-        "seconds to wait for nodes of the Ray cluster that can take a shard",
-        above=0,
-        read_with=_ON_CLUSTER,
+    node_deadline: float = _of_cluster(
+        600.0, "seconds to wait for nodes of the Ray cluster that can take a shard", above=0
     )
 
 

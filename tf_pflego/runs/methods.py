@@ -46,8 +46,8 @@ def method_of(run_config: config.RunConfig, algorithm: Named | None = None) -> M
 
 def recorded(method: Method) -> dict[str, str]:
     """Returns what the configuration of a run keeps of its method."""
-    own = {SOURCE: method.checksum()} if method.is_own else {}
-    return {"algorithm": method.name, **own}
+    source = {SOURCE: method.checksum()} if method.is_own else {}
+    return {"algorithm": method.name, **source}
 
 
 def is_own(configuration: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """What a run shows while it trains, and the table at its end."""
 
+import re
 import time
 from typing import Any
 
@@ -8,7 +9,7 @@ import tqdm
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import STANDARD_ERROR
-from tf_pflego.system import terminal
+from tf_pflego.system import terminal, texts
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
@@ -82,10 +83,10 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
 
     `clients` are the columns of clients.csv.
     """
-    worst, number, rows_of_worst = worst_rows(clients)
+    accuracy_of_worst, number, rows_of_worst = worst_rows(clients)
     tested = len(clients["client"])
     whom = "sampled clients" if _ERROR in summary else "all clients"
-    of_worst = (f"    worst tenth, {number} of {tested}", f"{worst:.4f}", "")
+    of_worst = (f"    worst tenth, {number} of {tested}", f"{accuracy_of_worst:.4f}", "")
     rows = [("test accuracy", "last round", "mean of last 10")]
     rows += _accuracy_rows(summary, "test_accuracy", whom, [of_worst])
     if _VALIDATION in summary:
@@ -96,10 +97,9 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
-    lines = _aligned(rows, "<>>")
-    worst = _aligned(
-        [("served worst", "classes", "train", "test", "accuracy"), *rows_of_worst], "<<>>>"
-    )
+    lines = texts.aligned(rows, "<>>")
+    head = ("served worst", "classes", "train", "test", "accuracy")
+    worst = texts.aligned([head, *rows_of_worst], "<<>>>")
     rule = "-" * max(map(len, [*lines, *worst]))
     return "\n".join([title, rule, *lines, rule, *worst, rule])
 
@@ -116,17 +116,11 @@ def _accuracy_rows(summary, accuracy, whom, of_all=()):
         rows.append((f"  {label}", "", ""))
         for mean in ("client", "example"):
             name = f"{who}/{mean}_mean"
-            values = (f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}")
-            rows.append((f"    mean per {mean}", *values))
-            if f"{name}/{STANDARD_ERROR}" in summary:
-                last, of_ten = (
-                    f"{summary[f'{name}/{STANDARD_ERROR}{end}']:.4f}" for end in ("", "/last10")
-                )
-                rows.append(("      standard error", last, of_ten))
-            rows.extend(
-                (f"      {group.replace('_', ' ')} clients", *values)
-                for group, *values in _groups(summary, name)
-            )
+            rows.append((f"    mean per {mean}", *_last_and_mean(summary, name)))
+            parts = re.findall(rf"^{name}/([^/\n]+)/last10$", "\n".join(summary), re.MULTILINE)
+            for part in sorted(parts, key=lambda part: part != STANDARD_ERROR):
+                label = f"      {part.replace('_', ' ')}{' clients' * (part != STANDARD_ERROR)}"
+                rows.append((label, *_last_and_mean(summary, f"{name}/{part}")))
         rows += more
     name = f"new_clients/{accuracy}/client_mean"
     if f"{name}/after" in summary:
@@ -135,20 +129,5 @@ def _accuracy_rows(summary, accuracy, whom, of_all=()):
     return rows
 
 
-def _groups(summary, name):
-    """Yields (group, last value, mean of the last ten) of the means of a metric over groups."""
-    for key in summary:
-        group, *rest = key.removeprefix(f"{name}/").split("/")
-        if key.startswith(f"{name}/") and rest == ["last10"] and group != STANDARD_ERROR:
-            yield group, f"{summary[f'{name}/{group}']:.4f}", f"{summary[key]:.4f}"
-
-
-def _aligned(rows, sides):
-    """Returns lines of columns that are as wide as need be, flush left (<) or right (>)."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+def _last_and_mean(summary, name):
+    return f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}"

@@ -63,8 +63,10 @@ _ADDED = {
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
 _MOST_COUNTED = 10**limited_files.MOST_DIGITS
 _COUNTED = ("round", "seconds", "bytes_down", "bytes_up")
-_WHOLE = ("num_rounds", "num_clients", "clients_per_round", "eval_clients", "seed")
-_TEXTS = ("algorithm", "dataset")
+_TYPED: dict[str, Any] = {
+    **dict.fromkeys(("num_rounds", "num_clients", "clients_per_round", "eval_clients", "seed"), 0),
+    **dict.fromkeys(("algorithm", "dataset"), ""),
+}
 
 
 def of_today(settings: dict[str, Any]) -> dict[str, Any]:
@@ -100,16 +102,11 @@ def differences(
 def configuration(path: pathlib.Path) -> dict[str, Any]:
     """Returns what config.json holds; what is told of a run is of the type that it must be."""
     settings = json_object(path)
-    for name in _WHOLE:
-        value = settings.get(name, 0)
-        if type(value) is not int or value < 0:
-            raise DamagedFileError(
-                f"must have a whole number as {name}; got {json.dumps(value)[:60]}"
-            )
-    for name in _TEXTS:
-        value = settings.get(name, "")
-        if not isinstance(value, str):
-            raise DamagedFileError(f"must have a text as {name}; got {json.dumps(value)[:60]}")
+    for name, default in _TYPED.items():
+        value = settings.get(name, default)
+        if type(value) is not type(default) or value < default:
+            what = "a whole number" if default == 0 else "a text"
+            raise DamagedFileError(f"must have {what} as {name}; got {json.dumps(value)[:60]}")
     return of_today(settings)
 
 
@@ -131,13 +128,11 @@ def records(path: pathlib.Path) -> list[dict[str, Any]]:
                 raise ValueError(f"more than {_MOST_CELLS} values")
             for name in (*_COUNTED, *(record.keys() & BOOKKEEPING)):
                 if name not in record:
-                    raise DamagedFileError(f"has no {name!r} in line {number}")
+                    raise ValueError(f"it has no {name!r}")
                 if not (is_number(record[name]) and 0 <= record[name] <= _MOST_COUNTED):
                     raise ValueError(f"{name} is {json.dumps(record[name])[:60]}")
             if record["round"] != number:
                 raise ValueError(f"round {number} expected, got {record['round']}")
-        except DamagedFileError:
-            raise
         except ValueError as error:
             raise DamagedFileError(f"is damaged in line {number} ({error})") from None
         rounds.append(record)

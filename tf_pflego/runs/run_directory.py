@@ -10,7 +10,6 @@ are there.
 """
 
 import contextlib
-import csv
 import io
 import json
 import math
@@ -37,11 +36,12 @@ from tf_pflego.system import durable, terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
-_CHECKPOINTS, _TENSORBOARD = "checkpoints", "tensorboard"
+_CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
-_FILES = (*_RESULTS, _CHECKPOINTS, _TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
-_STEPS = (".new_run", ".whole_run", ".old_run")
+_FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
+_NEW = ".new_run"
+_STEPS = (_NEW, ".whole_run", ".old_run")
 
 
 class RunDirectoryError(ValueError):
@@ -53,24 +53,19 @@ def holds_run(path: pathlib.Path) -> bool:
     return any((path / name).exists() for name in (*_STEPS, _CHECKPOINTS, _CONFIG))
 
 
+def where_it_goes_on(path: pathlib.Path) -> pathlib.Path:
+    """Returns where the run of an output directory is that `resume` would go on with."""
+    return path / _NEW if (path / _NEW).exists() else path
+
+
 class RunDirectory:
     """Writes the files of one run. Close it after use, or use it in a `with` statement.
 
-    The run may take the place of another one if it may `overwrite`, or go on with the one that is
-    there if it is to `resume`. Anything else in the way is a RunDirectoryError.
-
-    Args:
-      path: The directory; it is made if it does not exist.
-      configuration: Every setting and hyper-parameter of the run.
-      overwrite: Whether the run may take the place of another one.
-      resume: Whether the run goes on with the one in the directory, if there is one.
-      kept: How many checkpoints stay.
-      defaults: Of the hyper-parameters; earlier versions left out some that had them.
-
-    Attributes:
-      path: The directory.
-      events: Where the files of TensorBoard are, while the run is under way.
-      finished: The summary, if `resume` was asked for and the run has ended.
+    The run, which has every setting and hyper-parameter in its `configuration`, may take the place
+    of another one if it may `overwrite`, or go on with the one that is there if it is to `resume`;
+    the summary of one that has ended is then in `finished`. Anything else in the way is a
+    RunDirectoryError. `kept` checkpoints stay. `defaults` are those of hyper-parameters, of which
+    earlier versions left out some. Until the run is whole, its files are in `work`.
     """
 
     def __init__(
@@ -91,9 +86,8 @@ class RunDirectory:
         self._lock = self._locked()
         try:
             self._refuse_links()
-            self._work = self._place(overwrite, resume)
-            self.events = self._work / _TENSORBOARD
-            self._checkpoints = Checkpoints(self._work / _CHECKPOINTS, kept)
+            self.work = self._place(overwrite, resume)
+            self._checkpoints = Checkpoints(self.work / _CHECKPOINTS, kept)
             if resume:
                 self._find_earlier()
         except BaseException:
@@ -112,28 +106,21 @@ class RunDirectory:
             self._metrics.close()
         self._lock.release()
 
-    def refuse_other_clients(self, clients: ClientData) -> None:
-        """Raises ValueError if the run that goes on had other clients; see `partition_file`."""
-        partition_file.refuse_others(self._work, clients)
-
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Starts the run or restores the state from which it goes on; returns the rounds done.
-
-        `clients` are all clients, also those that take no part.
-        """
+        """Starts a run of all `clients`, or restores one that goes on; returns the rounds done."""
         self._client_names = clients.client_names
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
-        durable.remove(self.path / ".new_run")
-        self._work.mkdir(exist_ok=True)
+        durable.remove(self.path / _NEW)
+        self.work.mkdir(exist_ok=True)
         for name in _FILES:
-            durable.remove(self._work / name)
+            durable.remove(self.work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         are_own = self._configuration["partition"] == OWN_CLIENTS
-        partition_file.write(self._work, clients, are_own)
-        self._metrics = open(self._work / _METRICS, "xb")
+        partition_file.write(self.work, clients, are_own)
+        self._metrics = open(self.work / _METRICS, "xb")
         self._written = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1
         return []
@@ -144,7 +131,7 @@ class RunDirectory:
         A metric that is not finite becomes null, here and in summary.json.
         """
         line = (json.dumps(_finite_or_none(record), allow_nan=False) + "\n").encode()
-        with durable.naming(self._work / _METRICS):
+        with durable.naming(self.work / _METRICS):
             self._metrics.write(line)
             self._metrics.flush()
         size, crc32 = self._written["bytes"], self._written["crc32"]
@@ -161,7 +148,7 @@ class RunDirectory:
         if simulation.in_round or number != self._round or number == self._checkpoint_round:
             return
         about = {"configuration": self._configuration, "metrics": self._written}
-        simulation.save_to(self._checkpoints, about, [self._work / _METRICS])
+        simulation.save_to(self._checkpoints, about, [self.work / _METRICS])
         self._checkpoint_round = number
 
     def go_back(self, simulation: Simulation) -> list[dict[str, Any]]:
@@ -169,35 +156,35 @@ class RunDirectory:
         self._metrics.close()
         content = self._checkpoints.newest(self._check_metrics)
         if content is None:
-            raise CheckpointError(f"{self._work} must hold a checkpoint; it has none.")
+            raise CheckpointError(f"{self.work} must hold a checkpoint; it has none.")
         return self._restore(simulation, content)
 
     def finish(
         self,
         summary: dict[str, Any],
         evaluations: dict[str, Evaluation],
-        data: ClientData,
-        server_state: nests.Structure,
-        new_clients: Sequence[Evaluation] = (),
+        simulation: Simulation,
+        new_clients: Sequence[Evaluation],
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
-        `new_clients` are evaluated after 0, 1, .. epochs; their ids follow those of `data`.
+        `new_clients` are evaluated after 0, 1, .. epochs; their ids follow the simulation's.
         """
-        durable.to_disk(self._work / _METRICS)
-        columns = client_columns(evaluations, data)
-        self._write_csv("clients.csv", columns, zip(*columns.values(), strict=True))
-        leaves = nests.named(server_state).items()
-        with durable.batch() as files:
-            arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
-            files.npz(self._work / "server.npz", arrays)
+        data = simulation.data
+        durable.to_disk(self.work / _METRICS)
+        tables = {"clients.csv": [client_columns(evaluations, data)]}
         if new_clients:
-            parts = [
+            tables["new_clients.csv"] = [
                 new_client_columns(evaluation, epoch, data.num_clients, self._client_names)
                 for epoch, evaluation in enumerate(new_clients)
             ]
-            rows = [row for part in parts for row in zip(*part.values(), strict=True)]
-            self._write_csv("new_clients.csv", parts[0], rows)
+        with durable.batch() as files:
+            for name, parts in tables.items():
+                rows = [row for part in parts for row in zip(*part.values(), strict=True)]
+                files.csv(self.work / name, parts[0], rows)
+            leaves = nests.named(simulation.server_state).items()
+            arrays = ((name, np.asarray(leaf)) for name, leaf in leaves)
+            files.npz(self.work / "server.npz", arrays)
         self._write_json(_SUMMARY, _finite_or_none(summary))
         self._replace()
 
@@ -233,10 +220,10 @@ class RunDirectory:
     def _place(self, overwrite, resume):
         """Returns the directory in which the run works."""
         self._replace()
-        new = self.path / ".new_run"
+        new = self.path / _NEW
         present = [name for name in _FILES if (self.path / name).exists()]
         if resume:
-            return new if new.exists() else self.path
+            return where_it_goes_on(self.path)
         if (present or new.exists()) and not overwrite:
             raise RunDirectoryError(
                 f"`output_dir` must not hold another run; {self.path} has "
@@ -248,21 +235,21 @@ class RunDirectory:
     def _find_earlier(self):
         """Finds out where the run in the directory goes on, and whether it may."""
         self._checkpoint = self._checkpoints.newest(self._check_metrics)
-        config = self._work / _CONFIG
+        config = self.work / _CONFIG
         if self._checkpoint is not None:
             earlier = self._checkpoint["configuration"]
         elif config.exists():
             earlier = _read_json(config)
             if earlier is None:
                 raise RunDirectoryError(
-                    f"`resume` needs the configuration of the run in {self._work}; {_CONFIG} is "
+                    f"`resume` needs the configuration of the run in {self.work}; {_CONFIG} is "
                     "damaged, and there is no checkpoint. Start anew with `overwrite=True`."
                 )
             earlier.pop("versions", None)
         else:
             return
         self._refuse_another(reader.of_today(earlier))
-        summary, metrics = self._work / _SUMMARY, self._work / _METRICS
+        summary, metrics = self.work / _SUMMARY, self.work / _METRICS
         wanted = self._configuration["num_rounds"]
         # A summary that is damaged is written again, from the newest checkpoint.
         content = _read_json(summary)
@@ -273,38 +260,38 @@ class RunDirectory:
         if self._checkpoint is None:
             if metrics.exists() and metrics.stat().st_size:
                 raise RunDirectoryError(
-                    f"`resume` needs a checkpoint; {self._work} has none. Choose another "
+                    f"`resume` needs a checkpoint; {self.work} has none. Choose another "
                     "`output_dir`, or replace the run with `overwrite=True`; leave out "
                     "`checkpoint_every=0`."
                 )
         elif self._checkpoint["round"] > wanted:
             raise RunDirectoryError(
                 f"`num_rounds` must be at least {self._checkpoint['round']}, the rounds that the "
-                f"run in {self._work} has; got {wanted}. Raise `num_rounds`."
+                f"run in {self.work} has; got {wanted}. Raise `num_rounds`."
             )
 
     def _refuse_another(self, earlier):
-        own = self._configuration
-        differing = reader.differences(earlier, own, self._defaults)
-        rounds, _ = differing.pop("num_rounds", (own["num_rounds"], None))
+        wanted = self._configuration
+        differing = reader.differences(earlier, wanted, self._defaults)
+        rounds, _ = differing.pop("num_rounds", (wanted["num_rounds"], None))
         if differing:
             pairs = [f"`{n}`: expected {one!s}, got {two!s}" for n, (one, two) in differing.items()]
             raise RunDirectoryError(
-                f"`resume` needs the settings of the run in {self._work}; {'; '.join(pairs)}. "
+                f"`resume` needs the settings of the run in {self.work}; {'; '.join(pairs)}. "
                 "Correct them, or choose another `output_dir`."
             )
-        falls = own.get("server_schedule", CONSTANT) != CONSTANT and not own["schedule_rounds"]
-        if falls and own["num_rounds"] != rounds:
+        falls = wanted.get("server_schedule", CONSTANT) != CONSTANT
+        if falls and not wanted["schedule_rounds"] and wanted["num_rounds"] != rounds:
             raise RunDirectoryError(
                 f"`num_rounds` must be {rounds}, over which the learning rate of the run in "
-                f"{self._work} falls; got {own['num_rounds']}. Correct it, or start a run whose "
+                f"{self.work} falls; got {wanted['num_rounds']}. Correct it, or start a run whose "
                 "`schedule_rounds` are more than its first `num_rounds`."
             )
 
     def _check_metrics(self, content):
         if "metrics" not in content:
             raise DamagedError("it is not the checkpoint of a run")
-        expected, path = content["metrics"], self._work / _METRICS
+        expected, path = content["metrics"], self.work / _METRICS
         if not path.exists() or path.stat().st_size < expected["bytes"]:
             raise DamagedError(f"{path.name} is missing or was cut off")
         if durable.crc32_of(path, expected["bytes"]) != expected["crc32"]:
@@ -312,19 +299,19 @@ class RunDirectory:
 
     def _go_on(self, simulation, versions):
         """Restores the simulation; only then is anything removed."""
-        config = _read_json(self._work / _CONFIG)
+        config = _read_json(self.work / _CONFIG)
         records = self._restore(simulation, self._checkpoint)
         known = None if config is None else config.get("versions")
         if not isinstance(known, dict):
             terminal.say(
-                f"tf_pflego: {_CONFIG} of the run in {self._work} is damaged and is written again; "
+                f"tf_pflego: {_CONFIG} of the run in {self.work} is damaged and is written again; "
                 f"with which versions its first {self._round} rounds were run is lost"
             )
             known = {f"from_round_{self._round + 1}": versions}
         *_, last = [known, *(version for version in known.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
             terminal.say(
-                f"tf_pflego: the run in {self._work} goes on with other versions than {last}; its "
+                f"tf_pflego: the run in {self.work} goes on with other versions than {last}; its "
                 "results may differ in the last digits"
             )
             known[f"from_round_{self._round + 1}"] = versions
@@ -335,8 +322,8 @@ class RunDirectory:
         """Restores a checkpoint, and returns the metrics of the rounds up to it."""
         simulation.restore_from(self._checkpoints, content)
         for name in _RESULTS:
-            durable.remove(self._work / name)
-        path = self._work / _METRICS
+            durable.remove(self.work / name)
+        path = self.work / _METRICS
         with open(path, "rb") as file:
             lines = file.read(content["metrics"]["bytes"])
         # A copy of the run may share the file by a hard link, and must keep what it has.
@@ -359,17 +346,9 @@ class RunDirectory:
             durable.remove(whole)
         durable.remove(old)
 
-    def _write_csv(self, name, columns, rows):
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        writer.writerows(rows)
-        with durable.batch() as files, files.open(self._work / name) as stream:
-            stream.write(text.getvalue().encode())
-
     def _write_json(self, name, content):
         with durable.batch() as files:
-            files.json(self._work / name, content)
+            files.json(self.work / name, content)
 
 
 def _read_json(path):

@@ -7,6 +7,7 @@ A directory may come from somebody else. It says what was run, and not where thi
 read or which computers are asked: who loads the run says that.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -43,16 +44,10 @@ class StoredRun:
       configuration: Every flag and hyper-parameter of the run, by name.
       versions: Those of the program and of what it used.
       summary: What the run ended with; None if it has not ended.
+      is_of_program: Whether it had no arrays and no model of a user's own, which need Python.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        data_dir: str | os.PathLike | None = None,
-        clients: data.ClientData | None = None,
-        model: models.SplitModel | None = None,
-        algorithm: algorithms.Named | None = None,
-    ):
+    def __init__(self, directory, data_dir, clients, model, algorithm):
         place = values.path("directory", directory, may_be_empty=False)
         self.path = pathlib.Path(place).expanduser()
         if not (self.path / "config.json").is_file():
@@ -61,12 +56,20 @@ class StoredRun:
                 f"`run` must be the output directory of a run; {self.path} {what}. Give what "
                 "the run was given as `output_dir`."
             )
-        self.configuration = reader.of_today(self._json("config.json"))
+        with self._reading("config.json"):
+            self.configuration = reader.of_today(reader.json_object(self.path / "config.json"))
         self.versions = self.configuration.pop("versions", {})
-        summary = self.path / "summary.json"
-        self.summary = self._json("summary.json") if summary.is_file() else None
+        self.summary = None
+        if (self.path / "summary.json").is_file():
+            with self._reading("summary.json"):
+                self.summary = reader.json_object(self.path / "summary.json")
         self._data_dir = None if data_dir is None else values.path("data_dir", data_dir)
-        self._run_config, self._hyper_parameters = self._configured()
+        about = self.configuration
+        self._has_own_model = about.get("network") == training.OWN_NETWORK
+        self._has_dataset = about.get("dataset") in NAMES and about.get("partition") != OWN_CLIENTS
+        self.is_of_program = self._has_dataset and not self._has_own_model
+        with self._reading("config.json"):
+            self._run_config, self._hyper_parameters = self._configured()
         self._given_clients, self._given_model = clients, model
         self._given_algorithm = algorithm
 
@@ -96,14 +99,11 @@ class StoredRun:
 
         None for a run on own arrays of an earlier version.
         """
-        path = self.path / "partition.npz"
+        path = self.path / partition_file.NAME
         if not path.exists() and not self._has_dataset:
             return None
-        try:
+        with self._reading(path.name):
             return data.Partition.load(path)
-        except Exception as error:
-            # Of what is no .npz file NumPy and zipfile raise errors of many kinds.
-            raise self._damaged(path.name, error) from error
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
@@ -112,11 +112,8 @@ class StoredRun:
         Numbers are float64, and NaN where a round was not evaluated; `round`, `participants` and
         the bytes are int64.
         """
-        path = self.path / "metrics.jsonl"
-        try:
-            records = reader.records(path)
-        except (OSError, ValueError) as error:
-            raise self._damaged(path.name, error) from error
+        with self._reading("metrics.jsonl"):
+            records = reader.records(self.path / "metrics.jsonl")
         names = dict.fromkeys(name for record in records for name in record)
         rows = {name: [record.get(name, np.nan) for record in records] for name in names}
         return {name: np.array(row) for name, row in rows.items()}
@@ -125,6 +122,7 @@ class StoredRun:
     def clients(self) -> data.ClientData:
         """The clients' data, loaded again by the configuration; also of those that took no part."""
         if self._given_clients is not None:
+            build.check_arguments(self._run_config, self._given_clients)
             clients = build.all_clients(self._run_config, self._given_clients)
             partition_file.refuse_others(self.path, clients)
             return clients
@@ -234,57 +232,39 @@ class StoredRun:
             f"learnt; {reason}. {remedy}."
         )
 
-    @property
-    def is_of_program(self) -> bool:
-        """Whether the run had no arrays and no model of a user's own, which Python alone gives."""
-        return self._has_dataset and not self._has_own_model
-
-    @property
-    def _has_dataset(self):
-        is_own = self.configuration.get("partition") == OWN_CLIENTS
-        return self.configuration["dataset"] in NAMES and not is_own
-
-    @property
-    def _has_own_model(self):
-        return self.configuration.get("network") == training.OWN_NETWORK
-
     def _configured(self):
         """Returns the RunConfig and the algorithm's hyper-parameters."""
         names = {field.name for field in dataclasses.fields(RunConfig)}
         stored = self.configuration
-        try:
-            missing = {"algorithm", "dataset", "engine", "seed"} - stored.keys()
-            if missing:
-                raise ValueError(f"it has no {', '.join(sorted(missing))}")
-            if not isinstance(stored["dataset"], str):
-                raise ValueError(f"dataset is {stored['dataset']!r}")
-            is_own = methods.is_own(stored)
-            # What no setting can say: of a run on arrays, with a model or of a method of users.
-            unsaid = {*PLACES, *(["algorithm"] if is_own else [])}
-            unsaid |= set() if self._has_dataset else {"dataset"}
-            unsaid |= {"network"} if self._has_own_model else set()
-            if stored.get("partition") == OWN_CLIENTS:
-                unsaid |= {"partition", *(name for name in OF_CLIENTS if stored.get(name) is None)}
-            settings = {name: stored[name] for name in names - unsaid if name in stored}
-            run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
-            others = {n: v for n, v in stored.items() if n not in names and n != methods.SOURCE}
-            if not is_own:  # What hyper-parameters an own method has, its source says.
-                algorithms.check(stored["algorithm"], others)
-            return run_config, others
-        except (ValueError, TypeError) as error:
-            raise self._damaged("config.json", error) from error
+        missing = {"algorithm", "dataset", "engine", "seed"} - stored.keys()
+        if missing:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        if not isinstance(stored["dataset"], str):
+            raise ValueError(f"dataset is {stored['dataset']!r}")
+        is_own = methods.is_own(stored)
+        # What no setting can say: of a run on arrays, with a model or of a method of users.
+        unsaid = {*PLACES, *(["algorithm"] if is_own else [])}
+        unsaid |= set() if self._has_dataset else {"dataset"}
+        unsaid |= {"network"} if self._has_own_model else set()
+        if stored.get("partition") == OWN_CLIENTS:
+            unsaid |= {"partition", *(name for name in OF_CLIENTS if stored.get(name) is None)}
+        settings = {name: stored[name] for name in names - unsaid if name in stored}
+        run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
+        others = {n: v for n, v in stored.items() if n not in names and n != methods.SOURCE}
+        if not is_own:  # What hyper-parameters an own method has, its source says.
+            algorithms.check(stored["algorithm"], others)
+        return run_config, others
 
-    def _json(self, name):
+    @contextlib.contextmanager
+    def _reading(self, name):
+        """Lets an error of any kind, as NumPy and zipfile raise them, say which file it is of."""
         try:
-            return reader.json_object(self.path / name)
-        except (OSError, ValueError) as error:
-            raise self._damaged(name, error) from error
-
-    def _damaged(self, name, error):
-        return RunDirectoryError(
-            f"{name} in {self.path} must be what a run wrote; it is damaged or missing ({error}). "
-            "Get it from a copy, or make the run again."
-        )
+            yield
+        except Exception as error:
+            raise RunDirectoryError(
+                f"{name} in {self.path} must be what a run wrote; it is damaged or missing "
+                f"({error}). Get it from a copy, or make the run again."
+            ) from error
 
 
 def load_run(

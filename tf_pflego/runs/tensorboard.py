@@ -12,12 +12,9 @@ from tf_pflego.system import durable
 
 
 class EventFiles(Callback):
-    """Writes the metrics of rounds to an event file; each name of metrics.jsonl is a tag.
+    """Writes the metrics of rounds to a new event file; each name of metrics.jsonl is a tag.
 
     The step is the number of the round. What is not a finite number is left out.
-
-    Args:
-      directory: Where they are; those that are there are replaced.
     """
 
     def __init__(self, directory: pathlib.Path):

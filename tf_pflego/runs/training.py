@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.engines.ray import ray_options
-from tf_pflego.runs import build, config, given_clients, methods, reader
+from tf_pflego.runs import build, config, methods, partition_file, reader
 from tf_pflego.runs import callbacks as callbacks_lib
-from tf_pflego.runs.callbacks import Callback, Calls, WritesCheckpoints
+from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import client_columns
 from tf_pflego.runs.progress import Progress
-from tf_pflego.runs.run_directory import RunDirectory
+from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import new_clients
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
@@ -73,43 +73,44 @@ def run(
         checkpoint.
     """
     between_steps()
-    build.check_config(run_config)
-    build.check_model(run_config, model)
+    build.check_arguments(run_config, clients, model)
     method = methods.method_of(run_config, algorithm)
-    build.with_schedule_rounds(run_config, method, hyper_parameters)
-    hyper_parameters = dataclasses.asdict(algorithms.check(method, hyper_parameters))
+    checked = build.checked_hyper_parameters(run_config, method, hyper_parameters)
+    hyper_parameters = dataclasses.asdict(checked)
     callbacks = callbacks_lib.checked(callbacks)
     if on_round is not None:
         values.function("on_round", on_round)
-        callbacks.insert(0, Calls(on_round))
+        callbacks.insert(0, _Calls(on_round))
     if on_clients is not None:
         values.function("on_clients", on_clients)
-    one = _Run(
-        run_config, method, hyper_parameters, clients, model, metrics, callbacks, between_steps
-    )
-    if not run_config.output_dir:
-        return one.to_its_end(on_clients)
-    with _directory(run_config, method, hyper_parameters, clients, model) as directory:
-        one.directory = directory
-        if clients is not None and run_config.resume:
-            one.clients = build.all_clients(run_config, clients)
-            directory.refuse_other_clients(one.clients)
-        if directory.finished is None:
-            return one.to_its_end(on_clients)
-        terminal.note(
-            f"tf_pflego: the run in {directory.path} is finished, with all "
-            f"{directory.finished['round']} rounds; nothing is done"
+    with contextlib.ExitStack() as closing:
+        closing.callback(terminal.done)
+        directory = None
+        if run_config.output_dir:
+            directory = closing.enter_context(
+                _directory(run_config, method, hyper_parameters, clients, model)
+            )
+            if clients is not None and run_config.resume:
+                clients = build.all_clients(run_config, clients)
+                partition_file.refuse_others(directory.work, clients)
+            if directory.finished is not None:
+                terminal.note(
+                    f"tf_pflego: the run in {directory.path} is finished, with all "
+                    f"{directory.finished['round']} rounds; nothing is done"
+                )
+                if on_clients is not None:
+                    on_clients(reader.columns(directory.path / "clients.csv"))
+                return directory.finished
+        return _Run(run_config, callbacks, between_steps, metrics, directory).to_its_end(
+            clients, model, method, hyper_parameters, on_clients
         )
-        if on_clients is not None:
-            on_clients(reader.columns(directory.path / "clients.csv"))
-        return directory.finished
 
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
     """Raises errors of `run` that are known without its data, and without TensorFlow."""
     engines.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
-    build.with_schedule_rounds(run_config, method, hyper_parameters)
+    build.checked_hyper_parameters(run_config, method, hyper_parameters)
     # If the data's groups are the clients, their number is not known yet.
     count = run_config.chosen("num_clients") - run_config.new_clients
     if count > 0 and run_config.chosen("partition") != "groups":
@@ -127,7 +128,7 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
     configuration = dataclasses.asdict(run_config) | methods.recorded(method)
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
-        configuration |= given_clients.recorded(run_config, clients, build.load_clients)
+        configuration |= build.recorded_clients(run_config, clients)
     if model is not None:
         configuration["network"] = OWN_NETWORK
     return RunDirectory(
@@ -144,37 +145,51 @@ class _Ends(Exception):
     """A callback ends the run."""
 
 
+class _Calls(Callback):
+    """Calls a function with the metrics of each round."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def after_round(self, simulation, record):
+        self._function(record)
+
+
+class _WritesCheckpoints(Callback):
+    """Writes a checkpoint before the first round, and after each whose number `every` divides."""
+
+    def __init__(self, directory, every):
+        self._directory, self._every = directory, every
+
+    def on_run_begin(self, simulation, records):
+        self._directory.save_checkpoint(simulation)
+
+    def after_round(self, simulation, record):
+        if record["round"] % self._every == 0:
+            self._directory.save_checkpoint(simulation)
+
+
 @dataclasses.dataclass
 class _Run:
     """A run from its first step to its last."""
 
     run_config: config.RunConfig
-    method: algorithms.Method
-    hyper_parameters: dict[str, Any]
-    clients: data.ClientData | None
-    model: models.SplitModel | None
-    metrics: Metrics | None
     callbacks: list[Callback]
     between_steps: Callable[[], None]
-    directory: RunDirectory | None = None
+    metrics: Metrics | None
+    directory: RunDirectory | None
 
-    def to_its_end(self, on_clients: Callable[[Mapping], None] | None) -> dict[str, Any]:
-        """Runs all steps, and returns the summary."""
-        try:
-            return self._run_steps(on_clients)
-        finally:
-            terminal.done()
-
-    def _run_steps(self, on_clients):
+    def to_its_end(self, clients, model, method, hyper_parameters, on_clients):
+        """Runs all steps, and returns the summary; the arguments are those of `run`, checked."""
         run_config, directory = self.run_config, self.directory
-        if self.clients is None:
+        if clients is None:
             terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
-        clients = build.all_clients(run_config, self.clients)
+        clients = build.all_clients(run_config, clients)
         self.between_steps()
         worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
         terminal.doing(f"building the model{worker}")
         with build.build_simulation(
-            run_config, clients, self.model, self.method, **self.hyper_parameters
+            run_config, clients, model, method, **hyper_parameters
         ) as self.simulation:
             self.between_steps()
             self.records: list[dict[str, Any]] = []
@@ -201,30 +216,33 @@ class _Run:
                 records = [*records[:-1], metrics_of(evaluations) | records[-1]]
             summary = summarize(records) | summary_of_new
             if directory is not None:
-                state, own_data = self.simulation.server_state, self.simulation.data
-                directory.finish(summary, evaluations, own_data, state, of_new)
+                directory.finish(summary, evaluations, self.simulation, of_new)
             if on_clients is not None:
                 on_clients(client_columns(evaluations, self.simulation.data))
             for callback in self.callbacks:
                 callback.on_run_end(self.simulation, summary)
         return summary
 
+    @property
+    def _checkpointed(self):
+        """The directory if the run writes checkpoints there."""
+        return self.directory if self.run_config.checkpoint_every else None
+
     def _train(self):
         """Runs the rounds, and the callbacks between them; it ends with a checkpoint."""
-        run_config, directory = self.run_config, self.directory
-        checkpointed = directory if run_config.checkpoint_every else None
+        run_config, directory, checkpointed = self.run_config, self.directory, self._checkpointed
         with contextlib.ExitStack() as closing:
             progress = closing.enter_context(contextlib.closing(Progress(run_config.num_rounds)))
             callbacks: list[Callback] = [progress]
             if directory is not None:
                 if run_config.tensorboard:
-                    events = EventFiles(directory.events)
+                    events = EventFiles(directory.work / TENSORBOARD)
                     callbacks.append(closing.enter_context(contextlib.closing(events)))
-                callbacks.append(Calls(directory.add_round))
+                callbacks.append(_Calls(directory.add_round))
             callbacks += self.callbacks
             if checkpointed is not None:
-                callbacks.append(WritesCheckpoints(checkpointed, run_config.checkpoint_every))
-            callbacks.append(Calls(lambda record: self.between_steps()))
+                callbacks.append(_WritesCheckpoints(checkpointed, run_config.checkpoint_every))
+            callbacks.append(_Calls(lambda record: self.between_steps()))
             try:
                 self.between_steps()
                 self._despite_losses(lambda: self._run_rounds(callbacks))
@@ -259,18 +277,16 @@ class _Run:
         ShardLostError is raised if shards are lost again and again before one more round is done.
         """
         lost_at, losses = -1, 0
-        checkpointed: RunDirectory | None = None  # that the run goes back to after a loss
         while True:
             try:
-                if checkpointed is not None:
-                    self.records = checkpointed.go_back(self.simulation)
+                if losses:
+                    self.records = self._checkpointed.go_back(self.simulation)
                 return action()
             except engines.ShardLostError as error:
                 number = self.simulation.round_number
                 losses = losses + 1 if number <= lost_at else 1
                 lost_at = max(lost_at, number)
-                checkpointed = self.directory if self.run_config.checkpoint_every else None
-                if checkpointed is None or losses > self.simulation.max_restarts:
+                if self._checkpointed is None or losses > self.simulation.max_restarts:
                     raise
                 terminal.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
 

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tf_pflego.data import client_names
 from tf_pflego.engines.tracing import Traced
-from tf_pflego.serving.limits import refuse_unknown_form, refuse_what_cannot_leave
+from tf_pflego.serving.limits import refuse_what_cannot_leave
 from tf_pflego.simulation.client_models import (
     ServedClient,
     forget_eager_initializers,
@@ -52,14 +52,7 @@ def export(
     overwrite: bool = False,
     **about: Any,
 ) -> list[dict[str, Any]]:
-    """Writes the models of some clients, each to a file of its own; see `export_clients`.
-
-    Args:
-      clients: The clients with what they are served; see `served_clients` and `NewClients.learnt`.
-      output_dir: As in `export_clients`, like the others that it has.
-      **about: What else clients.json says.
-    """
-    refuse_unknown_form(format, quantize)
+    """Writes the models of clients as `export_clients` does; clients.json says `about` too."""
     write, entries = _WRITERS[format], []
     with new_directory(output_dir, overwrite) as directory:
         for client in clients:
@@ -90,7 +83,8 @@ def export_clients(
 
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
-      clients: The clients' ids or names, or a text as for `chosen_clients`.
+      clients: The clients' ids or names; or a text such as `3,7`, `hospital_7,hospital_9`, `all` or
+        `worst:10`, the ten least accurate, where a name comes before an id.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
@@ -111,7 +105,6 @@ def export_clients(
       FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
         export.
     """
-    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     return export(
         served_clients(simulation, chosen_clients(clients, simulation), name),
@@ -141,16 +134,7 @@ def served_clients(
 
 
 def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> list[int]:
-    """Returns the ids of the clients that are chosen, by their ids and names or by a text.
-
-    Args:
-      which: Ids and names; or text such as `3,7` or `hospital_7,hospital_9`, where a name comes
-        before an id, `all`, or `worst:10`, the ten least accurate.
-      simulation: The `Simulation` whose clients they are.
-
-    Raises:
-      ValueError: There is no such client, or one is named twice, or the text is none of these.
-    """
+    """Returns the ids of the clients that are chosen, by what `export_clients` takes."""
     names, count = simulation.data.client_names, simulation.data.num_clients
 
     def refusal(got, hint=""):
@@ -224,16 +208,12 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
     settle()  # A program that was killed may have left something.
     refuse_used(path, overwrite)
     partial.mkdir(parents=True)
-    leftovers.add(settle)
-    try:
+    with leftovers.removed_after(settle):
         yield partial
         # No call replaces a directory that is not empty, so that for an instant there is none.
         if refuse_used(path, overwrite).exists():
             path.rename(replaced)
         partial.rename(path)
-    finally:
-        leftovers.forget(settle)
-        settle()
 
 
 def _personal_model(client, one_by_one=False):
@@ -245,7 +225,7 @@ def _personal_model(client, one_by_one=False):
 def _saved_model(client, path, quantize, learning):
     model = _personal_model(client)
     with _quiet():
-        save(model, path, with_default(model.signatures(learning)))
+        save(model, path, model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
     return lambda examples: serve(examples=tf.constant(examples))["probabilities"].numpy()
 
@@ -305,13 +285,9 @@ def _first_words(error):
     return " ".join(str(error).split())[:300]
 
 
-def with_default(functions: dict[str, Any]) -> dict[str, Any]:
-    """Returns signatures with `serve` under the name too that other programs look for."""
-    return functions | {"serving_default": functions["serve"]}
-
-
 def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) -> None:
-    """Writes a SavedModel with functions as its signatures."""
+    """Writes a SavedModel with functions as its signatures; other programs look for a default."""
+    functions = functions | {"serving_default": functions["serve"]}
     # The gradient of a loop needs what the loop has kept, which no file can hold.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(path), functions, options)
@@ -345,8 +321,6 @@ def size_of(path: pathlib.Path) -> int:
 @contextlib.contextmanager
 def _quiet():
     """Keeps what TensorFlow says while it writes a model off the terminal."""
-    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
-    levels = [logger.level for logger in loggers]
     with (
         open(os.devnull, "wb") as nowhere,
         contextlib.ExitStack() as undo,
@@ -354,9 +328,8 @@ def _quiet():
     ):
         # TensorFlow says of its interpreter that it will be in another package.
         warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
-        for logger, level in zip(loggers, levels, strict=True):
-            undo.callback(logger.setLevel, level)
-            logger.setLevel(logging.ERROR)
+        undo.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
         with contextlib.suppress(OSError):  # There may be no standard error.
             kept = os.dup(2)
             undo.callback(os.close, kept)

@@ -20,7 +20,13 @@ def refuse_what_cannot_leave(
     learning: bool = True,
 ) -> None:
     """Raises ValueError if models cannot be exported in a way; see `export_clients`."""
-    refuse_unknown_form(format, quantize)
+    values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
+    values.one_of("format", format, FORMATS)
+    values.one_of("quantize", quantize, QUANTIZATIONS)
+    if quantize != "none" and format != "tflite":
+        raise ValueError(
+            f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
+        )
     algorithm = simulation.algorithm
     model, served = split_model(algorithm), algorithm.served[served_name(algorithm, name)]
     if format == "keras":
@@ -39,14 +45,4 @@ def refuse_what_cannot_leave(
             f"where the interpreter lacks TensorFlow's operations; TensorFlow {tf.__version__} is "
             "installed, which lacks them from 2.20 on. Export with `learning=False`, or "
             "`format='savedmodel'`."
-        )
-
-
-def refuse_unknown_form(format: str, quantize: str) -> None:
-    """Raises ValueError if there is no such format, or it cannot be quantised so."""
-    values.one_of("format", format, FORMATS)
-    values.one_of("quantize", quantize, QUANTIZATIONS)
-    if quantize != "none" and format != "tflite":
-        raise ValueError(
-            f"`quantize` must be none for {format}; got {quantize}. Choose `format='tflite'`."
         )

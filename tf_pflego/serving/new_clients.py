@@ -13,14 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import algorithms, engines
-from tf_pflego.algorithms.local import ClientState
+from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
 from tf_pflego.core.measures import hits
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
-from tf_pflego.engines.client_computation import fine_tuned
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.simulation.client_models import (
@@ -78,7 +77,7 @@ class NewClients:
         learning_rate: float | str = AUTO,
         name: str | None = None,
     ):
-        _refuse_other_classes(simulation, clients)
+        _check_types(simulation, clients)
         refuse_other_examples(simulation.data, clients)
         self._steps = values.whole("steps", steps, 0)
         self._algorithm = algorithm = simulation.algorithm
@@ -93,6 +92,7 @@ class NewClients:
         refuse_unknown_classes(algorithm, clients)
         rule = self._served.personalize
         self.learns = "network" if rule is None else "head"
+        self._rate = 0.0
         if learning_rate != AUTO:
             self._rate = values.number("learning_rate", learning_rate, above=0, words=(AUTO,))
         elif rule is None:
@@ -100,15 +100,12 @@ class NewClients:
                 f"`learning_rate` must be a number for {algorithm.name}, whose clients train the "
                 "whole network; got 'auto'. Try `learning_rate=0.01`."
             )
-        else:
-            self._rate = 0.0
         self._clients = clients
         self._learn = Traced(learning_on(split_model(algorithm), rule))
         self._predict = Traced(self._served.predict, any_number=(1,))
+        fine_tune = self._served.fine_tune or (lambda weights, client: weights)
         self._start = [
-            fine_tuned(
-                self._served, start, self._as_client(number, seed, *clients.train.of(number))
-            )
+            fine_tune(start, self._as_client(number, seed, *clients.train.of(number)))
             for number, (seed, start) in enumerate(_starts(simulation, clients, self._served))
         ]
 
@@ -144,16 +141,12 @@ class NewClients:
             if count != ALL:
                 count = values.whole("shots", count, 1)
             means = [
-                np.mean([self._after(client, count, draw, seed) for client in self._all])
+                np.mean([self._after(c, count, draw, seed) for c in range(len(self._start))])
                 for draw in range(1 if count == ALL else draws)
             ]
             mean, deviation = float(np.mean(means)), float(np.std(means, ddof=len(means) > 1))
             results.append(ShotResult(count, len(means), before, mean, deviation))
         return results
-
-    @property
-    def _all(self):
-        return range(self._clients.num_clients)
 
     def _after(self, client, count, draw, seed):
         examples, labels = self._clients.train.of(client)
@@ -212,7 +205,7 @@ def fine_tune(
       NotFiniteError: After an epoch no client has finite weights. One that has not while others
         have keeps those that it had.
     """
-    _refuse_other_classes(simulation, clients)
+    _check_types(simulation, clients)
     epochs = values.whole("epochs", epochs, 0)
     learning_rate = values.number("learning_rate", learning_rate, above=0)
     batch_size = values.whole("batch_size", batch_size, 0)
@@ -236,7 +229,7 @@ def fine_tune(
         for block in rows.blocks(len(ids), num_bytes(first)):
             start = (weights for _, weights in itertools.islice(starts, len(ids[block])))
             stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *start)
-            training.set_client_states(ids[block], ClientState(stacked))
+            training.set_client_states(ids[block], PersonalState(stacked))
         evaluations = [training.evaluate()]
         for epoch in range(1, epochs + 1):
             try:
@@ -256,10 +249,8 @@ def _starts(
 ) -> Iterator[tuple[np.ndarray, Weights]]:
     """Yields each new client's seed, and the weights that it would be served with."""
     algorithm, server_state = simulation.algorithm, simulation.server_state
-    ids = range(clients.num_clients)
-    for client, seed in zip(
-        ids, seeds.client_seeds(simulation.seed, "new_client", ids), strict=True
-    ):
+    new_seeds = seeds.client_seeds(simulation.seed, "new_client", range(clients.num_clients))
+    for client, seed in enumerate(new_seeds):
         classes = tf.constant(classes_of(algorithm, clients, client))
         state = algorithm.init_client(server_state, tf.constant(seed), classes)
         weights = served.weights(server_state, state)
@@ -271,7 +262,7 @@ def _starts(
         yield seed, weights
 
 
-def _refuse_other_classes(simulation, clients):
+def _check_types(simulation, clients):
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     values.instance("clients", clients, ClientData, "Make them with `from_arrays` or `part`.")
 

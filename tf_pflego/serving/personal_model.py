@@ -32,14 +32,9 @@ LEARNING_SPECS = [
 
 
 class PersonalModel(tf.Module):
-    """A body and a head that are served, and that learn on by a method's rule.
+    """A client's body and head, which are served, and learn on by the rule of its method.
 
-    Args:
-      client: The client whose model it is.
-      one_by_one: Whether a body with loops takes one example after the other, as TFLite asks.
-
-    Attributes:
-      learns: What `personalize` changes: "head" or "network".
+    With `one_by_one`, a body with loops takes one example after the other, as TFLite asks.
     """
 
     def __init__(self, client: ServedClient, one_by_one: bool = False):
@@ -49,7 +44,6 @@ class PersonalModel(tf.Module):
         self._rows, self._classes = len(client.class_names), client.classes
         self._rule, self._trained = client.rule, client.model.in_one_pass()
         moves_body = client.rule is None
-        self.learns = "network" if moves_body else "head"
         # What does not change is a constant, so that converters may quantise it.
         keep = tf.Variable if moves_body else tf.constant
         self._theta = [keep(np.asarray(leaf)) for leaf in client.weights.theta]
@@ -58,25 +52,19 @@ class PersonalModel(tf.Module):
         self._examples = examples_spec(client)
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
-        """Returns the concrete functions by the names of their signatures.
-
-        Args:
-          learning: Whether the model learns on; if not, it only serves.
-        """
+        """Returns the concrete functions by their signatures; without `learning` it only serves."""
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
+            "personalize": (self._personalize, [self._examples, *LEARNING_SPECS]),
+            "save": (self._save, of_path),
+            "restore": (self._restore, of_path),
         }
-        if learning:
-            functions |= {
-                "personalize": (self._personalize, [self._examples, *LEARNING_SPECS]),
-                "save": (self._save, of_path),
-                "restore": (self._restore, of_path),
-            }
         # Kept, since a loaded model finds its variables through what the module holds.
         self._functions = {
             name: tf.function(function, input_signature=specs, autograph=False)
             for name, (function, specs) in functions.items()
+            if learning or name == "class_names"
         }
         self.predict, serve = served_function(self._probabilities, self._examples)
         return {"serve": serve} | {

@@ -10,8 +10,8 @@ their probabilities are 0. TensorFlow alone reads all of it:
     body = tf.saved_model.load("DIR/body").signatures["serve"]
     heads = np.load("DIR/heads.npy", mmap_mode="r")
     about = json.load(open("DIR/clients.json"))["clients"]["7"]
-    found = body(examples=tf.constant(examples), head=tf.constant(heads[about["row"]]))
-    names = np.array(about["classes"])[np.argmax(found["probabilities"], axis=1)]
+    served = body(examples=tf.constant(examples), head=tf.constant(heads[about["row"]]))
+    names = np.array(about["classes"])[np.argmax(served["probabilities"], axis=1)]
 """
 
 from __future__ import annotations
@@ -27,44 +27,28 @@ from tf_pflego.core.algorithm import Weights
 from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.serving.export import (
-    chosen_clients,
-    new_directory,
-    refuse_used,
-    save,
-    served_clients,
-    with_default,
-)
-from tf_pflego.serving.personal_model import (
-    LEARNING_SPECS,
-    examples_spec,
-    served_function,
-    served_inputs,
-)
+from tf_pflego.serving import personal_model as personal
+from tf_pflego.serving.export import chosen_clients, new_directory, save, served_clients
 from tf_pflego.simulation.client_models import ServedClient, lone_client, served_name
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, values
 
 
 class SharedBody(tf.Module):
-    """A body whose head comes with the examples.
-
-    Args:
-      client: One of the clients that share the body.
-    """
+    """A body, which one of its clients brings, whose head comes with the examples."""
 
     def __init__(self, client: ServedClient):
         super().__init__("shared_body")
         model, rule = client.model.to_be_served(), client.rule
         self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
-        rows, examples = model.num_classes, examples_spec(client)
+        rows, examples = model.num_classes, personal.examples_spec(client)
         head = tf.TensorSpec([rows, model.num_features + 1], tf.float32, "head")
 
         def weights(head):
             return Weights([tf.convert_to_tensor(leaf) for leaf in self._theta], head)
 
         def serve(examples, head):
-            logits = model.predict(weights(head), served_inputs(examples), tf.range(rows))
+            logits = model.predict(weights(head), personal.served_inputs(examples), tf.range(rows))
             return {"probabilities": tf.nn.softmax(logits)}
 
         def learn(examples, head, num_classes, labels, steps, learning_rate):
@@ -73,10 +57,11 @@ class SharedBody(tf.Module):
             learnt = learning_on(model, rule)(weights(head), client, steps, learning_rate)
             return {"head": learnt.head}
 
-        self.predict, concrete = served_function(serve, examples, head)
+        self.predict, concrete = personal.served_function(serve, examples, head)
         self.concrete = {"serve": concrete}
         if rule is not None:
-            specs = [examples, head, tf.TensorSpec([], tf.int32, "num_classes"), *LEARNING_SPECS]
+            count = tf.TensorSpec([], tf.int32, "num_classes")
+            specs = [examples, head, count, *personal.LEARNING_SPECS]
             self._learn = tf.function(learn, input_signature=specs, autograph=False)
             self.concrete["personalize"] = self._learn.get_concrete_function()
 
@@ -92,7 +77,7 @@ def export_shared_body(
 
     Args:
       simulation: The `Simulation`.
-      clients: The clients' ids or names, or a text as for `chosen_clients`.
+      clients: Whose heads; as in `export_clients`.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       name: Which of the models that the algorithm serves; None for the first.
       overwrite: Whether the files may take the place of an earlier export. The whole directory is
@@ -106,7 +91,6 @@ def export_shared_body(
       FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
         export.
     """
-    refuse_used(output_dir, overwrite)  # Before the work is done for which there would be no place.
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
     chosen = chosen_clients(clients, simulation)
     if not chosen:
@@ -141,7 +125,7 @@ def export_shared_body(
     }
     with new_directory(output_dir, overwrite) as directory:
         module = SharedBody(first)
-        save(module, directory / "body", with_default(module.concrete))
+        save(module, directory / "body", module.concrete)
         with durable.batch() as files:
             blocks = durable.Blocks((len(chosen), *shape), np.dtype(np.float32), heads())
             files.npy(directory / "heads.npy", blocks)

@@ -36,17 +36,16 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.nests import Structure
-from tf_pflego.core.participation import Participation
-from tf_pflego.data.clients import ClientData
-from tf_pflego.engines.client_states import ClientStates
+from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
-from tf_pflego.simulation.checkpoint_checks import DamagedError, Rows
+from tf_pflego.simulation.checkpoint_checks import DamagedError
+from tf_pflego.simulation.trained import Trained
 from tf_pflego.system import durable, rows, terminal
 
 _FORMAT = 1
 _SEGMENTS_PER_LEVEL = 64
 _MANIFEST = re.compile(r"checkpoint-(\d+)\.json")
-_OWN = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+\.partial)")
+_FILE = re.compile(r"(checkpoint-\d+\.json|(server|clients)-\d+(\.\d+)?\.npz|\..+\.partial)")
 
 
 class CheckpointError(ValueError):
@@ -54,17 +53,14 @@ class CheckpointError(ValueError):
 
 
 class _Segment(NamedTuple):
-    file: dict[str, Any]  # name, bytes and CRC-32
-    level: int
+    entry: dict[str, Any]  # the file's name, bytes and CRC-32, and the level
     ids: np.ndarray  # [n] int64
 
 
 class Checkpoints:
-    """The checkpoints of one simulation in one directory.
+    """The checkpoints of one simulation in one directory, which is made when it is needed.
 
-    Args:
-      directory: The directory; it is made when it is needed.
-      kept: How many checkpoints stay.
+    Of them, `kept` stay.
     """
 
     def __init__(self, directory: str | os.PathLike, kept: int = 2):
@@ -86,19 +82,14 @@ class Checkpoints:
         self,
         content: dict[str, Any],
         server_state: Structure,
-        states: ClientStates,
+        states: Any,
         also: Iterable[pathlib.Path] = (),
     ) -> None:
         """Writes a checkpoint, and then removes what the checkpoints that stay do not need.
 
-        Args:
-          content: What is kept beside the states: `round`, and whatever JSON can hold.
-          server_state: The server's state.
-          states: The clients' states.
-          also: Files that must be on the disk when the checkpoint is.
-
-        Raises:
-          OSError: It cannot be written; the earlier checkpoints are as they were.
+        It has `content`, a `round` and whatever else JSON can hold, beside the states. The files
+        `also` must be on the disk when it is. If it cannot be written, this raises OSError, and the
+        earlier checkpoints are as they were.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         number, server = content["round"], nests.named(server_state).items()
@@ -109,27 +100,22 @@ class Checkpoints:
                 "format": _FORMAT,
                 **content,
                 "server": entry,
-                "clients": [{**segment.file, "level": segment.level} for segment in segments],
+                "clients": [segment.entry for segment in segments],
             }
             path = self.directory / f"checkpoint-{number}.json"
             files.json(path, {"crc32": _crc32(content), "content": content})
         self._segments, self._commit = segments, states.num_commits
         # The newest checkpoint is that of the last round, also when a simulation has gone back.
-        earlier = [held for held in self._contents if held["round"] < number]
+        earlier = [before for before in self._contents if before["round"] < number]
         self._contents = [*earlier, content][-self.kept :]
         self._remove_the_rest()
 
     def newest(self, check: Callable[[dict[str, Any]], None] | None = None) -> dict | None:
         """Returns the content of the newest checkpoint that is whole, or None if there is none.
 
-        If a newer one is damaged, a line on standard error says so.
-
-        Args:
-          check: Called with a checkpoint's content; it raises `DamagedError` if what belongs to the
-            checkpoint elsewhere is not as it was.
-
-        Raises:
-          CheckpointError: There are checkpoints, and all are damaged.
+        If a newer one is damaged, a line on standard error says so; if all are, this raises
+        `CheckpointError`. `check` raises `DamagedError` if what belongs to a checkpoint elsewhere
+        is not as its content says.
         """
         damaged = []
         for path in self._manifests():
@@ -154,22 +140,21 @@ class Checkpoints:
             )
         return None
 
-    def load(
-        self, content: dict[str, Any], server_state: Structure, states: ClientStates
-    ) -> Structure:
-        """Puts the clients' states of a checkpoint into `states`, and returns the server's.
+    def load(self, content: dict[str, Any], server_state: Structure, engine: Engine) -> Structure:
+        """Puts the clients' states of a checkpoint into an engine, and returns the server's.
 
-        Raises:
-          CheckpointError: The files hold something else than states like these; nothing has
-            changed.
+        If the files hold something else than states like these, this raises `CheckpointError`, and
+        nothing has changed.
         """
-        specs, path = nests.named(states.spec), self.directory / content["server"]["file"]
-        client_spec = {_of_leaf(name): specs[name] for name in states.leaf_names}
+        states, specs = engine.states, nests.named(engine.states.spec)
+        spec = {_of_leaf(name): specs[name] for name in states.leaf_names}
+        paths = [self.directory / entry["file"] for entry in content["clients"]]
+        path = self.directory / content["server"]["file"]
         try:
             server = checkpoint_checks.check_server(path, server_state, states.num_clients)
-            for entry in content["clients"]:
-                path = self.directory / entry["file"]
-                checkpoint_checks.check_clients(path, client_spec, states.num_clients)
+            for path in paths:
+                for _ in checkpoint_checks.blocks(path, spec, states.num_clients):
+                    pass  # Each is checked when it is read.
         except DamagedError as error:
             raise CheckpointError(
                 f"the checkpoint in {self.directory} must hold what a simulation like this has "
@@ -178,20 +163,15 @@ class Checkpoints:
         flat = [tf.constant(server[name]) for name in nests.positions(server_state)]
         states.forget()
         segments = []
-        for entry in content["clients"]:
-            path = self.directory / entry["file"]
-            with checkpoint_checks.opened(path, ["ids", *client_spec]) as archive:
-                ids = Rows(archive, "ids").read_all()
-                new = np.isin(ids, states.written_since(0), invert=True)
-                leaves = {name: Rows(archive, _of_leaf(name)) for name in states.leaf_names}
-                for block in rows.blocks(len(ids), num_bytes(states.spec)):
-                    count, wanted = block.stop - block.start, new[block]
-                    arrays = {name: leaf.read(count)[wanted] for name, leaf in leaves.items()}
-                    states.set_named(ids[block][wanted], arrays)
-            level = entry["level"]
-            file = {key: value for key, value in entry.items() if key != "level"}
-            segments.append(_Segment(file, level, ids))
-        states.commit()
+        for path, entry in zip(paths, content["clients"], strict=True):
+            every = [np.zeros(0, np.int64)]
+            for ids, leaves in checkpoint_checks.blocks(path, spec, states.num_clients):
+                every.append(ids)
+                new = ~states.have_state(ids)
+                if new.any():
+                    nest = tf.nest.pack_sequence_as(states.spec, [leaf[new] for leaf in leaves])
+                    engine.write_states(ids[new], nest)
+            segments.append(_Segment(entry, np.concatenate(every)))
         self._segments, self._commit, self._contents = segments, states.num_commits, [content]
         return tf.nest.pack_sequence_as(server_state, flat)
 
@@ -200,9 +180,9 @@ class Checkpoints:
         changed = states.written_since(self._commit)
         if not len(changed) or not states.leaf_names:
             return self._segments
-        taken_in, level = self._taken_in(len(changed), len(states.written_since(0)))
-        older, rest = self._segments[:taken_in], self._segments[taken_in:]
-        ids = np.unique(np.concatenate([changed, *(segment.ids for segment in older)]))
+        count, level = self._taken_in(len(changed), len(states.written_since(0)))
+        merged, older = self._segments[:count], self._segments[count:]
+        ids = np.unique(np.concatenate([changed, *(segment.ids for segment in merged)]))
 
         def blocks_of(name, spec):
             for block in rows.blocks(len(ids), num_bytes(spec)):
@@ -216,8 +196,8 @@ class Checkpoints:
                 shape, dtype = (len(ids), *spec.shape), np.dtype(spec.dtype.as_numpy_dtype)
                 yield _of_leaf(name), durable.Blocks(shape, dtype, blocks_of(name, spec))
 
-        file = self._write(files, "clients", round_number, arrays())
-        return [_Segment(file, level, ids), *rest]
+        entry = self._write(files, "clients", round_number, arrays())
+        return [_Segment({**entry, "level": level}, ids), *older]
 
     def _taken_in(self, new_rows, num_states):
         """Returns how many segments, the newest ones, a new one takes in, and the new one's level.
@@ -225,7 +205,7 @@ class Checkpoints:
         The levels of the segments do not fall from the newest to the oldest.
         """
         rows = new_rows + sum(len(segment.ids) for segment in self._segments)
-        levels = [segment.level for segment in self._segments]
+        levels = [segment.entry["level"] for segment in self._segments]
         if rows > 2 * num_states:
             return len(levels), max(levels)
         count = level = 0
@@ -281,7 +261,7 @@ class Checkpoints:
             needed.add(f"checkpoint-{content['round']}.json")
             needed |= {entry["file"] for entry in [content["server"], *content["clients"]]}
         for path in self.directory.iterdir():
-            if path.name not in needed and _OWN.fullmatch(path.name):
+            if path.name not in needed and _FILE.fullmatch(path.name):
                 path.unlink()
 
 
@@ -293,28 +273,21 @@ def _crc32(content):
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def identity(
-    algorithm: str,
-    seed: int,
-    data: ClientData,
-    participation: Participation,
-    server_spec: Structure,
-    client_spec: Structure,
-) -> dict[str, Any]:
+def identity(simulation: Trained) -> dict[str, Any]:
     """Returns what simulations must agree on to go on from one another's checkpoints, as JSON."""
-    drawn = dataclasses.asdict(participation)
-    bounds = participation.clients_per_round_range
+    drawn = dataclasses.asdict(simulation.participation)
+    bounds = drawn["clients_per_round_range"]
     drawn["clients_per_round_range"] = list(bounds) if bounds else None
-    if not participation.dropout_rate:  # Checkpoints of earlier versions do not name it.
+    if not drawn["dropout_rate"]:  # Checkpoints of earlier versions do not name it.
         del drawn["dropout_rate"]
     return {
-        "algorithm": algorithm,
-        "seed": int(seed),
-        "num_clients": data.num_clients,
+        "algorithm": simulation.algorithm.name,
+        "seed": simulation.seed,
+        "num_clients": simulation.data.num_clients,
         "participation": drawn,
-        "server_state": _shapes(server_spec),
-        "client_state": _shapes(client_spec),
-        "data_crc32": _crc32_of_data(data),
+        "server_state": _shapes(simulation._spec),
+        "client_state": _shapes(simulation._engine.states.spec),
+        "data_crc32": _crc32_of_data(simulation.data),
     }
 
 
@@ -346,12 +319,12 @@ def _short(value, other):
 
 def _crc32_of_data(clients):
     """Returns a checksum of the clients' examples, labels and classes that they predict among."""
-    found = zlib.crc32(np.ascontiguousarray(clients.num_classes))
+    checksum = zlib.crc32(np.ascontiguousarray(clients.num_classes))
     if not np.array_equal(clients.identities, np.arange(clients.num_clients)):
-        found = zlib.crc32(np.ascontiguousarray(clients.identities), found)
+        checksum = zlib.crc32(np.ascontiguousarray(clients.identities), checksum)
     if clients.class_mask:
-        found = zlib.crc32(np.concatenate(clients.classes), zlib.crc32(b"class_mask", found))
+        checksum = zlib.crc32(np.concatenate(clients.classes), zlib.crc32(b"class_mask", checksum))
     for split in clients.splits.values():
         for array in (split.offsets, split.labels, split.examples):
-            found = zlib.crc32(np.ascontiguousarray(array), found)
-    return found
+            checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+    return checksum

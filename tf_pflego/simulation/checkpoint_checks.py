@@ -3,18 +3,17 @@
 Its checksums say that it is what somebody wrote, and not that a simulation did.
 """
 
-from __future__ import annotations
-
 import pathlib
 import re
 import stat
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from tf_pflego.core import nests
+from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.last_cohort import LastCohort
 from tf_pflego.core.nests import Structure
 from tf_pflego.system import rows
@@ -47,15 +46,12 @@ class Rows:
             raise DamagedError(f"{_named(archive)} has no plain array {name}")
         self._name = f"{name} in {_named(archive)}"
 
-    def read(self, count: int) -> np.ndarray:
-        """Returns the next rows, [count, ...]."""
-        return self._read((count, *self.shape[1:]))
+    def read(self, count: int | None = None) -> np.ndarray:
+        """Returns the next rows, [count, ...], or the whole array, of which nothing was read.
 
-    def read_all(self) -> np.ndarray:
-        """Returns the whole array, of which nothing has been read."""
-        return self._read(self.shape)
-
-    def _read(self, shape):
+        What is not finite is damaged: no state is.
+        """
+        shape = self.shape if count is None else (count, *self.shape[1:])
         size = int(np.prod(shape, dtype=object)) * self.dtype.itemsize
         try:
             content = self._member.read(size)
@@ -63,7 +59,10 @@ class Rows:
             raise DamagedError(f"{self._name} cannot be read ({error})") from error
         if len(content) != size:
             raise DamagedError(f"{self._name} has {len(content)} of {size} bytes")
-        return np.frombuffer(content, self.dtype).reshape(shape)
+        rows = np.frombuffer(content, self.dtype).reshape(shape)
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise DamagedError(f"{self._name} has infinite numbers or NaN")
+        return rows
 
     def check(self, shape: tuple[int | None, ...], dtype: np.dtype) -> None:
         """Raises DamagedError unless the array has a dtype and a shape; None is any size."""
@@ -75,11 +74,6 @@ class Rows:
                 f"{self._name} must be {dtype} of shape {shape}; it is {self.dtype} of shape "
                 f"{self.shape}"
             )
-
-    def check_finite(self, part: np.ndarray) -> None:
-        """Raises DamagedError if a part of the array has infinite numbers or NaN."""
-        if part.dtype.kind == "f" and not np.isfinite(part).all():
-            raise DamagedError(f"{self._name} has infinite numbers or NaN")
 
 
 def check_content(content: Any, round_number: int) -> None:
@@ -118,7 +112,7 @@ def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[
     A `LastCohort` may have any clients, and a size that is 0 at first may have grown.
     """
     leaves, specs, cohorts = {}, nests.named(spec), dict(_cohorts(spec))
-    with opened(path, specs) as archive:
+    with _opened(path, specs) as archive:
         for name, leaf in specs.items():
             shape = [size or None for size in leaf.shape]
             for of_cohort, ids in cohorts.items():
@@ -128,8 +122,7 @@ def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[
                     shape[0] = len(leaves[ids])
             array = Rows(archive, name)
             array.check(tuple(shape), np.dtype(leaf.dtype.as_numpy_dtype))
-            leaves[name] = array.read_all()
-            array.check_finite(leaves[name])
+            leaves[name] = array.read()
     return leaves
 
 
@@ -149,7 +142,7 @@ def _ids(archive, name, num_clients):
     if len(ids.shape) != 1 or ids.shape[0] > num_clients:
         raise DamagedError(f"{_named(archive)} must have at most {num_clients} ids")
     ids.check(ids.shape, np.dtype(np.int64))
-    numbers = ids.read_all()
+    numbers = ids.read()
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_clients:
         raise DamagedError(f"{_named(archive)} has ids of none of the {num_clients} clients")
     if (np.diff(numbers) <= 0).any():
@@ -157,19 +150,20 @@ def _ids(archive, name, num_clients):
     return numbers
 
 
-def check_clients(path: pathlib.Path, spec: Mapping[str, Any], num_clients: int) -> None:
-    """Raises DamagedError unless a file holds `ids` and, by name, states of this spec."""
-    with opened(path, ["ids", *spec]) as archive:
-        numbers = _ids(archive, "ids", num_clients)
-        for name, leaf in spec.items():
-            array, dtype = Rows(archive, name), np.dtype(leaf.dtype.as_numpy_dtype)
-            array.check((len(numbers), *leaf.shape), dtype)
-            row_bytes = int(np.prod(leaf.shape, dtype=np.int64)) * dtype.itemsize
-            for block in rows.blocks(len(numbers), row_bytes):
-                array.check_finite(array.read(block.stop - block.start))
+def blocks(
+    path: pathlib.Path, spec: Mapping[str, Any], num_clients: int
+) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """Yields ids of clients and the leaves of their states from a file with these, by name."""
+    with _opened(path, ["ids", *spec]) as archive:
+        ids = _ids(archive, "ids", num_clients)
+        arrays = [Rows(archive, name) for name in spec]
+        for array, leaf in zip(arrays, spec.values(), strict=True):
+            array.check((len(ids), *leaf.shape), np.dtype(leaf.dtype.as_numpy_dtype))
+        for block in rows.blocks(len(ids), num_bytes(spec)):
+            yield ids[block], [array.read(block.stop - block.start) for array in arrays]
 
 
-def opened(path: pathlib.Path, names: Any) -> zipfile.ZipFile:
+def _opened(path, names):
     """Returns an .npz file that has arrays of these names and no others."""
     try:
         archive = zipfile.ZipFile(path)

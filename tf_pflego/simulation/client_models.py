@@ -14,14 +14,10 @@ from typing import cast
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Algorithm, Client, Weights
 from tf_pflego.core.nests import Structure
-from tf_pflego.data import client_names
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
-from tf_pflego.engines.engine import Engine
-from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
@@ -38,32 +34,20 @@ _TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class ServedClient:
-    """What one client is served with.
+    """What one client is served with, body and head."""
 
-    Attributes:
-      number: The client's id.
-      name: What the client is called; None if it has no name.
-      model: The split model of the run.
-      weights: Body and head.
-      class_names: The names of its model's outputs. Classes that the client does not have, where
-        all clients share a classifier, are called `absent_K`.
-      classes: [K] int32, the class of each row of its head; see `Client`.
-      test_examples: [n, ...] as the data have them.
-      test_labels: [n] int32.
-      rule: How it learns on; see `Served.personalize`.
-      predict: `model.predict`, or the same traced.
-    """
-
-    number: int
-    name: str | None
-    model: SplitModel
+    number: int  # its id
+    name: str | None  # what it is called; None if it has no name
+    model: SplitModel  # that of the run
     weights: Weights
+    # The names of its model's outputs. Classes that the client does not have, where all clients
+    # share a classifier, are called `absent_K`.
     class_names: tuple[str, ...]
-    classes: np.ndarray
-    test_examples: np.ndarray
-    test_labels: np.ndarray
-    rule: Rule | None
-    predict: Callable[..., tf.Tensor]
+    classes: np.ndarray  # [K] int32, the class of each row of its head; see `Client`
+    test_examples: np.ndarray  # [n, ...] as the data have them
+    test_labels: np.ndarray  # [n] int32
+    rule: Rule | None  # how it learns on; see `Served.personalize`
+    predict: Callable[..., tf.Tensor]  # `model.predict`, or the same traced
 
     def logits(self, examples: np.ndarray) -> tf.Tensor:
         """Returns [n, outputs] for examples as the data have them, as the run computes them."""
@@ -120,21 +104,13 @@ def served_client(
 ) -> ServedClient:
     """Returns what a client is served with, after a check that it is a body and a head.
 
-    Args:
-      algorithm: The algorithm that serves it.
-      data: The clients' data.
-      client: The client's id.
-      weights: What the client predicts with.
-      name: Which of the models that the algorithm serves.
-      predict: The `predict` of that model, or the same traced.
-
-    Raises:
-      ValueError: The algorithm serves something else than body and head.
+    `name` says which of the models that the algorithm serves, and `weights` are what the client
+    predicts with.
     """
     model, served = split_model(algorithm), algorithm.served[name]
-    own_predict = served.predict != model.predict
-    if own_predict or not isinstance(weights, Weights):
-        got = "predicts in a way of its own" if own_predict else type(weights).__name__
+    in_its_own_way = served.predict != model.predict
+    if in_its_own_way or not isinstance(weights, Weights):
+        got = "predicts in a way of its own" if in_its_own_way else type(weights).__name__
         raise ValueError(
             "a model that is served must be `Weights` for `SplitModel.predict` of the algorithm's "
             f"model, to leave the run; {name} of {algorithm.name}: {got}. Use `served_weights` and "
@@ -155,60 +131,27 @@ def served_client(
     )
 
 
-class ClientModels:
-    """Makes the models of one federation's clients."""
+def checked_model(served: ServedClient) -> tf.keras.Model:
+    """Returns the client's Keras model, after a check that it computes what the run does.
 
-    def __init__(self, algorithm: Algorithm, data: ClientData, engine: Engine, seed: int):
-        self._algorithm = algorithm
-        self._data = data
-        self._engine = engine
-        self._seed = seed
-        self._fine_tune: dict[str, Traced] = {}  # by the name of the model that is served
-
-    def model(
-        self, server_state: Structure, round_number: int, client: int | str, name: str | None
-    ) -> tf.keras.Model:
-        """Returns a client's model; see `Simulation.client_model`."""
-        algorithm, data = self._algorithm, self._data
-        number, name = self._client(client), served_name(algorithm, name)
-        weights = self.weights(server_state, round_number, number, name)
-        predict = algorithm.served[name].predict
-        served = served_client(algorithm, data, number, weights, name, predict)
-        model = served.keras_model()
-        _compare(model, served)
-        return model
-
-    def weights(
-        self, server_state: Structure, round_number: int, client: int | str, name: str | None
-    ) -> Structure:
-        """Returns what a client predicts with; see `Simulation.served_weights`."""
-        number, name = self._client(client), served_name(self._algorithm, name)
-        served = self._algorithm.served[name]
-        states = self._engine.read_states([number], server_state)
-        weights = served.weights(server_state, tf.nest.map_structure(lambda leaf: leaf[0], states))
-        if served.fine_tune is None:
-            return weights
-        if name not in self._fine_tune:
-            self._fine_tune[name] = Traced(served.fine_tune)
-        return self._fine_tune[name](weights, self._as_evaluated(number, round_number))
-
-    def _as_evaluated(self, client, round_number):
-        """Returns what a client knows about itself in an evaluation of all clients."""
-        examples, labels = self._data.train.of(client)
-        identity = self._data.identities[[client]]
-        (seed,) = seeds.client_seeds(self._seed, "evaluation", identity, round_number)
-        return Client(
-            examples=copied_as_model_inputs(tf.constant(examples)),
-            labels=labels,
-            num_examples=np.int32(len(labels)),
-            classes=classes_of(self._algorithm, self._data, client),
-            client_weight=self._data.client_weights[client],
-            seed=seed,
+    It would not if the user has changed layers of the body since the run was made from it.
+    """
+    model = served.keras_model()
+    raw = served.test_examples[:_COMPARED]
+    expected = served.logits(raw).numpy()
+    got = logits_model(model)(raw, training=False).numpy()
+    absent = expected < ABSENT_LOGIT / 2
+    if np.array_equal(absent, got < ABSENT_LOGIT / 2):
+        # Beside logits as large as these, differences of the others would not count.
+        expected, got = expected[~absent], got[~absent]
+    largest = max(1.0, np.abs(expected).max())
+    if not np.allclose(got, expected, rtol=0, atol=_TOLERANCE * largest, equal_nan=True):
+        raise ValueError(
+            "the body must be as it was when the run was made from it; its copy gives client "
+            f"{served.number} logits that differ by {np.abs(got - expected).max():.2g}. Leave the "
+            "Keras model as it is, and let each layer's `get_config` say all that it computes with."
         )
-
-    def _client(self, client):
-        """Returns a client's id as an int, after a check."""
-        return client_names.id_of(client, self._data.client_names, self._data.num_clients)
+    return model
 
 
 def served_name(algorithm: Algorithm, name: str | None) -> str:
@@ -240,27 +183,6 @@ def lone_client(
     seed = np.zeros(2, np.int32) if seed is None else seed
     count, weight = tf.shape(labels)[0], tf.constant(1.0)
     return Client(examples, labels, count, classes, weight, tf.constant(seed))
-
-
-def _compare(model, served):
-    """Raises ValueError if the Keras model does not compute what the run does.
-
-    It would not if the user has changed layers of the body since the run was made from it.
-    """
-    raw = served.test_examples[:_COMPARED]
-    expected = served.logits(raw).numpy()
-    got = logits_model(model)(raw, training=False).numpy()
-    absent = expected < ABSENT_LOGIT / 2
-    if np.array_equal(absent, got < ABSENT_LOGIT / 2):
-        # Beside logits as large as these, differences of the others would not count.
-        expected, got = expected[~absent], got[~absent]
-    largest = max(1.0, np.abs(expected).max())
-    if not np.allclose(got, expected, rtol=0, atol=_TOLERANCE * largest, equal_nan=True):
-        raise ValueError(
-            "the body must be as it was when the run was made from it; its copy gives client "
-            f"{served.number} logits that differ by {np.abs(got - expected).max():.2g}. Leave the "
-            "Keras model as it is, and let each layer's `get_config` say all that it computes with."
-        )
 
 
 def forget_eager_initializers() -> None:

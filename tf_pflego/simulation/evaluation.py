@@ -73,35 +73,40 @@ class Evaluation(NamedTuple):
         mean over clients: with each, the mean over the clients of each group and over the others
         and, of a sample, standard errors.
         """
-        found: dict[str, float] = {}
+        means: dict[str, float] = {}
         for split, named in self.counts.items():
             for measure, (sums, counts) in named.items():
-                name = f"{split}_{measure}"
+                name, ratios = f"{split}_{measure}", sums / counts
                 if split == "train":
-                    found[name] = float(np.average(sums / counts, weights=counts))
-                    continue
-                found |= both_means(name, sums, counts, self.groups)
-                if self.num_clients is not None:
-                    found |= _standard_errors(name, sums, counts, self.num_clients)
+                    means[name] = float(np.average(ratios, weights=counts))
+                else:
+                    means |= self._means(name, ratios, (sums, counts))
         for name, values in self.own_metrics.items():
-            found |= client_means(name, values, self.groups)
-            if self.num_clients is not None:
-                error = _correction(len(values), self.num_clients) * np.std(values, ddof=1)
-                found[f"{name}/client_mean/{STANDARD_ERROR}"] = float(error)
-        return found
+            means |= self._means(name, values)
+        return means
+
+    def _means(self, name, values, sums_and_counts=None):
+        """Returns the means of one measure over clients and, of sums and counts, over examples."""
+        means = {"client_mean": np.mean(values)}
+        if sums_and_counts:
+            sums, counts = sums_and_counts
+            mean = means["example_mean"] = sums.sum() / counts.sum()
+        for group, members in self.groups.items():
+            for whose, some in ((group, values[members]), (f"not_{group}", values[~members])):
+                if len(some):
+                    means[f"client_mean/{whose}"] = np.mean(some)
+        if self.num_clients is not None:
+            n = len(values)
+            correction = np.sqrt((1 - n / self.num_clients) / n)
+            means[f"client_mean/{STANDARD_ERROR}"] = correction * np.std(values, ddof=1)
+            if sums_and_counts:
+                spread = np.std(sums - mean * counts, ddof=1) / np.mean(counts)
+                means[f"example_mean/{STANDARD_ERROR}"] = correction * spread
+        return {f"{name}/{mean}": float(value) for mean, value in means.items()}
 
 
 def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | None:
-    """Returns the ids of the clients that are tested, [n] int64, ascending; None for all.
-
-    Args:
-      seed: The seed of the run.
-      num_clients: I.
-      size: n; 0 for all.
-
-    Raises:
-      ValueError: There are not so many clients, or too few are asked for.
-    """
+    """Returns the ids of the `size` clients that are tested, [n] int64, ascending; None for all."""
     if not size:
         return None
     if not 2 <= size <= num_clients:
@@ -124,53 +129,6 @@ def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
         prefix = f"{name}/" if position else ""
         metrics |= {f"{prefix}{metric}": value for metric, value in evaluation.metrics().items()}
     return metrics
-
-
-def both_means(
-    name: str, sums: np.ndarray, counts: np.ndarray, groups: Mapping[str, np.ndarray]
-) -> dict[str, float]:
-    """Returns what was counted of n clients as a mean over clients and as a mean over examples.
-
-    Args:
-      name: What the mean is called.
-      sums: [n] of each client.
-      counts: [n] of each client.
-      groups: [n] bool by name. Of each group there are also the mean over its clients and, as
-        `not_` and its name, over the others; of nobody there is none.
-    """
-    mean, *of_groups = client_means(name, sums / counts, groups).items()
-    return dict([mean, (f"{name}/example_mean", float(sums.sum() / counts.sum())), *of_groups])
-
-
-def client_means(
-    name: str, values: np.ndarray, groups: Mapping[str, np.ndarray]
-) -> dict[str, float]:
-    """Returns the mean over n clients, and over those of groups; see `both_means`."""
-    means = {f"{name}/client_mean": float(np.mean(values))}
-    for group, members in groups.items():
-        for whose, own in ((group, values[members]), (f"not_{group}", values[~members])):
-            if len(own):
-                means[f"{name}/client_mean/{whose}"] = float(np.mean(own))
-    return means
-
-
-def _correction(count, num_clients):
-    """Returns by what the deviation of `count` values is multiplied for the error of their mean."""
-    return np.sqrt((1 - count / num_clients) / count)
-
-
-def _standard_errors(name, sums, counts, num_clients):
-    """Returns those of the two means of a sample."""
-    correction = _correction(len(sums), num_clients)
-    residuals = sums - sums.sum() / counts.sum() * counts
-    spreads = {
-        "client": np.std(sums / counts, ddof=1),
-        "example": np.std(residuals, ddof=1) / np.mean(counts),
-    }
-    return {
-        f"{name}/{mean}_mean/{STANDARD_ERROR}": float(correction * spread)
-        for mean, spread in spreads.items()
-    }
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, float]:

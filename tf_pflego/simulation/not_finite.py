@@ -1,4 +1,4 @@
-"""Numbers that are not finite: how a round finds them, and what it says of them."""
+"""Numbers that are not finite: how a round finds them, and how it names whose they are."""
 
 from collections.abc import Collection
 
@@ -21,37 +21,6 @@ def leaves_not_finite(structure: Structure) -> list[str]:
         for name, leaf in nests.named(structure).items()
         if np.asarray(leaf).dtype.kind == "f" and not np.isfinite(leaf).all()
     ]
-
-
-def line_of_left_out(round_number: int, clients: Collection[int]) -> str:
-    """Returns the line that names the clients that a round leaves out."""
-    return (
-        f"tf_pflego: round {round_number}: what {named(clients)} computed is not finite (infinite "
-        "or NaN), so the round is run without; if it happens often, lower client_learning_rate or "
-        "scale the examples"
-    )
-
-
-def nobody_is_left(round_number: int, clients: Collection[int]) -> NotFiniteError:
-    """Returns the error of a round all of whose participants have updates that are not finite."""
-    return NotFiniteError(
-        f"round {round_number}: at least one participant's update must be finite; got infinite "
-        f"numbers or NaN from all of them, {named(clients)}. Nothing of the round is kept. Lower "
-        "`client_learning_rate` or, if the loss has grown over the rounds, `server_learning_rate`; "
-        "if neither helps, scale the examples."
-    )
-
-
-def server_is_not_finite(
-    round_number: int, leaves: Collection[str], clients: Collection[int]
-) -> NotFiniteError:
-    """Returns the error of a round after which the server's state would not be finite."""
-    return NotFiniteError(
-        f"round {round_number}: the server's state must stay finite; the uploads of "
-        f"{named(clients)} are finite but would make {', '.join(leaves)} infinite or NaN. Nothing "
-        "of the round is kept. Lower `server_learning_rate`, or `client_learning_rate` if the "
-        "method has no other."
-    )
 
 
 def named(clients: Collection[int]) -> str:

@@ -1,6 +1,7 @@
 """The training of a round: its exchanges, one after the other, and who has a part in them."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import Traced, traces_of
-from tf_pflego.simulation import not_finite
 from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.not_finite import NotFiniteError, leaves_not_finite, named
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import terminal
 
@@ -22,8 +23,7 @@ from tf_pflego.system import terminal
 class Rounds:
     """Trains the rounds of one federation, from a server's state like the one that is given.
 
-    Attributes:
-      server: The server's functions of each exchange.
+    `server` has the server's functions of each exchange.
     """
 
     def __init__(
@@ -56,14 +56,8 @@ class Rounds:
         """Runs the exchanges of a round until all that its participants have computed is finite.
 
         The engine holds the new states of the clients until it is told to keep or discard them.
-
-        Returns:
-          The server's new state, the record of the round without its seconds, and the metrics of
-          the participants, if they were tested.
-
-        Raises:
-          NotFiniteError: What all participants have computed is not finite, or the server's state
-            would not be.
+        What is returned is the server's new state, the record of the round without its seconds, and
+        the metrics of the participants, if they were tested.
         """
         names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
         cohorts = {name: participation.draw(self._seed, number, name) for name in names}
@@ -83,20 +77,28 @@ class Rounds:
             self._engine.roll_back()
             left_out |= failed
             if left_out == drawn:
-                raise not_finite.nobody_is_left(number, left_out)
+                raise NotFiniteError(
+                    f"round {number}: at least one participant's update must be finite; got "
+                    f"infinite numbers or NaN from all of them, {named(left_out)}. Nothing of the "
+                    "round is kept. Lower `client_learning_rate` or, if the loss has grown over "
+                    "the rounds, `server_learning_rate`; if neither helps, scale the examples."
+                )
             cohorts = {name: ids[~np.isin(ids, list(left_out))] for name, ids in cohorts.items()}
         record |= of_exchanges
         if left_out:
             record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
-            terminal.say(not_finite.line_of_left_out(number, left_out))
+            terminal.say(
+                f"tf_pflego: round {number}: what {named(left_out)} computed is not finite "
+                "(infinite or NaN), so the round is run without; if it happens often, lower "
+                "client_learning_rate or scale the examples"
+            )
         return new_state, record, metrics
 
     def _run_exchanges(self, number, server_state, evaluate, cohorts):
         """Runs the exchanges of a round, up to the first that some participant fails.
 
-        Returns:
-          The server's state, what the record says of the exchanges, the metrics of the
-          participants, and the set of the ids of those that failed.
+        Returns the server's state, what the record says of the exchanges, the metrics of the
+        participants, and the set of the ids of those that failed.
         """
         metrics: dict[str, float] = {}
         record = {"participants": max(map(len, cohorts.values())), "bytes_down": 0, "bytes_up": 0}
@@ -120,9 +122,14 @@ class Rounds:
                 return server_state, record, metrics, set(ids[~outcome.finite].tolist())
             received = outcome.summed, outcome.individual, ids
             server_state = server.update(server_state, received, round_)
-            leaves = not_finite.leaves_not_finite(server_state)
+            leaves = leaves_not_finite(server_state)
             if leaves:
-                raise not_finite.server_is_not_finite(number, leaves, ids)
+                raise NotFiniteError(
+                    f"round {number}: the server's state must stay finite; the uploads of "
+                    f"{named(ids)} are finite but would make {', '.join(leaves)} infinite or NaN. "
+                    "Nothing of the round is kept. Lower `server_learning_rate`, or "
+                    "`client_learning_rate` if the method has no other."
+                )
             record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
             up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
             record["bytes_up"] += up
@@ -139,7 +146,6 @@ class ServerFunctions:
     """The server's functions of an exchange, traced."""
 
     def __init__(self, exchange: Exchange):
-
         def update(server_state, received, round_):
             sums, individual, ids = received
             uploads = Uploads(sums.summed, sums.mean(), individual, ids)
@@ -153,10 +159,7 @@ class ServerFunctions:
             return new_state
 
         self.update = Traced(update)
-        self._messages = None
+        # The message to each client, each leaf [c, ...].
+        self.client_messages: Callable[..., Any] = lambda server_state, ids, round_: ()
         if exchange.client_messages is not None:
-            self._messages = Traced(exchange.client_messages, any_number=(1,))
-
-    def client_messages(self, server_state, ids, round_):
-        """Returns the message to each client, each leaf [c, ...]."""
-        return () if self._messages is None else self._messages(server_state, ids, round_)
+            self.client_messages = Traced(exchange.client_messages, any_number=(1,))

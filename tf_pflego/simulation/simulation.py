@@ -40,7 +40,8 @@ class Simulation(Trained):
 
     Args:
       algorithm: The algorithm to train with. It keeps what is traced of it, so that the next
-        simulation of this object, on data of the same shape, begins at once.
+        simulation of this object, on data of the same shape, begins at once; except on Ray, where
+        each shard traces a copy of it.
       data: The clients' data.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine; or
@@ -87,7 +88,7 @@ class Simulation(Trained):
         self.in_round = False
         self._engine_name = engine
         self._turns = Turns()
-        self._checkpoints: dict[str, Checkpoints] = {}  # by directory
+        self._checkpoints: dict[pathlib.Path, Checkpoints] = {}
         self._take(data, participation, algorithm.init_server(participation.federation))
 
     def __repr__(self) -> str:
@@ -264,8 +265,11 @@ class Simulation(Trained):
             train_loss = upcoming % train_loss_every == 0 or upcoming == last
             records.append(self.run_round(evaluate, train_loss, metrics))
             if on_round is not None:
-                with self._turns.calling_back():
+                self._turns.calls_back = True
+                try:
                     on_round(records[-1])
+                finally:
+                    self._turns.calls_back = False
         return summarize(records)
 
     @in_turn()
@@ -285,9 +289,9 @@ class Simulation(Trained):
           OSError: The checkpoint cannot be written; the earlier ones are as they were.
         """
         kept = values.whole("kept", kept, 1)
-        directory = values.path("directory", directory, may_be_empty=False)
-        key = os.path.realpath(os.path.expanduser(directory))
-        checkpoints = self._checkpoints.get(key) or Checkpoints(directory)
+        checkpoints = Checkpoints(values.path("directory", directory, may_be_empty=False))
+        key = checkpoints.directory.resolve()
+        checkpoints = self._checkpoints.get(key, checkpoints)
         if key not in self._checkpoints and checkpoints.exist():
             raise ValueError(
                 f"`directory` must not hold checkpoints of another simulation; {directory} does. "
@@ -310,8 +314,7 @@ class Simulation(Trained):
             example of another algorithm, model, seed or number of clients.
           ValueError: The directory is no path of this machine.
         """
-        directory = values.path("directory", directory, may_be_empty=False)
-        checkpoints = Checkpoints(directory)
+        checkpoints = Checkpoints(values.path("directory", directory, may_be_empty=False))
         content = checkpoints.newest()
         if content is None:
             raise CheckpointError(
@@ -321,7 +324,7 @@ class Simulation(Trained):
         self.restore_from(checkpoints, content)
         for others in self._checkpoints.values():
             others.write_everything_next()
-        self._checkpoints[os.path.realpath(os.path.expanduser(directory))] = checkpoints
+        self._checkpoints[checkpoints.directory.resolve()] = checkpoints
 
     @in_turn()
     def save_to(
@@ -330,12 +333,9 @@ class Simulation(Trained):
         about: dict[str, Any] | None = None,
         also: Iterable[pathlib.Path] = (),
     ) -> None:
-        """Writes a checkpoint, as `save` does.
+        """Writes a checkpoint, as `save` does, into those of this simulation in one directory.
 
-        Args:
-          checkpoints: Those of this simulation in one directory.
-          about: What else the checkpoint holds, as JSON.
-          also: Files that must be on the disk when the checkpoint is.
+        It also holds `about`, as JSON; the files `also` must be on the disk when it is.
         """
         if self.in_round:
             raise RuntimeError("the round must be over; it was interrupted. Restore a checkpoint.")
@@ -344,29 +344,15 @@ class Simulation(Trained):
 
     @in_turn(moves=True)
     def restore_from(self, checkpoints: Checkpoints, content: dict[str, Any]) -> None:
-        """Restores a checkpoint, as `restore` does.
-
-        Args:
-          checkpoints: Those in one directory.
-          content: What their `newest` has returned.
-        """
+        """Restores a checkpoint, as `restore` does, whose content `newest` has returned."""
         differing = differences(self._identity, content)
         if differing:
             raise CheckpointError(
                 f"the checkpoint in {checkpoints.directory} must be one of this simulation; it "
                 f"differs in {differing}. Make the simulation as the saved one was made."
             )
-        self.server_state = checkpoints.load(content, self._spec, self._engine.states)
+        self.server_state = checkpoints.load(content, self._spec, self._engine)
         self.round_number = content["round"]
         self.in_round = False
 
-    @functools.cached_property
-    def _identity(self):
-        return identity(
-            self.algorithm.name,
-            self.seed,
-            self.data,
-            self.participation,
-            self._spec,
-            self._engine.states.spec,
-        )
+    _identity = functools.cached_property(identity)

@@ -1,5 +1,6 @@
 """A federation as it is now: where its clients are, what they predict, and how good that is."""
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import TypeVar
@@ -8,16 +9,26 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego import engines
-from tf_pflego.core.algorithm import Algorithm, specs_of
+from tf_pflego.core.algorithm import Algorithm, Client, specs_of
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
-from tf_pflego.data import checks
+from tf_pflego.core.seeds import client_seeds
+from tf_pflego.data import checks, client_names
 from tf_pflego.data.clients import ClientData
-from tf_pflego.simulation.client_models import ClientModels, served_name
+from tf_pflego.data.model_inputs import copied_as_model_inputs
+from tf_pflego.engines.tracing import Traced, traces_of
+from tf_pflego.simulation import measuring
+from tf_pflego.simulation.client_models import (
+    checked_model,
+    classes_of,
+    served_client,
+    served_name,
+)
 from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
-from tf_pflego.simulation.measuring import Measuring, Metrics
+from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.rounds import Rounds
 from tf_pflego.simulation.turns import Turns, in_turn
+from tf_pflego.system import values
 
 _Self = TypeVar("_Self", bound="Trained")
 
@@ -68,8 +79,6 @@ class Trained:
         self._rounds = Rounds(
             self.algorithm, data, federation, self._engine, self.seed, server_state
         )
-        self._measuring = Measuring(self.algorithm, data, self._engine, self.seed)
-        self._client_models = ClientModels(self.algorithm, data, self._engine, self.seed)
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -95,9 +104,11 @@ class Trained:
     def place_beside(self, num_clients: int) -> "str | engines.RayOptions":
         """Returns the `engine` of another simulation of so many clients, while this one is open.
 
-        It is this one's. On Ray the other one uses the same processes.
+        It is this one's. On Ray the other one uses the same processes, since the cluster may have
+        no place for more; for fewer clients than shards it is this process.
         """
-        return engines.place_beside(self._engine, num_clients)
+        fits = getattr(self._engine, "num_shards", 0) <= num_clients
+        return self._engine.place if fits else "in_process"
 
     @in_turn()
     def client_states(self, client_ids: Sequence[int]) -> Structure:
@@ -142,8 +153,33 @@ class Trained:
         return self._evaluate(self.server_state, number, train_loss, sampled, metrics)
 
     def _evaluate(self, server_state, round_number, train_loss, sampled, metrics):
+        metrics = metrics or {}
+        measuring.check(metrics, self.algorithm, self.data)
         sample = self._sample if sampled else None
-        return self._measuring.evaluate(server_state, round_number, train_loss, sample, metrics)
+        ids = np.arange(self.data.num_clients) if sample is None else sample
+        seeds = self._evaluation_seeds(ids, round_number)
+        counted = self._engine.evaluate(ids, seeds, train_loss, server_state)
+        evaluations = {}
+        for name, counts in counted.items():
+            predicted = self._predict(server_state, ids, seeds, "test", name) if metrics else []
+            evaluations[name] = Evaluation(
+                counts,
+                sample,
+                None if sample is None else self.data.num_clients,
+                self.data.groups_of(ids),
+                measuring.measured(metrics, ids, self.data, predicted) if metrics else {},
+            )
+        return evaluations
+
+    def _evaluation_seeds(self, ids, round_number):
+        """Returns [n, 2] int32, the seeds of clients that are fine-tuned before they predict."""
+        return client_seeds(self.seed, "evaluation", self.data.identities[ids], round_number)
+
+    def _predict(self, server_state, ids, seeds, split, name):
+        """Returns [n_i, K_i] for each of the clients `ids`."""
+        predicted = self._engine.predict(ids, seeds, split, name, server_state)
+        num_outputs = map(self.algorithm.model.num_outputs, self.data.num_classes[ids])
+        return [shares[:, :k] for shares, k in zip(predicted, num_outputs, strict=True)]
 
     @in_turn()
     def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
@@ -161,8 +197,10 @@ class Trained:
           ValueError: There is no such split or model.
         """
         name = served_name(self.algorithm, name)
+        split = values.one_of("split", split, tuple(self.data.splits))
         ids = np.arange(self.data.num_clients)
-        return self._measuring.predict(self.server_state, self.round_number, ids, split, name)
+        seeds = self._evaluation_seeds(ids, self.round_number)
+        return self._predict(self.server_state, ids, seeds, split, name)
 
     @in_turn()
     def client_model(self, client: int | str, name: str | None = None) -> "tf.keras.Model":
@@ -190,7 +228,11 @@ class Trained:
           ValueError: There is no such client or model, or the body cannot be copied, or the
             algorithm serves something else than body and head.
         """
-        return self._client_models.model(self.server_state, self.round_number, client, name)
+        number, name = self._client(client), served_name(self.algorithm, name)
+        weights, predict = self.served_weights(number, name), self.algorithm.served[name].predict
+        return checked_model(
+            served_client(self.algorithm, self.data, number, weights, name, predict)
+        )
 
     @in_turn()
     def served_weights(self, client: int | str, name: str | None = None) -> Structure:
@@ -206,4 +248,29 @@ class Trained:
         Raises:
           ValueError: There is no such client or model.
         """
-        return self._client_models.weights(self.server_state, self.round_number, client, name)
+        number, name = self._client(client), served_name(self.algorithm, name)
+        served = self.algorithm.served[name]
+        states = self._engine.read_states([number], self.server_state)
+        state = tf.nest.map_structure(lambda leaf: leaf[0], states)
+        weights = served.weights(self.server_state, state)
+        if served.fine_tune is None:
+            return weights
+        traces = traces_of(self.algorithm, self._spec)
+        fine_tune = traces.get(("fine_tune", name), functools.partial(Traced, served.fine_tune))
+        return fine_tune(weights, self._as_evaluated(number))
+
+    def _client(self, client):
+        """Returns a client's id as an int, after a check."""
+        return client_names.id_of(client, self.data.client_names, self.data.num_clients)
+
+    def _as_evaluated(self, client):
+        """Returns what a client knows about itself in an evaluation of all clients."""
+        examples, labels = self.data.train.of(client)
+        return Client(
+            examples=copied_as_model_inputs(tf.constant(examples)),
+            labels=labels,
+            num_examples=np.int32(len(labels)),
+            classes=classes_of(self.algorithm, self.data, client),
+            client_weight=self.data.client_weights[client],
+            seed=self._evaluation_seeds([client], self.round_number)[0],
+        )

@@ -21,60 +21,48 @@ class Turns:
     def __init__(self):
         forked.refuse("a simulation must be made")
         self.process = os.getpid()
-        self.lock = threading.RLock()
-        self.calls_back = self.ended = False
+        self._lock = threading.RLock()
+        self.ended = False
+        self.calls_back = False  # While it is, a user's function must not change what `run` needs.
 
     @contextlib.contextmanager
-    def calling_back(self):
-        """Lets a user's function, called in the block, not change what `run` relies on."""
-        self.calls_back = True
+    def turn(self, name: str, moves: bool):
+        """Raises RuntimeError if a method of this name may not run now; else it is its turn."""
+        if os.getpid() != self.process:
+            raise RuntimeError(
+                f"a simulation must be used in the process that made it; `{name}` was called in "
+                f"process {os.getpid()}, forked from {self.process}. Make a simulation in the new "
+                "process; `restore` goes on from a checkpoint."
+            )
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"a simulation must be used by one thread at a time; `{name}` was called while "
+                "another thread uses it. Wait for the other thread, or make a simulation for each."
+            )
         try:
+            if self.ended:
+                raise RuntimeError(
+                    f"a simulation must be used before it is closed; `{name}` was called after "
+                    "that. Make a new one; `restore` goes on from a checkpoint."
+                )
+            if moves and self.calls_back:
+                raise RuntimeError(
+                    f"`{name}` must not be called from `on_round`, between two rounds of `run`; it "
+                    "was. Call it when `run` has returned."
+                )
             yield
         finally:
-            self.calls_back = False
-
-    def refusal(self, name: str, moves: bool) -> str:
-        """Returns why a method may not run in a turn of this thread; "" if it may."""
-        if self.ended:
-            return (
-                f"a simulation must be used before it is closed; `{name}` was called after that. "
-                "Make a new one; `restore` goes on from a checkpoint."
-            )
-        if moves and self.calls_back:
-            return (
-                f"`{name}` must not be called from `on_round`, between two rounds of `run`; it "
-                "was. Call it when `run` has returned."
-            )
-        return ""
+            self._lock.release()
 
 
 def in_turn(moves: bool = False) -> Callable[[_Method], _Method]:
     """Marks a method that may run in its turn; `moves` if it changes what `run` relies on."""
 
     def marked(method):
-        name = method.__name__.lstrip("_")
-
         @functools.wraps(method)
         def call(self, *arguments, **named):
-            turns = self._turns
-            if os.getpid() != turns.process:
-                raise RuntimeError(
-                    f"a simulation must be used in the process that made it; `{name}` was called "
-                    f"in process {os.getpid()}, forked from {turns.process}. Make a simulation in "
-                    "the new process; `restore` goes on from a checkpoint."
-                )
-            if not turns.lock.acquire(blocking=False):
-                raise RuntimeError(
-                    f"a simulation must be used by one thread at a time; `{name}` was called while "
-                    "another thread uses it. Wait for the other thread, or make a simulation for "
-                    "each."
-                )
-            try:
-                if refusal := turns.refusal(name, moves):
-                    raise RuntimeError(refusal)
+            with self._turns.turn(method.__name__.lstrip("_"), moves):
                 return method(self, *arguments, **named)
-            finally:
-                turns.lock.release()
 
         return call
 

@@ -7,6 +7,8 @@ that somebody has put in either place: the link is replaced.
 
 import concurrent.futures
 import contextlib
+import csv
+import io
 import json
 import os
 import pathlib
@@ -91,6 +93,13 @@ class Batch:
         with self.open(path) as stream:
             stream.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
+    def csv(self, path: pathlib.Path, names: Iterable[str], rows: Iterable[Iterable]) -> None:
+        """Writes rows of a table under the names of its columns."""
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([names, *rows])
+        with self.open(path) as stream:
+            stream.write(text.getvalue().encode())
+
     def finish(self, also: Iterable[pathlib.Path]) -> None:
         """Brings all files to the disk, and then renames them in the order of their writing.
 
@@ -98,9 +107,11 @@ class Batch:
         """
         with concurrent.futures.ThreadPoolExecutor() as pool:
             list(pool.map(to_disk, [*self._partial.values(), *also]))
-        for path, partial in self._partial.items():
+        directories = {path.parent for path in self._partial}
+        for path, partial in list(self._partial.items()):
             os.replace(partial, path)
-        for directory in {path.parent for path in self._partial}:
+            del self._partial[path]
+        for directory in directories:
             to_disk(directory)
 
     def discard(self) -> None:
@@ -116,15 +127,9 @@ def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
     If a file cannot be written, what was in its place is still there.
     """
     files = Batch()
-    leftovers.add(files.discard)
-    try:
+    with leftovers.removed_after(files.discard):
         yield files
         files.finish(also)
-    except BaseException:
-        files.discard()
-        raise
-    finally:
-        leftovers.forget(files.discard)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ The files have no names, so that nothing is left of them when the process ends, 
 They are in the directory for temporary files, which the variable TMPDIR names.
 """
 
-import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
@@ -27,12 +26,10 @@ class FileArray(np.memmap):
 
 def file_of(array: np.ndarray) -> BinaryIO | None:
     """Returns the file that holds this array and nothing else, or None if there is none."""
-    base: np.ndarray | None = array
-    while isinstance(base, np.ndarray):
-        if isinstance(base, FileArray) and hasattr(base, "file"):
+    for base in _in_file(array):
+        if hasattr(base, "file"):
             whole = base.ctypes.data == array.ctypes.data and base.nbytes == array.nbytes
             return base.file if whole and array.flags.c_contiguous else None
-        base = base.base
     return None
 
 
@@ -61,10 +58,16 @@ class Writer:
 
 def write(file: BinaryIO, array: np.ndarray) -> None:
     """Appends an array's bytes to a file, or raises a NoRoomError that says where."""
-    with _saying_where(array.nbytes):
+    try:
         for block in _blocks(array):
             file.write(np.ascontiguousarray(block).data)
         file.flush()
+    except OSError as error:
+        raise NoRoomError(
+            f"{tempfile.gettempdir()} must have room for the clients' data, of which "
+            f"{array.nbytes} bytes were to be written; it has not ({error.strerror}). Free some, "
+            "or set the variable TMPDIR to a directory with more room."
+        ) from error
 
 
 def take(
@@ -77,22 +80,19 @@ def take(
     `change` gets a block of what is returned and the position of its first row, and returns the
     block as it is to be. It may write into the block.
     """
-    if not _is_in_file(array):
-        return _changed(array[rows], 0, change)
+    if not _in_file(array):
+        return array[rows] if change is None else change(array[rows], 0)
     step = _rows_in_block(array)
-    return _written(
-        _changed(np.asarray(array[rows[start : start + step]]), start, change)
+    blocks = (
+        (np.asarray(array[rows[start : start + step]]), start)
         for start in range(0, max(1, len(rows)), step)
     )
-
-
-def _changed(block, start, change):
-    return block if change is None else change(block, start)
+    return _written(block if change is None else change(block, start) for block, start in blocks)
 
 
 def concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Returns arrays along the first axis, in a file if one of them is in one."""
-    if not any(map(_is_in_file, arrays)):
+    if not any(map(_in_file, arrays)):
         return np.concatenate(arrays)
     return _written(block for array in arrays for block in _blocks(array))
 
@@ -104,12 +104,13 @@ def _written(blocks):
     return writer.array()
 
 
-def _is_in_file(array):
+def _in_file(array):
+    """Returns those of an array and of what it is a view of that are in a file."""
+    bases = []
     while isinstance(array, np.ndarray):
-        if isinstance(array, FileArray):
-            return True
+        bases += [array] if isinstance(array, FileArray) else []
         array = array.base
-    return False
+    return bases
 
 
 def _rows_in_block(array):
@@ -120,15 +121,3 @@ def _blocks(array) -> Iterator[np.ndarray]:
     step = _rows_in_block(array)
     for start in range(0, len(array), step):
         yield np.asarray(array[start : start + step])
-
-
-@contextlib.contextmanager
-def _saying_where(num_bytes):
-    try:
-        yield
-    except OSError as error:
-        raise NoRoomError(
-            f"{tempfile.gettempdir()} must have room for the clients' data, of which "
-            f"{num_bytes} bytes were to be written; it has not ({error.strerror}). Free some, or "
-            "set the variable TMPDIR to a directory with more room."
-        ) from error

@@ -5,7 +5,7 @@ how, since a program that a signal ends by force does not get there; see `tf_pfl
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _removals: list[Callable[[], None]] = []
 
@@ -19,6 +19,17 @@ def forget(removal: Callable[[], None]) -> None:
     """Forgets it, since the thing has been removed; there may be nothing to forget."""
     with contextlib.suppress(ValueError):
         _removals.remove(removal)
+
+
+@contextlib.contextmanager
+def removed_after(removal: Callable[[], None]) -> Iterator[None]:
+    """Calls a function that removes something after the block, or at an end by force within it."""
+    add(removal)
+    try:
+        yield
+    finally:
+        removal()
+        forget(removal)
 
 
 def forget_all() -> None:

@@ -34,24 +34,24 @@ def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
     If it is missing or cannot be read, that is an OSError, here and below.
     """
     try:
-        # Without waiting for somebody to write into a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise DamagedFileError("is no regular file")
+            if status.st_size > most:
+                raise DamagedFileError(f"has {status.st_size} bytes, more than {most}")
+            return file.read(status.st_size)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise DamagedFileError("is a link, which is not followed") from None
-        if error.errno == errno.ENXIO:  # a socket
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket or a directory
             raise DamagedFileError("is no regular file") from None
         raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise DamagedFileError("is no regular file")
-        if status.st_size > most:
-            raise DamagedFileError(f"has {status.st_size} bytes, more than {most}")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(status.st_size)
-    finally:
-        os.close(descriptor)
+
+
+def _without_waiting(path, flags):
+    """Opens a file without waiting for somebody to write into a pipe, and follows no link."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def json_object(path: pathlib.Path) -> dict[str, Any]:

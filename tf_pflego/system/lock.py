@@ -32,7 +32,10 @@ class DirectoryLock:
         while True:
             self._descriptor = self._opened()
             try:
-                self._refuse_other_names()
+                about = os.fstat(self._descriptor)
+                # What is written to a file of several names would be in another place too.
+                if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+                    raise self._refusal()
                 # The kernel unlocks the file when its descriptor is closed.
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current():
@@ -60,12 +63,6 @@ class DirectoryLock:
             if error.errno in (errno.ELOOP, errno.EISDIR):
                 raise self._refusal() from error
             raise
-
-    def _refuse_other_names(self):
-        """Raises OSError if what is written to the file would be in another place too."""
-        about = os.fstat(self._descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
-            raise self._refusal()
 
     def _refusal(self):
         return OSError(

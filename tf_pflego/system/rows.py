@@ -129,8 +129,8 @@ def available_memory() -> int:
         for limit, used, cached in _VERSIONS:
             # A group without a limit has the word max there, or no such file.
             with contextlib.suppress(OSError, ValueError, KeyError):
-                rest = int((group / limit).read_text()) - int((group / used).read_text())
-                limits.append(rest + int(_table(group / "memory.stat")[cached]))
+                left = int((group / limit).read_text()) - int((group / used).read_text())
+                limits.append(left + int(_table(group / "memory.stat")[cached]))
     return max(0, min(limits))
 
 

@@ -57,26 +57,13 @@ class Interruption:
     """Takes over SIGINT, SIGTERM and SIGHUP; those that the program was started to ignore stay so.
 
     It must be made, entered and left in the main thread. Before the first `check` there is nothing
-    to put in order, and a signal ends the program at once; so does a second one later.
-
-    Args:
-      program: The name that the line begins with.
-      grace_seconds: How long the program has to end in order.
-      second_ends: Whether a second signal ends the program at once.
-
-    Attributes:
-      asked: The signal that has come, or None.
-      hint: Returns what the line says after "interrupted".
+    to put in order, and a signal ends the `program` at once; so does a second one later, unless
+    `second_ends` is False.
     """
 
-    def __init__(
-        self,
-        program: str = "tf_pflego",
-        grace_seconds: float = _GRACE_SECONDS,
-        second_ends: bool = True,
-    ):
-        self.asked: int | None = None
-        self.hint: Callable[[], str] = str
+    def __init__(self, program="tf_pflego", grace_seconds=_GRACE_SECONDS, second_ends: bool = True):
+        self.asked: int | None = None  # the signal that has come
+        self.hint: Callable[[], str] = str  # returns what the line says after "interrupted"
         self._program = program
         self._grace_seconds = grace_seconds
         self._second_ends = second_ends
@@ -115,8 +102,8 @@ class Interruption:
         """Says that the program was interrupted, and returns its exit code, 128 + the signal."""
         if not self._said:
             self._said = True
-            _write(self._line())
-        return self._code()
+            _write(f"{self._program}: interrupted{self.hint()}\n")
+        return 128 + (self.asked or 0)
 
     def _handle(self, number, frame):
         self.asked = self.asked or number
@@ -157,20 +144,12 @@ class Interruption:
             # as they would by ending.
             children = _stopped_children()
             leftovers.remove_all()
-            if not self._said:
-                self._said = True
-                _write(self._line())
+            self.report()
             for child in children:
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGKILL)
         finally:
-            os._exit(self._code())
-
-    def _code(self):
-        return 128 + (self.asked or 0)
-
-    def _line(self):
-        return f"{self._program}: interrupted{self.hint()}\n"
+            os._exit(128 + (self.asked or 0))
 
 
 _in_force: list[Interruption] = []
@@ -189,7 +168,7 @@ os.register_at_fork(after_in_child=_leave_in_child)
 def _write(line):
     """Writes to standard error past Python, whose stream another thread may hold."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = terminal.stderr_descriptor()
+        descriptor = terminal.stderr_descriptor
         if os.isatty(descriptor):
             line = "\n" + line  # After ^C, or a progress bar.
         if select.select([], [descriptor], [], _WAIT_SECONDS)[1]:

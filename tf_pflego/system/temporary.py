@@ -65,12 +65,9 @@ def own_directory() -> Iterator[None]:
     theirs behind: TensorFlow writes a file for each Python function that it translates.
     """
     before, directory = tempfile.tempdir, make_directory()
-    remove = functools.partial(remove_directory, directory)
-    leftovers.add(remove)
-    tempfile.tempdir = directory
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
-        remove()
-        leftovers.forget(remove)
+    with leftovers.removed_after(functools.partial(remove_directory, directory)):
+        tempfile.tempdir = directory
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before

@@ -27,8 +27,8 @@ _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
 # What a terminal obeys, what changes the order or the lines of what is read, and what cannot be
 # encoded, as in the names of files that are not of UTF-8.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# Where standard error leads while descriptor 2 does not; see `without_native_messages`.
-_kept_stderr: int | None = None
+# The descriptor of standard error, which is another one within `without_native_messages`.
+stderr_descriptor = _STDERR
 _quiet = False
 
 
@@ -50,12 +50,9 @@ class Stream:
     def write(self, text: str) -> int:
         """Writes and flushes, and returns the number of characters."""
         try:
-            if self is STDERR and _kept_stderr is not None:
-                os.write(_kept_stderr, text.encode(self.encoding, "backslashreplace"))
-            elif self._stream is not None:
-                self._stream.write(
-                    text.encode(self.encoding, "backslashreplace").decode(self.encoding)
-                )
+            if self._stream is not None:
+                can_be_written = text.encode(self.encoding, "backslashreplace")
+                self._stream.write(can_be_written.decode(self.encoding))
                 self._stream.flush()
         except (OSError, ValueError):  # ValueError: it is closed.
             pass
@@ -67,15 +64,9 @@ class Stream:
     def isatty(self) -> bool:
         """Returns whether it is a terminal."""
         try:
-            if self is STDERR and _kept_stderr is not None:
-                return os.isatty(_kept_stderr)
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
-
-    def redraws_lines(self) -> bool:
-        """Returns whether it is a terminal or a notebook, where a line can take another's place."""
-        return self.isatty() or self.is_of_notebook()
 
     def is_of_notebook(self) -> bool:
         """Returns whether a notebook shows what is written."""
@@ -84,13 +75,11 @@ class Stream:
 
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
-        if self is STDERR and _kept_stderr is not None:
-            return _kept_stderr
         return self._stream.fileno()
 
     def columns(self) -> int | None:
-        """Returns the width of the terminal or notebook; None if it is none."""
-        if not self.redraws_lines():
+        """Returns the width of a terminal or notebook, which can redraw a line; None of others."""
+        if not (self.isatty() or self.is_of_notebook()):
             return None
         try:
             columns = os.get_terminal_size(self.fileno()).columns
@@ -193,6 +182,10 @@ class _Doing:
     """The line on a terminal that says what is being done."""
 
     def __init__(self):
+        self.forget()
+
+    def forget(self):
+        """Begins anew, in a forked child too: a thread that it does not have may hold the lock."""
         self._lock = threading.RLock()
         self._what = None
         self._shown = 0  # how many characters are on the terminal
@@ -210,8 +203,8 @@ class _Doing:
     def end(self):
         with self._lock:
             if self._what is not None:
-                self._clear()
-                self._what = None
+                STDERR.write("\r" + " " * self._shown + "\r")
+                self._what, self._shown = None, 0
                 self._changed.set()
 
     def aside(self):
@@ -232,21 +225,9 @@ class _Doing:
         STDERR.write("\r" + text.ljust(self._shown))
         self._shown = len(text)
 
-    def _clear(self):
-        STDERR.write("\r" + " " * self._shown + "\r")
-        self._shown = 0
-
 
 _doing = _Doing()
-
-
-def _forget_line():
-    """Gives a forked child a lock of its own: a thread that it does not have may hold the old."""
-    global _doing
-    _doing = _Doing()
-
-
-os.register_at_fork(after_in_child=_forget_line)
+os.register_at_fork(after_in_child=_doing.forget)
 
 
 def prepare() -> None:
@@ -269,19 +250,18 @@ def without_native_messages() -> Iterator[None]:
     From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
     aborts the process meanwhile, Python's stack is written to standard error.
     """
-    global _kept_stderr
+    global stderr_descriptor
     try:
         kept = os.dup(_STDERR)
     except OSError:  # There is none.
         yield
         return
-    own_trace = not faulthandler.is_enabled()
-    if own_trace:
+    traces = not faulthandler.is_enabled()
+    if traces:
         faulthandler.enable(kept)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    _kept_stderr = kept
-    os.dup2(nowhere, _STDERR)
-    os.close(nowhere)
+    stderr_descriptor = kept
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), _STDERR)
     python = sys.stderr
     sys.stderr = _moved(python, kept)
     try:
@@ -289,8 +269,8 @@ def without_native_messages() -> Iterator[None]:
     finally:
         os.dup2(kept, _STDERR)  # It stays open, since what was imported may hold the stream.
         sys.stderr = python
-        _kept_stderr = None
-        if own_trace:
+        stderr_descriptor = _STDERR
+        if traces:
             faulthandler.disable()
 
 
@@ -305,25 +285,12 @@ def _moved(stream, descriptor):
     return stream
 
 
-def stderr_descriptor() -> int:
-    """Returns the descriptor of standard error, also within `without_native_messages`."""
-    return _STDERR if _kept_stderr is None else _kept_stderr
-
-
 def _settle():
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            _drop(stream)
-
-
-def _drop(stream):
-    """Lets a stream write what it still holds to /dev/null."""
-    try:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, stream.fileno())
-        os.close(devnull)
-    except (OSError, ValueError):  # It is closed, so that nothing is left to write.
-        pass
+            # It writes what it still holds to /dev/null, unless it is closed.
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())

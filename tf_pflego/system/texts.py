@@ -1,4 +1,4 @@
-"""How the representations of objects, as a notebook shows them, name what they have."""
+"""How messages, tables and the representations of objects name what they have."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -33,3 +33,14 @@ def alternatives(names: Sequence[str]) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """Returns such as `1 client` or `3 clients`."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Returns lines of columns that are as wide as need be, flush left (<) or right (>)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

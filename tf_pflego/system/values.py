@@ -143,11 +143,13 @@ def path(name: str, value: Any, may_be_empty: bool = True) -> str:
         wrong = "a path", "Write the current directory as `.`, if that is meant."
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place):
         wrong = "a path of this machine", "Copy the files to a directory of this machine."
-    elif "\0" in place or not _is_of_file_system(place):
-        wrong = "a path of characters that the file system has", f"Correct `{name}`."
     else:
         try:
+            if b"\0" in os.fsencode(place):
+                raise UnicodeError
             pathlib.Path(place).expanduser()
+        except UnicodeError:
+            wrong = "a path of characters that the file system has", f"Correct `{name}`."
         except RuntimeError:
             wrong = "a path whose user is known here", "Write the directory out instead of the `~`."
     if wrong is not None:
@@ -206,11 +208,3 @@ def _refuse_outside(name, value, at_least, above, at_most, below):
     else:
         return
     raise ValueError(f"`{name}` must be {expected}; got {shown(value)}. {remedy} `{name}`.")
-
-
-def _is_of_file_system(value):
-    try:
-        os.fsencode(value)
-    except UnicodeEncodeError:
-        return False
-    return True

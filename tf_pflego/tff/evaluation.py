@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import tensorflow_federated as tff
 
-from tf_pflego.engines.client_computation import fine_tuned
 from tf_pflego.tff import metrics, types
 from tf_pflego.tff.process import FederatedProcess
 
@@ -33,12 +32,11 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
 
     def test(server, client_state, inputs, data):
         client = types.client_of(inputs, inputs.seeds[0])
-        examples, labels = types.Data.whole(data)
-        counts = {}
-        for name, served in algorithm.served.items():
-            weights = fine_tuned(served, served.weights(server, client_state), client)
-            logits = served.predict(weights, examples, client.classes)
-            counts[name] = metrics.counts(served, logits, labels)
+        whole = types.Data.whole(data)
+        counts = {
+            name: metrics.counts(served, served.weights(server, client_state), client, whole)
+            for name, served in algorithm.served.items()
+        }
         return collections.OrderedDict(counts)
 
     run = types.computation(

@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Exchange, Uploads
 from tf_pflego.core.nests import Structure
-from tf_pflego.engines.client_computation import all_finite, fine_tuned
+from tf_pflego.engines.client_computation import all_finite
 from tf_pflego.tff import metrics, types
 from tf_pflego.tff.aggregation import SUM, Aggregation, Aggregator, Rows, Upload
 
@@ -126,9 +126,8 @@ class ExchangeSteps:
             clients=num_rows, not_finite=1 - num_rows, examples=client.num_examples
         )
         if self._train_metrics:
-            weights = fine_tuned(self._served, result.weights, client)
-            logits = self._served.predict(weights, client.examples, client.classes)
-            counts |= metrics.counts(self._served, logits, client.labels)
+            train = types.Data(client.examples, client.labels)
+            counts |= metrics.counts(self._served, result.weights, client, train)
         upload = Upload(summed, averaged, weight, rows)
         return WorkResult(if_finite(result.state, state), upload, counts)
 

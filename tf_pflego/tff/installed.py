@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import subprocess
 
 try:
     import tensorflow_federated as tff
@@ -14,10 +15,14 @@ except ImportError as error:
 
 
 @atexit.register
-def end_default_context() -> None:
-    """Ends the worker of TFF's default context, which TFF itself would leave behind at exit.
+def end_workers() -> None:
+    """Ends the workers of TFF's own contexts, which TFF would leave behind at exit.
 
-    Its finalizer works only as long as Python has not taken modules apart.
+    The finalizer of a context works only as long as Python has not taken modules apart. What is not
+    finalized then has its worker ended here.
     """
     tff.test.set_no_default_context()
     gc.collect()
+    for process in gc.get_objects():
+        if isinstance(process, subprocess.Popen) and "worker_binary" in str(process.args):
+            process.kill()

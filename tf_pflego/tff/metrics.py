@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tf_pflego.core.algorithm import Served
+from tf_pflego.core.algorithm import Client, Served
 from tf_pflego.core.nests import Structure
 from tf_pflego.tff import types
+from tf_pflego.tff.types import Data
 
 
-def counts(
-    served: Served,
-    logits: tf.Tensor,
-    labels: tf.Tensor,
-    splits: Sequence[str] = ("train", "test"),
-) -> collections.OrderedDict:
-    """Returns (sum, count) by name of all that is measured on examples of these splits."""
-    measures = {name: one for split in splits for name, one in served.measures[split].items()}
+def counts(served: Served, weights: Structure, client: Client, test: Data) -> Structure:
+    """Returns (sum, count) by name of all that is measured of a model on examples of a client.
+
+    A client that fine-tunes the model does so first, on its training examples.
+    """
+    if served.fine_tune is not None:
+        weights = served.fine_tune(weights, client)
+    logits = served.predict(weights, test.examples, client.classes)
+    measures = {**served.measures["train"], **served.measures["test"]}
     return collections.OrderedDict(
-        (name, measure(logits, labels)) for name, measure in measures.items()
+        (name, measure(logits, test.labels)) for name, measure in measures.items()
     )
 
 

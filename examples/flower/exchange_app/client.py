@@ -63,18 +63,18 @@ def test(message: Message, context: Context) -> Message:
     if facts["kept"]:
         _restore(engine, server_state, context.state[f"state_{facts['kept']}"])
     seeds = np.array([facts["seed"]], np.int32)
-    found = engine.evaluate(_ONLY, seeds, False, server_state)
+    counts = engine.evaluate(_ONLY, seeds, False, server_state)
     engine.close()
-    hits, _ = next(iter(found.values()))["test"]["accuracy"]
+    hits, _ = next(iter(counts.values()))["test"]["accuracy"]
     reply = RecordDict({"facts": ConfigRecord({"hits": int(hits[0])})})
     return Message(reply, reply_to=message)
 
 
 def _engine(run, context):
     client = np.array([context.node_config["client"]])
-    own = run.clients.shard(client, int(run.clients.train.offsets[-1]))
+    shard = run.clients.shard(client, int(run.clients.train.offsets[-1]))
     first = run.algorithm.init_server(run.participation.federation)
-    return InProcessEngine(run.algorithm, own, first, federation.SEED)
+    return InProcessEngine(run.algorithm, shard, first, federation.SEED)
 
 
 def _server_state(run, sent):

@@ -71,9 +71,10 @@ class FlowerEngine:
         self._nodes = {}
         while len(self._nodes) < run.clients.num_clients:
             time.sleep(1)
-            found = {node: RecordDict() for node in grid.get_node_ids()}
+            questions = {node: RecordDict() for node in grid.get_node_ids()}
             self._nodes = {
-                reply["facts"]["client"]: node for node, reply in self._ask("query", found).items()
+                reply["facts"]["client"]: node
+                for node, reply in self._ask("query", questions).items()
             }
 
     def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
@@ -111,10 +112,12 @@ class FlowerEngine:
     def test_hits(self, server_state, round_number):
         """Returns a list of the correct answers of each client's model."""
         identities = self._run.clients.identities
-        own = seeds.client_seeds(federation.SEED, "evaluation", identities, round_number).tolist()
+        client_seeds = seeds.client_seeds(
+            federation.SEED, "evaluation", identities, round_number
+        ).tolist()
         contents = {}
         for client, node in self._nodes.items():
-            facts = {"kept": int(self._kept[client]), "seed": own[client]}
+            facts = {"kept": int(self._kept[client]), "seed": client_seeds[client]}
             state = federation.to_record(server_state)
             contents[node] = RecordDict({"facts": ConfigRecord(facts), "server_state": state})
         replies = self._ask("evaluate", contents)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.comparison import assert_identical
 from tf_pflego.data import Partition, by_group, classes_per_client, round_robin
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -44,62 +45,26 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        pytest.param(
-            {"classes_per_client": 11},
-            ValueError,
-            r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower",
-            id="more classes per client than there are",
-        ),
-        pytest.param(
-            {"classes_per_client": 0},
-            ValueError,
-            r"`classes_per_client` must be in \[1, 10\], the number of classes; got 0. Raise",
-            id="no class per client",
-        ),
-        pytest.param(
-            {"num_clients": 4},
-            ValueError,
-            "must be at least 5, so that with 2 classes per client each of the 10 classes is held",
-            id="a class without a holder",
-        ),
-        pytest.param(
-            {"num_clients": 0},
-            ValueError,
-            "`num_clients` must be at least 1; got 0. Raise `num_clients`",
-            id="no clients",
-        ),
-        pytest.param(
-            {"num_clients": 1000},
-            ValueError,
-            "`num_clients` must be at most 200, the number of train examples, .*; got 1000. Lower",
-            id="more clients than examples",
-        ),
-        pytest.param(
-            {"train_labels": [*range(10), 12, 10]},
-            ValueError,
-            r"`train_labels` must be in \[0, 10\), the classes; got 12 for example 10. Correct",
-            id="train label beyond the classes",
-        ),
-        pytest.param(
-            {"test_labels": [*range(10), -1]},
-            ValueError,
-            r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Labels count",
-            id="negative test label",
-        ),
-        pytest.param(
-            {"train_labels": labels_of(10, 20).astype(np.float64)},
-            TypeError,
-            "`train_labels` must be integers; got float64. One class per example",
-            id="float labels",
-        ),
-        pytest.param(
-            {"test_labels": labels_of(10, 20)[:, None]},
-            ValueError,
-            r"`test_labels` must be of rank 1; got shape \(200, 1\). Flatten",
-            id="labels of rank 2",
-        ),
+        ({"classes_per_client": 11}, ValueError,
+         r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower"),
+        ({"classes_per_client": 0}, ValueError,
+         r"`classes_per_client` must be in \[1, 10\], the number of classes; got 0. Raise"),
+        ({"num_clients": 4}, ValueError,
+         "must be at least 5, so that with 2 classes per client each of the 10 classes is held"),
+        ({"num_clients": 0}, ValueError,
+         "`num_clients` must be at least 1; got 0. Raise `num_clients`"),
+        ({"num_clients": 1000}, ValueError,
+         "`num_clients` must be at most 200, the number of train examples, .*; got 1000. Lower"),
+        ({"train_labels": [*range(10), 12, 10]}, ValueError,
+         r"`train_labels` must be in \[0, 10\), the classes; got 12 for example 10. Correct"),
+        ({"test_labels": [*range(10), -1]}, ValueError,
+         r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Labels count"),
+        ({"train_labels": labels_of(10, 20).astype(np.float64)}, TypeError,
+         "`train_labels` must be integers; got float64. One class per example"),
+        ({"test_labels": labels_of(10, 20)[:, None]}, ValueError,
+         r"`test_labels` must be of rank 1; got shape \(200, 1\). Flatten"),
     ],
-)
+)  # fmt: skip
 def test_round_robin_refuses_the_impossible_with_its_numbers(changed, error, message):
     arguments = {
         "train_labels": labels_of(10, 20),
@@ -135,56 +100,21 @@ def test_groups_may_be_names():
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        pytest.param(
-            {"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])},
-            ValueError,
-            r"`labels` must be in \[0, 2147483648\), the classes; got -3 for example 2",
-            id="negative label",
-        ),
-        pytest.param(
-            {"labels": np.array([0.0, 0, 0, 0, 1, 1, 1, 1])},
-            TypeError,
-            "`labels` must be integers; got float64",
-            id="float labels",
-        ),
-        pytest.param(
-            {"groups": np.zeros(7, int)},
-            ValueError,
-            r"`groups` must be 8 ids, .*, one for each label; got int64 of shape \(7,\)",
-            id="fewer groups than labels",
-        ),
-        pytest.param(
-            {"groups": None},
-            ValueError,
-            r"`groups` must be 8 ids, .*; got object of shape \(\)",
-            id="no groups",
-        ),
-        pytest.param(
-            {"groups": np.full(8, np.nan)},
-            ValueError,
-            "`groups` must be 8 ids, integers or text, .*; got float64",
-            id="float groups",
-        ),
-        pytest.param(
-            {"test_fraction": -0.25},
-            ValueError,
-            r"`test_fraction` must be in \(0, 1\); got -0.25",
-            id="negative share of test examples",
-        ),
-        pytest.param(
-            {"test_fraction": 1.0},
-            ValueError,
-            r"`test_fraction` must be in \(0, 1\); got 1.0",
-            id="all examples for the test",
-        ),
-        pytest.param(
-            {"test_fraction": 0.2},
-            ValueError,
-            "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test",
-            id="too few examples of each class",
-        ),
+        ({"labels": np.array([0, 0, -3, 0, 1, 1, 1, 1])}, ValueError,
+         r"`labels` must be in \[0, 2147483648\), the classes; got -3 for example 2"),
+        ({"labels": np.array([0.0, 0, 0, 0, 1, 1, 1, 1])}, TypeError,
+         "`labels` must be integers; got float64"),
+        ({"groups": np.zeros(7, int)}, ValueError,
+         r"`groups` must be 8 ids, .*, one for each label; got int64 of shape \(7,\)"),
+        ({"groups": None}, ValueError, r"`groups` must be 8 ids, .*; got object of shape \(\)"),
+        ({"groups": np.full(8, np.nan)}, ValueError,
+         "`groups` must be 8 ids, integers or text, .*; got float64"),
+        ({"test_fraction": -0.25}, ValueError, "`test_fraction` must be above 0; got -0.25"),
+        ({"test_fraction": 1.0}, ValueError, "`test_fraction` must be below 1; got 1.0"),
+        ({"test_fraction": 0.2}, ValueError,
+         "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test"),
     ],
-)
+)  # fmt: skip
 def test_by_group_refuses(changed, error, message):
     arguments = {"groups": np.repeat([4, 9], 4), "labels": np.repeat([0, 1], 4), "seed": 0}
     by_group(**arguments)
@@ -197,8 +127,7 @@ def test_saved_partition_is_read_back(tmp_path):
     partition.save(tmp_path / "partition.npz")
     loaded = Partition.load(tmp_path / "partition.npz")
     for field in ("classes", "train_indices", "test_indices"):
-        for a, b in zip(getattr(partition, field), getattr(loaded, field), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_identical(getattr(partition, field), getattr(loaded, field))
 
 
 def test_degrees_of_personalization():

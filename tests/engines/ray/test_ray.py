@@ -21,10 +21,11 @@ import timing
 
 import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, TOYS, build
+from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement
-from tests.program.test_bad_command_line import ROOT, run
 from tests.runs.test_tensorboard import assert_same_as_metrics
+from tests.starts import ROOT, started_program
 from tf_pflego import engines
 from tf_pflego.program import failures
 from tf_pflego.runs.build import load_clients
@@ -54,16 +55,17 @@ def simulation_on(cluster, model, name="pflego", clients=None, **how):
 @pytest.mark.parametrize("name", ["pflego", "pgfed", "ditto"])
 def test_a_checkpoint_goes_on_to_the_same_bits(cluster, name, tiny_model, tmp_path):
     with simulation_on(cluster, tiny_model, name) as first:
-        first.run(3)
+        first.run_round()
+        first.save(tmp_path)
+        first.run(4)  # Everybody's state has changed: nothing of the first segment is needed.
         first.save(tmp_path)
         first.run(3)
         expected = tf.nest.flatten((first.server_state, first.client_states(range(3))))
     with simulation_on(cluster, tiny_model, name) as second:
         second.restore(tmp_path)
         second.run(3)
-        found = tf.nest.flatten((second.server_state, second.client_states(range(3))))
-    for a, b in zip(expected, found, strict=True):
-        np.testing.assert_array_equal(a, b)
+        actual = tf.nest.flatten((second.server_state, second.client_states(range(3))))
+    assert_identical(expected, actual)
 
 
 def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
@@ -73,13 +75,12 @@ def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
             simulation.run(2)
             simulation.change_clients(leave=[1], join=make_clients(seed=11))
             # A cluster that is full would have no place for other hosts.
-            assert len(ray_cluster.open_clusters()) == (2 if engine != "in_process" else 1)
+            assert len(ray_cluster.OPEN_CLUSTERS) == (2 if engine != "in_process" else 1)
             simulation.run(3)
             ends.append(
                 tf.nest.flatten((simulation.server_state, simulation.client_states(range(5))))
             )
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert_near(*ends, atol=2e-6)
 
 
 def test_a_client_that_is_not_finite_is_left_out_as_in_process(cluster, tiny_model):
@@ -98,8 +99,7 @@ def test_a_client_that_is_not_finite_is_left_out_as_in_process(cluster, tiny_mod
             ends.append(([record.get("not_finite_clients") for record in records], others))
     assert ends[0][0] == ends[1][0]
     assert [1] in ends[0][0]
-    for a, b in zip(ends[0][1], ends[1][1], strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert_near(ends[0][1], ends[1][1], atol=2e-6)
 
 
 def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, tiny_model):
@@ -120,8 +120,7 @@ def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, 
             ends.append(
                 tf.nest.flatten((simulation.server_state, simulation.client_states([0, 1, 2])))
             )
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_identical(*ends)
 
 
 def test_rounds_are_timed_beside_those_in_process(cluster):
@@ -258,7 +257,7 @@ def test_data_that_a_node_does_not_have_are_named(cluster, tiny_model, tiny_clie
 def test_what_a_cluster_cannot_take_is_refused_before_tensorflow_is_started(
     arguments, said, remedy
 ):
-    result = run("", "--engine=ray", *arguments)
+    result = started_program("--engine=ray", *arguments)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1, result.stderr
     assert said in result.stderr
@@ -280,8 +279,7 @@ def test_nodes_load_the_data_themselves(cluster, tiny_model, digits_dir):
             accuracies = [value for name, value in summary.items() if "validation" in name]
             assert len(accuracies) == 12
             ends.append([*tf.nest.flatten(simulation.server_state), accuracies])
-    for a, b in zip(*ends, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert_near(*ends, atol=2e-6)
 
 
 def run_that_is_killed(directory, digits_dir, rounds_with_kills):
@@ -304,7 +302,7 @@ def run_that_is_killed(directory, digits_dir, rounds_with_kills):
         seen.append(record["round"])
         if record["round"] in rounds_with_kills - killed:
             killed.add(record["round"])
-            kill(ray_cluster.open_clusters()[-1], len(killed) % 2)
+            kill(ray_cluster.OPEN_CLUSTERS[-1], len(killed) % 2)
 
     pfl.run(config, listen, client_learning_rate=0.05, local_steps=5)
     assert killed == rounds_with_kills
@@ -324,11 +322,11 @@ def run_that_is_killed(directory, digits_dir, rounds_with_kills):
 def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
     expected, *others = run_that_is_killed(tmp_path / "whole", digits_dir, set())
     capfd.readouterr()
-    found, *found_others = run_that_is_killed(tmp_path / "killed", digits_dir, {3, 8})
+    actual, *found_others = run_that_is_killed(tmp_path / "killed", digits_dir, {3, 8})
     assert found_others == others
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
+        np.testing.assert_array_equal(actual[name], expected[name])
     said = capfd.readouterr().err
     losses = [line for line in said.splitlines() if "goes on from its last checkpoint" in line]
     assert len(losses) == 2
@@ -339,14 +337,14 @@ def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd):
 
 def processes_of(mark):
     """Those that were started in an environment with a mark: their commands by their ids."""
-    found = {}
+    commands = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (path / "environ").read_bytes():
-                found[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
+                commands[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
         except OSError:
             pass
-    return found
+    return commands
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)

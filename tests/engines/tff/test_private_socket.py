@@ -15,7 +15,7 @@ import textwrap
 import pytest
 
 from tf_pflego.engines.tff import launcher
-from tf_pflego.engines.tff.private_socket import ASK_AT_LISTEN, PrivateSocket
+from tf_pflego.engines.tff.private_socket import PrivateSocket
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
 
@@ -179,7 +179,7 @@ except OSError as error:
     command = [sys.executable, "-c", child_source]
     try:
         child = subprocess.Popen(
-            launcher.command_of(command, private.listener_to, instructions=ASK_AT_LISTEN),
+            launcher.command_of(command, private.listener_to),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -20,7 +20,8 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
-from tests.algorithms.test_contract import assert_identical, whole_state
+from tests.algorithms.test_contract import whole_state
+from tests.comparison import assert_identical
 from tests.engines.tff.test_worker import DEADLINE_SECONDS
 from tests.resources import is_running, wait_until_gone
 from tf_pflego import algorithms

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tf_pflego.models.heads.corrected import CorrectedHead
 from tf_pflego.models.heads.objective import HeadObjective
 
@@ -35,7 +36,9 @@ class Problem:
         features, labels = tf.constant(self.features, tf.float32), self.own[self.labels]
         labels, classes = tf.constant(labels, tf.int32), tf.constant(self.classes)
         objective = HeadObjective(features, labels, len(self.classes), classes)
-        return CorrectedHead(objective, self.rows(self.reference), penalty, **learns)
+        shared = np.zeros((self.classes.max() + 1, FEATURES + 1), np.float32)
+        shared[self.classes[self.own]] = self.reference
+        return CorrectedHead(objective, tf.constant(shared), classes, penalty, **learns)
 
     def descended(self, penalty, steps, rate, **learns):
         """Returns the rows of U of the client's own classes, and g, after `descend`."""
@@ -103,8 +106,7 @@ def test_matches_plain_steps_in_float64(classes, steps, penalty):
         problem.descended(penalty, steps, rate),
         problem.steps(penalty, steps, rate, rate),
     )
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(found, expected, atol=TOLERANCE)
     if steps:
         assert problem.gate != expected[1]
 
@@ -114,8 +116,7 @@ def test_matches_plain_steps_in_float64(classes, steps, penalty):
 def test_what_is_not_learnt_stays(classes, fixed):
     problem, learns = Problem(classes), {fixed: False}
     found = problem.descended(0.1, 9, 0.05, **learns)
-    for a, b in zip(found, problem.steps(0.1, 9, 0.05, 0.05, **learns), strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(found, problem.steps(0.1, 9, 0.05, 0.05, **learns), atol=TOLERANCE)
     start = {"learns_gate": problem.gate, "learns_correction": problem.correction}
     np.testing.assert_allclose(found[fixed == "learns_gate"], start[fixed], atol=1e-7)
 
@@ -126,8 +127,7 @@ def test_two_rows_move_as_they_do_beside_an_absent_one(classes, penalty):
     """Those of one class alone shrink, since its loss is 0."""
     problem, beside = Problem(classes), Problem((*classes, -1))
     found, expected = (p.descended(penalty, 49, 0.05) for p in (problem, beside))
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near(found, expected, atol=TOLERANCE)
     if -1 in classes:
         shrunk = problem.correction * (1 + 0.05 * penalty) ** -49
         np.testing.assert_allclose(found[0], shrunk, atol=TOLERANCE)
@@ -150,8 +150,7 @@ def test_no_rate_raises_the_value(classes):
     assert problem.value(correction, gate, penalty) < started
     of_correction, of_gate = problem.sums()
     expected = problem.steps(penalty, 20, 1 / (of_correction + penalty), 1 / of_gate)
-    for a, b in zip((correction, gate), expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+    assert_near((correction, gate), expected, atol=TOLERANCE)
 
 
 def test_a_value_that_is_no_number_is_not_kept():

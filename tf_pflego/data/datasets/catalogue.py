@@ -14,19 +14,12 @@ from tf_pflego.system import file_arrays, forked, texts, values
 
 
 class Known(NamedTuple):
-    """A dataset that `load` knows, and what a run on it has unless its flags say otherwise.
+    """A dataset that `load` knows, and what a run on it has unless its flags say otherwise."""
 
-    Attributes:
-      network: The body of the model, one of `models.networks.NETWORKS`.
-      partition: How the examples are dealt out, one of `partition.NAMES`.
-      num_clients: I, number of clients; the partition `groups` has its own.
-      own_builder: Whether the TFDS builder is one of ours, which downloads nothing: the module of
-        this folder that has the dataset's name.
-    """
-
-    network: str = "mlp"
-    partition: str = "round_robin"
-    num_clients: int = 100
+    network: str = "mlp"  # one of `models.networks.NETWORKS`
+    partition: str = "round_robin"  # one of `partition.NAMES`
+    num_clients: int = 100  # I; the partition `groups` has its own
+    # Whether its TFDS builder is ours, in the module of this folder that has the dataset's name.
     own_builder: bool = False
 
 
@@ -133,10 +126,10 @@ def load(
     forked.refuse("a dataset must be loaded")
     data_dir = None if data_dir is None else values.path("data_dir", data_dir)
     download = values.truth("download", download)
-    own = KNOWN[name].own_builder
-    if own:  # The import makes the builder known to TFDS.
+    is_ours = KNOWN[name].own_builder
+    if is_ours:  # The import makes the builder known to TFDS.
         importlib.import_module(f"tf_pflego.data.datasets.{name}")
-    builder = prepared.builder(name, data_dir, download, own)
+    builder = prepared.builder(name, data_dir, download, is_ours)
     test = None
     if name == "omniglot":
         train = Examples(*omniglot.read(builder, omniglot_splits))

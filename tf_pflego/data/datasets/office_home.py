@@ -56,10 +56,10 @@ class OfficeHome(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, folder, classes):
         for domain in DOMAINS:
             for label in classes:
-                of_class = folder / domain / label
-                paths = [path for path in _listed(of_class) if path.suffix.lower() == ".jpg"]
+                class_folder = folder / domain / label
+                paths = [path for path in _listed(class_folder) if path.suffix.lower() == ".jpg"]
                 if not paths:
-                    raise _refused(f"{of_class} must hold .jpg files; got none")
+                    raise _refused(f"{class_folder} must hold .jpg files; got none")
                 for path in paths:
                     example = {"image": _image(path), "label": label, "domain": domain}
                     yield f"{domain}/{label}/{path.name}", example
@@ -76,13 +76,13 @@ def _classes(folder):
         domain: [path.name for path in _listed(folder / domain) if path.is_dir()]
         for domain in DOMAINS
     }
-    classes = names_in[DOMAINS[0]]
+    first, classes = DOMAINS[0], names_in[DOMAINS[0]]
     if not classes:
-        raise _refused(f"{folder / DOMAINS[0]} must have a folder for each class; got none")
+        raise _refused(f"{folder / first} must have a folder for each class; got none")
     for domain, names in names_in.items():
-        if names != classes:
-            name = min(set(names) ^ set(classes))
-            having, lacking = (domain, DOMAINS[0]) if name in names else (DOMAINS[0], domain)
+        if differing := set(names) ^ set(classes):
+            name = min(differing)
+            having, lacking = (domain, first) if name in names else (first, domain)
             raise _refused(
                 f"the four domains in {folder} must have the same class folders; got {name!r} in "
                 f"{having} and not in {lacking}"

@@ -19,15 +19,10 @@ _SIDE = 28
 def read(
     builder: tfds.core.DatasetBuilder, splits: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reads splits of Omniglot as 28x28 images with ink high, each in its four rotations.
+    """Returns splits of Omniglot: images [N, 28, 28, 1] uint8, labels and alphabets [N] int32.
 
-    Of an alphabet that an earlier split has, nothing is taken again.
-
-    Returns:
-      [N, 28, 28, 1] uint8 images, [N] int32 labels and [N] int32 alphabets.
-
-    Raises:
-      DatasetError: No split, the same split twice, or one that there is not.
+    Ink is high, and each image is there in its four rotations. Of an alphabet that an earlier split
+    has, nothing is taken again.
     """
     images, labels, alphabets = [], [], []
     seen: set[int] = set()

@@ -26,18 +26,16 @@ class DatasetError(ValueError):
     """A dataset is not there, cannot be had, or cannot be read."""
 
 
-def builder(name: str, data_dir: str | None, download: bool, own: bool) -> tfds.core.DatasetBuilder:
+def builder(
+    name: str, data_dir: str | None, download: bool, is_ours: bool
+) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of a dataset that is in the directory, prepared now if need be.
 
-    A builder of our `own` is prepared without a network, whatever `download` is. If it has a
+    A builder that is ours is prepared without a network, whatever `download` is. If it has a
     MANUAL, it reads this file or folder in TFDS' manual directory `<data_dir>/downloads/manual`.
-
-    Raises:
-      DatasetError: Unknown name, not there and not to be prepared, no MANUAL, or a preparation that
-        failed; a failed preparation leaves nothing behind.
     """
-    with _offline() if own else contextlib.nullcontext():
-        return _there_or_prepared(name, data_dir, download, own)
+    with _offline() if is_ours else contextlib.nullcontext():
+        return _there_or_prepared(name, data_dir, download, is_ours)
 
 
 def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) -> list[np.ndarray]:
@@ -45,9 +43,6 @@ def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) ->
 
     The arrays are in files, to which the examples go batch by batch, so that a dataset may be
     larger than the memory.
-
-    Raises:
-      DatasetError: There is no such split, or it cannot be read.
     """
     for part in split.split("+"):
         if part not in builder.info.splits:
@@ -102,7 +97,7 @@ def reason(error: Exception) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _there_or_prepared(name, data_dir, download, own):
+def _there_or_prepared(name, data_dir, download, is_ours):
     root = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     is_there = (root / name.partition("/")[0]).exists()
     try:
@@ -115,32 +110,32 @@ def _there_or_prepared(name, data_dir, download, own):
         ) from error
     if os.path.isdir(known.data_dir):
         return known
-    if not (download or own):
+    if not (download or is_ours):
         raise DatasetError(
             f"`dataset` {name} is not in {root}. Point `data_dir` to a TFDS directory that has it, "
             "or let it be fetched with `download=True`."
         )
     manual_dir = root / "downloads" / "manual"
-    manual = getattr(known, "MANUAL", None) if own else None
+    manual = getattr(known, "MANUAL", None) if is_ours else None
     if manual and not (manual_dir / manual).exists():
         raise DatasetError(
             f"`dataset` {name} is not in {root}, and {manual_dir / manual}, from which it is made, "
             f"is not there either. {known.MANUAL_DOWNLOAD_INSTRUCTIONS}"
         )
     try:
-        return _prepare(known, name, root, manual_dir, own)
+        return _prepare(known, name, root, manual_dir, is_ours)
     except DatasetError:
         raise  # A builder of ours has said what is wrong with the file that it reads.
     except Exception as error:
         # TFDS, requests and the file system each have their own; the user needs one line.
         raise DatasetError(
             f"`dataset` {name} could not be prepared in {root} ({reason(error)}). Check "
-            f"{'' if own else 'the network and '}that the directory can be written, or point "
+            f"{'' if is_ours else 'the network and '}that the directory can be written, or point "
             "`data_dir` to a TFDS directory that has it."
         ) from error
 
 
-def _prepare(known, name, root, manual_dir, own):
+def _prepare(known, name, root, manual_dir, is_ours):
     """Prepares a dataset in a directory beside its place and moves it there when it is whole."""
     made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
@@ -156,7 +151,7 @@ def _prepare(known, name, root, manual_dir, own):
     leftovers.add(remove)
     try:
         staged = tfds.builder(name, data_dir=staging)
-        if not own:
+        if not is_ours:
             terminal.note(f"tf_pflego: {name} is fetched into {root} and prepared there")
         # A download is a long call, whose threads go on after a signal.
         with signals.nothing_to_put_in_order(), _quiet(bars=name != "digits"):

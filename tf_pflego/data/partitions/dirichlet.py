@@ -12,7 +12,7 @@ import numpy as np
 
 from tf_pflego.core import seeds
 from tf_pflego.data import checks
-from tf_pflego.data.partitions.groups import check_test_fraction, positions_of
+from tf_pflego.data.partitions.groups import positions_of
 from tf_pflego.data.partitions.partition import Partition, of_one_source
 from tf_pflego.system import values
 
@@ -55,18 +55,16 @@ def dirichlet(
     min_examples = values.whole("min_examples", min_examples)
     alpha, seed = values.number("alpha", alpha, above=0), values.seed(seed)
     labels = checks.labels_below(num_classes, labels)
-    check_test_fraction(test_fraction)
+    test_fraction = values.number("test_fraction", test_fraction, above=0, below=1)
     least = int(np.ceil(1 / min(test_fraction, 1 - test_fraction)))
     if min_examples < least:
         raise ValueError(
             f"`min_examples` must be at least {least}, so that a client has training and test "
             f"examples; got {min_examples}. Raise `min_examples`."
         )
-    if groups is None:
-        groups = np.zeros(len(labels), np.int64)
     if not len(labels):
         raise ValueError("`labels` must be those of some examples; got none. Give them.")
-    ids, group = positions_of(groups, labels)
+    ids, group = positions_of(np.zeros(len(labels), int) if groups is None else groups, labels)
     if num_clients < 1 or num_clients % len(ids):
         raise ValueError(
             f"`num_clients` must be a multiple of {len(ids)}, the number of groups; got "
@@ -91,10 +89,10 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
             f"examples and {num_clients} clients; got {min_examples}. Lower `min_examples` or "
             "`num_clients`."
         )
-    of_classes = np.bincount(labels, minlength=num_classes)
+    class_sizes = np.bincount(labels, minlength=num_classes)
     smallest = 0
     for _ in range(MAX_DRAWS):
-        counts = _draw_counts(of_classes, num_clients, alpha, rng)
+        counts = _draw_counts(class_sizes, num_clients, alpha, rng)
         smallest = max(smallest, counts.sum(axis=0).min())
         if smallest >= min_examples:
             break
@@ -112,11 +110,11 @@ def _deal(labels, num_clients, num_classes, alpha, min_examples, rng):
     return owner
 
 
-def _draw_counts(of_classes, num_clients, alpha, rng):
+def _draw_counts(class_sizes, num_clients, alpha, rng):
     """Returns [C, I], how many examples of each class each client gets."""
-    counts = np.zeros((len(of_classes), num_clients), np.int64)
-    limit = of_classes.sum() / num_clients
-    for label, count in enumerate(of_classes):
+    counts = np.zeros((len(class_sizes), num_clients), np.int64)
+    limit = class_sizes.sum() / num_clients
+    for label, count in enumerate(class_sizes):
         shares = rng.dirichlet(np.full(num_clients, alpha))
         shares *= counts.sum(axis=0) < limit
         if not shares.sum() > 0:  # A tiny alpha gives almost all to one client, which may be full.

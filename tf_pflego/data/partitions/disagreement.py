@@ -35,10 +35,6 @@ def permute_labels(partition: Partition, share: float, num_classes: int, seed: i
     only on the seed and the number of clients and of classes. The clients of a smaller share are
     among those of a larger one. The partition that is returned has the permutations as `renamings`,
     and `classes` as the clients name them.
-
-    Raises:
-      ValueError: The share is not in [0, 1], or there would be no such client although it is not 0,
-        or the partition has such clients or a class that is not below C.
     """
     seed = values.seed(seed)
     drawn = _drawn("permuted", share, partition, seed)
@@ -58,10 +54,6 @@ def shift_images(partition: Partition, share: float, shift: str, seed: int) -> P
 
     Which clients these are depends only on the seed and the number of clients. They are drawn
     independently of those of `permute_labels`.
-
-    Raises:
-      ValueError: The share is not in [0, 1], or there would be no such client although it is not 0,
-        or `shift` is another one, or the partition has such clients.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
     drawn = _drawn("shifted", share, partition, values.seed(seed))
@@ -130,15 +122,16 @@ def change_of_images(
     It is a function of a block of the clients' examples and of the position of its first one. It
     returns the block as the clients see it, and may write into it.
     """
-    used = [name for name in SHIFTS if name in (shifts or ())]
-    if not used:
-        return None
-    for name in used:
-        _refuse_no_images(name, examples)
+    shifts = shifts or ()
     rows_of = {
-        name: np.repeat([shift == name for shift in shifts or ()], np.diff(offsets))
-        for name in used
+        name: np.repeat([shift == name for shift in shifts], np.diff(offsets))
+        for name in SHIFTS
+        if name in shifts
     }
+    for name in rows_of:
+        _refuse_no_images(name, examples)
+    if not rows_of:
+        return None
 
     def change(block, start):
         for name, rows in rows_of.items():

@@ -18,20 +18,15 @@ def by_group(
 
     `groups` [N] are ids, integers or text; the clients are the groups in ascending order. Of the
     examples of each class, the share `test_fraction`, rounded down, is for the test.
-
-    Raises:
-      TypeError: The labels are no integers.
-      ValueError: There are not as many groups as labels, a label is negative, the fraction is not
-        in (0, 1), or a client would have no training or no test example.
     """
     labels, seed = checks.labels_below(checks.LABEL_LIMIT, labels), values.seed(seed)
     ids, owner = positions_of(groups, labels)
-    check_test_fraction(test_fraction)
+    test_fraction = values.number("test_fraction", test_fraction, above=0, below=1)
     is_test = np.zeros(len(labels), bool)
     shuffled = seeds.generator(seed, "partition/split").permutation(len(labels))
     for label in np.unique(labels):
-        of_class = shuffled[labels[shuffled] == label]
-        is_test[of_class[: int(len(of_class) * test_fraction)]] = True
+        class_rows = shuffled[labels[shuffled] == label]
+        is_test[class_rows[: int(len(class_rows) * test_fraction)]] = True
     partition = of_one_source(owner, is_test, labels, len(ids))
     for name, verb in (("train", "Lower"), ("test", "Raise")):
         remedy = f"{verb} `test_fraction` or leave such groups out."
@@ -48,13 +43,3 @@ def positions_of(groups: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np
             f"{groups.dtype} of shape {groups.shape}. Say of each example which group it is of."
         )
     return np.unique(groups, return_inverse=True)
-
-
-def check_test_fraction(test_fraction: float) -> None:
-    """Raises ValueError unless the share of test examples is in (0, 1)."""
-    test_fraction = values.number("test_fraction", test_fraction)
-    if not 0 < test_fraction < 1:
-        raise ValueError(
-            f"`test_fraction` must be in (0, 1); got {test_fraction}. Give the share of the "
-            "examples to be kept for the test."
-        )

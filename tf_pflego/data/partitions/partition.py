@@ -17,8 +17,9 @@ from tf_pflego.system import limited_files, texts, values
 # What a run can choose among.
 NAMES = ("round_robin", "dirichlet", "groups")
 PERSONALIZATIONS = ("high", "medium", "no")
-# What every partition has for each client.
+# What a partition may have for each client besides these three, which each has.
 _LISTS = ("classes", "train_indices", "test_indices")
+_MORE_LISTS = ("validation_indices", "renamings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Partition:
             )
         return self.with_rows_held_out(held_out(labels[rows], offsets, fraction, seed))
 
-    def with_rows_held_out(self, held: np.ndarray) -> "Partition":
+    def with_rows_held_out(self, chosen: np.ndarray) -> "Partition":
         """Returns the partition with some of all training indices, end to end, for validation."""
         if self.validation_indices is not None:
             raise ValueError(
@@ -111,11 +112,11 @@ class Partition:
                 f"{sum(map(len, self.validation_indices))}. Leave out one of the two draws."
             )
         rows, offsets = joined(self.train_indices, "train indices")
-        before = starts(held)  # How many are held out before each row.
+        before = starts(chosen)  # How many are held out before each row.
         return dataclasses.replace(
             self,
-            train_indices=parted(rows[~held], (offsets - before[offsets])),
-            validation_indices=parted(rows[held], before[offsets]),
+            train_indices=parted(rows[~chosen], offsets - before[offsets]),
+            validation_indices=parted(rows[chosen], before[offsets]),
         )
 
     def save(self, file: Any, class_counts: np.ndarray | None = None, **about: np.ndarray) -> None:
@@ -135,14 +136,11 @@ class Partition:
         arrays: dict[str, Any] = dict(about)
         if class_counts is not None:
             arrays["class_counts"] = class_counts
-        lists: dict[str, Sequence] = {name: getattr(self, name) for name in _LISTS}
-        if self.validation_indices is not None:
-            lists["validation_indices"] = self.validation_indices
-        if self.renamings is not None:
-            none = np.zeros(0, np.int64)
-            lists["renamings"] = [none if one is None else one for one in self.renamings]
-        for name, parts in lists.items():
-            arrays[name], arrays[f"{name}_offsets"] = joined(parts, name)
+        none = np.zeros(0, np.int64)
+        for name in (*_LISTS, *_MORE_LISTS):
+            if (parts := getattr(self, name)) is not None:
+                parts = [none if part is None else part for part in parts]
+                arrays[name], arrays[f"{name}_offsets"] = joined(parts, name)
         if self.shifts is not None:
             arrays["shifts"] = np.array(self.shifts, str)
         np.savez_compressed(file, **arrays)
@@ -160,7 +158,7 @@ class Partition:
             arrays = limited_files.arrays(os.path.realpath(path))
             fields: dict[str, Any] = {
                 name: parted(arrays[name], arrays[f"{name}_offsets"])
-                for name in (*_LISTS, "validation_indices", "renamings")
+                for name in (*_LISTS, *_MORE_LISTS)
                 if name in _LISTS or name in arrays
             }
             if "shifts" in arrays:
@@ -185,9 +183,7 @@ def joined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the parts of all clients end to end, [n] int64, and their offsets, [I + 1] int64.
 
-    Raises:
-      TypeError: A part is not of integers; `check` says so.
-      ValueError: A part is not of rank 1, or there are no clients.
+    It refuses parts that `check` refuses, such as those that are not of integers or of rank 1.
     """
     arrays = checks.arrays(parts, what)
     if not arrays:

@@ -102,7 +102,7 @@ def _deal(labels, holds, rng):
     owner = np.empty(len(labels), np.int64)
     shuffled = rng.permutation(len(labels))
     for label in range(holds.shape[1]):
-        of_class = shuffled[labels[shuffled] == label]
+        class_rows = shuffled[labels[shuffled] == label]
         holders = np.flatnonzero(holds[:, label])
-        owner[of_class] = holders[np.arange(len(of_class)) % len(holders)]
+        owner[class_rows] = holders[np.arange(len(class_rows)) % len(holders)]
     return owner

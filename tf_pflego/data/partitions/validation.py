@@ -18,9 +18,6 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
 
     The draw depends on the arguments alone, and on no other draw of the run; of the labels [N], it
     matters only which of a client are equal.
-
-    Raises:
-      ValueError: `fraction` or `seed` is out of its range, or a client has fewer than two examples.
     """
     fraction = values.number("validation_fraction", fraction, above=0, below=1)
     rng = seeds.generator(values.seed(seed), "validation")
@@ -44,16 +41,16 @@ def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int
     first = np.flatnonzero(begins)
     counts, holders = np.diff(first, append=len(labels)), owners[first]
     shares = fraction * counts
-    taken = np.minimum(shares.astype(np.int64), counts - 1)
+    quotas = np.minimum(shares.astype(np.int64), counts - 1)
     wanted = np.clip(np.rint(fraction * sizes), 1, sizes - 1)
-    missing = wanted - np.bincount(holders, taken)
+    missing = wanted - np.bincount(holders, quotas)
     # The classes of each client side by side: those with room first, then by what was cut off.
-    full = taken == counts - 1
-    ranked = np.lexsort((rng.random(len(counts)), taken - shares, full, holders))
+    full = quotas == counts - 1
+    ranked = np.lexsort((rng.random(len(counts)), quotas - shares, full, holders))
     ranks = np.empty_like(ranked)
     ranks[ranked] = np.arange(len(ranked)) - np.searchsorted(holders, holders)
-    nothing_held = missing[holders] == wanted[holders]
-    taken += (ranks < missing[holders]) & ~full | (ranks == 0) & full & nothing_held
+    has_none = missing[holders] == wanted[holders]
+    quotas += (ranks < missing[holders]) & ~full | (ranks == 0) & full & has_none
     chosen = np.empty(len(labels), bool)
-    chosen[order] = np.arange(len(labels)) - np.repeat(first, counts) < np.repeat(taken, counts)
+    chosen[order] = np.arange(len(labels)) - np.repeat(first, counts) < np.repeat(quotas, counts)
     return chosen

@@ -69,8 +69,8 @@ def _make_token():
     read.
     """
     in_home = pathlib.Path.home() / ".ray" / "auth_token"
-    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if not given and not in_home.exists():
+    has_one = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if not has_one and not in_home.exists():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 

@@ -10,27 +10,20 @@ Sums are added in the order of the shards, and an operation uses one thread. A r
 therefore depend on S in the last digits, and not on the machines.
 
 Each shard keeps what a round writes apart until the round is committed. The next call of the shard
-tells it so, as nobody can see the difference before. A shard whose process or
-machine is lost takes its clients' states with it; `ShardLostError` says so, and the run goes on
-from a checkpoint, with a new process in the place of the lost one.
+tells it so, as nobody can see the difference before. A shard whose process or machine is lost takes
+its clients' states with it; `ShardLostError` says so, and the run goes on from a checkpoint, with a
+new process in the place of the lost one.
 """
 
 import numpy as np
 import ray
 import tensorflow as tf
 
-from tf_pflego.core.algorithm import Algorithm
-from tf_pflego.core.measures import Counts
-from tf_pflego.core.nests import Structure
-from tf_pflego.data.clients import ClientData
 from tf_pflego.engines import client_states
-from tf_pflego.engines.engine import ClientIds, Cohort, Outcome
+from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.ray.host import Call, Opened, checksum_of
 from tf_pflego.engines.ray.ray_cluster import RayCluster
 from tf_pflego.system import terminal
-
-# A shard that takes so many times as long as the others, and so many seconds, is named.
-_SLOW, _SLOW_SECONDS = 3.0, 2.0
 
 
 class RayEngine:
@@ -40,14 +33,7 @@ class RayEngine:
       seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        clients: ClientData,
-        server_state: Structure,
-        seed: int,
-        place: RayCluster,
-    ):
+    def __init__(self, algorithm, clients, server_state, seed, place: RayCluster):
         self.algorithm = algorithm
         self.place = place
         self.num_shards = place.num_shards
@@ -76,19 +62,21 @@ class RayEngine:
         messages = _arrays(cohort.messages)
         calls = []
         for shard, rows in shards:
-            own = Cohort(
+            part = Cohort(
                 cohort.ids[rows] // self.num_shards,
                 cohort.seeds[rows],
                 tf.nest.map_structure(lambda leaf, rows=rows: leaf[rows], messages),
             )
             shared = sent, start if new[rows].any() else None
             self._staged.add(shard)
-            arguments = (position, own, round_, evaluate)
+            arguments = (position, part, round_, evaluate)
             calls.append(self._call(shard, "run_exchange", arguments, *shared))
         self._name_slow(calls, shards)
         results = self.place.wait(calls, [shard for shard, _ in shards])
-        self._remember_seconds(shards, [seconds for _, seconds in results])
-        self.states.stage(cohort.ids)
+        self.seconds_of_shards[:] = 0
+        for (shard, _), (_, seconds) in zip(shards, results, strict=True):
+            self.seconds_of_shards[shard] = seconds
+        self.states.note(cohort.ids)
         outcomes, rows = [outcome for outcome, _ in results], [rows for _, rows in shards]
         return _joined(outcomes, rows, len(cohort.ids))
 
@@ -100,55 +88,45 @@ class RayEngine:
         self._settle(keep=False)
         self.states.roll_back()
 
-    def evaluate(
-        self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
-    ) -> dict[str, Counts]:
-        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
-        parts = self.on_shards(
-            ids, "evaluate", lambda rows: (np.asarray(seeds)[rows], train), state
-        )
+    def evaluate(self, ids, seeds, train, server_state):
+        parts = self.on_shards(ids, "evaluate", lambda rows: (seeds[rows], train), server_state)
         return _together(parts, len(ids))
 
-    def predict(
-        self, ids: ClientIds, seeds: np.ndarray, split: str, name: str, server_state: Structure
-    ) -> list[np.ndarray]:
-        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
+    def predict(self, ids, seeds, split, name, server_state):
         parts = self.on_shards(
-            ids, "predict", lambda rows: (np.asarray(seeds)[rows], split, name), state
+            ids, "predict", lambda rows: (seeds[rows], split, name), server_state
         )
-        by_row = {row: one for rows, found in parts for row, one in zip(rows, found, strict=True)}
+        by_row = {row: one for rows, many in parts for row, one in zip(rows, many, strict=True)}
         return [by_row[row] for row in range(len(ids))]
 
-    def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:
-        ids, state = np.asarray(ids, np.int64), ray.put(_arrays(server_state))
-        parts = self.on_shards(ids, "read_states", lambda rows: (), state)
-        return _together(parts, len(ids))
+    def read_states(self, ids, server_state):
+        return _together(
+            self.on_shards(ids, "read_states", lambda rows: (), server_state), len(ids)
+        )
 
-    def write_states(self, ids: ClientIds, states: Structure) -> None:
-        ids = np.asarray(ids, np.int64)
-
-        def own(rows):
-            return (tf.nest.map_structure(lambda leaf: np.asarray(leaf)[rows], states),)
-
-        self.on_shards(ids, "write_states", own)
-        self.states.stage(ids)
+    def write_states(self, ids, states):
+        states = _arrays(states)
+        self.on_shards(
+            ids,
+            "write_states",
+            lambda rows: (tf.nest.map_structure(lambda leaf: leaf[rows], states),),
+        )
+        self.states.note(np.asarray(ids, np.int64))
         self.states.commit()
 
     def close(self) -> None:
         self.place.close_one(self._key)
 
-    def on_shards(self, ids, method, arguments, *shared):
+    def on_shards(self, ids, method, arguments, *server_state):
         """Calls a method of each shard that has some of the clients `ids` [c].
 
-        Args:
-          ids: The clients' ids.
-          method: Its name; it first takes the clients' numbers in the shard.
-          arguments: (rows) -> what else it takes for these positions in `ids`.
-          *shared: What else it takes, the same in all shards.
+        It takes the clients' numbers in the shard, then what `arguments` returns for these
+        positions in `ids`, and the server's state if that is given.
 
         Returns:
           The positions and the result of each shard.
         """
+        ids, shared = np.asarray(ids, np.int64), [ray.put(_arrays(one)) for one in server_state]
         shards = self._rows_by_shard(ids)
         calls = [
             self._call(shard, method, (ids[rows] // self.num_shards, *arguments(rows)), *shared)
@@ -163,8 +141,9 @@ class RayEngine:
         self.place.replace_lost()
         self._staged.clear()
         self._keep.clear()
-        calls = [self._call(shard, "forget", ()) for shard in range(self.num_shards)]
-        self.place.wait(calls)
+        self.place.wait(
+            [self._call(shard, "states.forget", ()) for shard in range(self.num_shards)]
+        )
 
     def _call(self, shard, method, arguments, *shared):
         """Starts a call, which first settles what the shard has staged before."""
@@ -186,19 +165,14 @@ class RayEngine:
 
     def _rows_by_shard(self, ids):
         """Returns each shard that has some of the clients, and their positions in order."""
-        shards = np.asarray(ids) % self.num_shards
+        shards = ids % self.num_shards
         order = np.argsort(shards, kind="stable")
-        found, first = np.unique(shards[order], return_index=True)
-        return list(zip(found.tolist(), np.split(order, first[1:]), strict=True))
-
-    def _remember_seconds(self, shards, seconds):
-        self.seconds_of_shards[:] = 0
-        for (shard, _), taken in zip(shards, seconds, strict=True):
-            self.seconds_of_shards[shard] = taken
+        numbers, first = np.unique(shards[order], return_index=True)
+        return list(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
 
     def _name_slow(self, calls, shards):
         """Says which shard lets the others wait, once for each."""
-        slow, usual = self.place.slow_one(calls, _SLOW, _SLOW_SECONDS)
+        slow, usual = self.place.slow_one(calls)
         if slow >= 0 and shards[slow][0] not in self._named_slow:
             shard = shards[slow][0]
             self._named_slow.add(shard)
@@ -209,49 +183,19 @@ class RayEngine:
 
 
 class _ShardedStates(client_states.WrittenStates):
-    """The clients' states, which the shards have; it is what `ClientStates` is to a checkpoint."""
+    """Which clients have a state, and how a checkpoint reaches those states at the shards."""
 
     def __init__(self, engine, server_state, num_clients):
         super().__init__(engine.algorithm, server_state, num_clients)
         self._engine = engine
-        self._staged = []
-
-    def have_state(self, ids):
-        """Returns [c] bool, whether clients have a state, be it a staged one."""
-        staged = np.concatenate([np.zeros(0, np.int64), *self._staged])
-        return (self._commits[ids] > 0) | np.isin(ids, staged)
-
-    def stage(self, ids):
-        """Remembers that the shards have staged states of clients."""
-        self._staged.append(np.asarray(ids, np.int64))
-
-    def commit(self):
-        for ids in self._staged:
-            self._note(ids)
-        self._staged.clear()
-        self.num_commits += 1
-
-    def roll_back(self):
-        self._staged.clear()
 
     def named_leaf(self, client_ids, name):
-        ids = np.asarray(client_ids, np.int64)
-        parts = self._engine.on_shards(ids, "states.named_leaf", lambda rows: (name,))
-        return _together(parts, len(ids))
+        parts = self._engine.on_shards(client_ids, "states.named_leaf", lambda rows: (name,))
+        return _together(parts, len(client_ids))
 
     def forget(self):
         self._engine.start_anew()
-        self._staged.clear()
         super().forget()
-
-    def set_named(self, client_ids, leaves):
-        ids = np.asarray(client_ids, np.int64)
-        self._engine.on_shards(
-            ids,
-            "states.set_named",
-            lambda rows: ({name: leaf[rows] for name, leaf in leaves.items()},),
-        )
-        self._note(ids)
 
 
 def _arrays(nest):

@@ -16,7 +16,6 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData, Origin
-from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.system import errors
 
@@ -42,15 +41,10 @@ class Call(NamedTuple):
 
 
 class Host:
-    """An actor with one shard of each federation that is open.
-
-    Args:
-      cpus: Its cores. Operations take one thread each, so that the bits of a result do not depend
-        on how many cores there are.
-      gpus: Its GPUs; without any it uses none.
-    """
+    """An actor with one shard of each federation that is open, and so many cores and GPUs."""
 
     def __init__(self, cpus: float, gpus: float):
+        # So that the bits of a result do not depend on how many cores there are.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(max(1, int(cpus)))
         if not gpus:
@@ -59,21 +53,13 @@ class Host:
         self._engines: dict[int, InProcessEngine] = {}
         self._server_states: dict[int, Structure] = {}  # the first ones
 
-    def is_alive(self) -> bool:
-        """Returns that it runs."""
-        return True
-
     def process_id(self) -> int:
-        """Returns the number of its process, by which a test of failures ends it."""
+        """Returns the number of its process, which says that it runs."""
         return os.getpid()
 
     @errors.marked
     def open(self, key: int, opened: Opened) -> None:
-        """Takes a shard of a federation.
-
-        Raises:
-          ValueError: The data on this machine cannot be loaded, or are not those of the run.
-        """
+        """Takes a shard of a federation; refuses data that are missing or not those of the run."""
         clients = opened.clients
         if isinstance(clients, Origin):
             try:
@@ -95,9 +81,8 @@ class Host:
     def close(self, key: int) -> None:
         """Frees the shard."""
         self._server_states.pop(key, None)
-        engine = self._engines.pop(key, None)
-        if engine is not None:
-            engine.close()
+        if key in self._engines:
+            self._engines.pop(key).close()
 
     @errors.marked
     def settle_and_call(self, call: Call, *shared: Any) -> Any:
@@ -114,16 +99,7 @@ class Host:
         method = operator.attrgetter(call.method)(self._engines[call.key])
         return method(*call.arguments, *shared)
 
-    def run_exchange(
-        self,
-        key: int,
-        position: int,
-        cohort: Cohort,
-        round_: Structure,
-        evaluate: bool,
-        message: Structure,
-        start: list[np.ndarray | None] | None,
-    ) -> tuple[Outcome, float]:
+    def run_exchange(self, key, position, cohort, round_, evaluate, message, start):
         """Runs the exchange at this position of the round at participants of this shard.
 
         `start` has the leaves of the server's state that first states are made from, and None for
@@ -148,12 +124,6 @@ class Host:
         first = self._server_states[key]
         pairs = zip(tf.nest.flatten(first), leaves, strict=True)
         return tf.nest.pack_sequence_as(first, [a if b is None else b for a, b in pairs])
-
-    def forget(self, key: int) -> None:
-        """Leaves all its clients without a state, and nothing staged."""
-        engine = self._engines[key]
-        engine.roll_back()
-        engine.states.forget()
 
 
 def checksum_of(clients: ClientData) -> int:

@@ -3,6 +3,7 @@
 A program that does not use the engine `ray` does not need Ray.
 """
 
+import contextlib
 import math
 import os
 import time
@@ -13,6 +14,7 @@ import ray
 from ray import exceptions
 
 from tf_pflego.engines.engine import ShardLostError, WorkerError
+from tf_pflego.engines.ray import ray_options
 from tf_pflego.engines.ray.connection import (
     POLL_SECONDS,
     connect,
@@ -27,67 +29,57 @@ from tf_pflego.system import terminal
 _ATTEMPTS = 3  # to open a federation while hosts end
 # A process on a machine that is busy takes as long as this to start.
 _PATIENCE_SECONDS = 30.0
+# A shard that takes so many times as long as the others, and so many seconds, is slow.
+_SLOW, _SLOW_SECONDS = 3.0, 2.0
 _SILENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-# Those that are open in this process, which has one connection for all of them.
-_CLUSTERS: list["RayCluster"] = []
+# Those that are open in this process, the newest last; it has one connection for all of them.
+OPEN_CLUSTERS: list["RayCluster"] = []
 
 
-class RayCluster:
+class RayCluster(contextlib.AbstractContextManager):
     """The hosts of `num_shards` shards, for one simulation after the other.
 
-    Args:
-      options: The shards, and the cluster that they are on.
-      closes_when_idle: Whether it closes when its last federation does.
-
-    Attributes:
-      num_shards: S.
-
-    Raises:
-      WorkerError: There is no such cluster, or it cannot be started, or has no place for them.
+    There may be no such cluster, or it cannot be started, or has no place: then it is a
+    `WorkerError`. With `closes_when_idle`, it closes when its last federation does.
     """
 
     def __init__(self, options: RayOptions, closes_when_idle: bool = False):
         self._options = options
         self._closes_when_idle = closes_when_idle
-        self.num_shards = self._options.num_shards
+        self.num_shards = options.num_shards
         self._hosts: list[Any] = [None] * self.num_shards
         self._opened: dict[int, Callable[[int], Any]] = {}
         self._last_key = 0
         self._lost = set(range(self.num_shards))
-        if not _CLUSTERS:
-            connect(self._options.address)
-        _CLUSTERS.append(self)
+        if not OPEN_CLUSTERS:
+            connect(options.address)
+        OPEN_CLUSTERS.append(self)
         try:
             self.replace_lost()
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> "RayCluster":
-        return self
-
     def __exit__(self, *unused):
         self.close()
 
     def close(self) -> None:
         """Ends the hosts. The last one that is closed leaves the cluster, or ends its own."""
-        if self not in _CLUSTERS:
+        if self not in OPEN_CLUSTERS:
             return
         for host in self._hosts:
             if host is not None and not first_node.gone:
                 ray.kill(host)
         self._hosts = [None] * self.num_shards
-        _CLUSTERS.remove(self)
-        if not _CLUSTERS:
+        OPEN_CLUSTERS.remove(self)
+        if not OPEN_CLUSTERS:
             disconnect()
 
     def open(self, part_of: Callable[[int], Opened]) -> int:
         """Opens a federation on all hosts, and on each that takes a place later.
 
-        `part_of` says what the host of a shard is given.
-
-        Returns:
-          The key by which calls name the federation.
+        `part_of` says what the host of a shard is given. Calls name the federation by the key that
+        is returned.
         """
         self._last_key += 1
         key = self._last_key
@@ -142,7 +134,8 @@ class RayCluster:
             try:
                 results.append(result_of(call))
             except exceptions.RayTaskError as error:
-                raise _cause_of(error) from error
+                # What a host has raised comes up as if this process had.
+                raise (error.cause if isinstance(error.cause, Exception) else error) from error
             except exceptions.RayError as error:
                 lost[shard] = type(error).__name__
         if lost:
@@ -151,14 +144,11 @@ class RayCluster:
             raise ShardLostError(f"the cluster has lost shard {which}")
         return results
 
-    def slow_one(self, calls: Sequence[Any], times: float, seconds: float) -> tuple[int, float]:
+    def slow_one(self, calls: Sequence[Any]) -> tuple[int, float]:
         """Waits until at most one of some calls has no result, and for that one for a while.
 
-        It may take so many times as long as the others, or so many seconds.
-
         Returns:
-          The position of the one that is not done by then, or -1, and the seconds that the others
-          have taken.
+          The position of the one that is slow, or -1, and the seconds that the others have taken.
         """
         started = time.monotonic()
         if len(calls) < 2 or self._lost:
@@ -168,7 +158,7 @@ class RayCluster:
             first_node.refuse_gone()
             _, left = ray.wait(left, num_returns=len(left) - 1, timeout=POLL_SECONDS)
         usual = time.monotonic() - started
-        allowed = max(times * usual, seconds) - usual
+        allowed = max(_SLOW * usual, _SLOW_SECONDS) - usual
         if left and not ray.wait(left, timeout=allowed)[0]:
             return list(calls).index(left[0]), usual
         return -1, usual
@@ -179,7 +169,7 @@ class RayCluster:
         for shard, host in enumerate(self._hosts):
             try:
                 if shard not in self._lost:
-                    result_of(host.is_alive.remote())
+                    result_of(host.process_id.remote())
             except exceptions.RayError:
                 self._lost.add(shard)
 
@@ -191,7 +181,7 @@ class RayCluster:
             if self._hosts[shard] is not None:
                 ray.kill(self._hosts[shard])
             self._hosts[shard] = self._new_host()
-        self._wait_for_places({shard: self._hosts[shard].is_alive.remote() for shard in lost})
+        self._wait_for_places({shard: self._hosts[shard].process_id.remote() for shard in lost})
         # One that has ended already is found by the next call.
         self._lost.clear()
         for key, part_of in self._opened.items():
@@ -206,7 +196,7 @@ class RayCluster:
             wanted = {
                 "num_cpus": options.cpus_per_shard,
                 "num_gpus": options.gpus_per_shard,
-                "resources": options.named_resources(),
+                "resources": ray_options.resources_of("resources", options.resources),
             }
         # A process that Ray restarted would have lost its states, and nobody would know.
         actor = ray.remote(Host).options(
@@ -228,6 +218,7 @@ class RayCluster:
         patience = min(_PATIENCE_SECONDS, self._options.deadline_seconds / 2)
         waiting = dict(calls)
         while waiting:
+            names = ", ".join(map(str, waiting))
             first_node.refuse_gone()
             done, _ = ray.wait(list(waiting.values()), timeout=POLL_SECONDS)
             for shard in [shard for shard, call in waiting.items() if call in done]:
@@ -235,25 +226,16 @@ class RayCluster:
             seconds = time.monotonic() - started
             if waiting and seconds > self._options.deadline_seconds:
                 raise WorkerError(
-                    f"the cluster has had no place for shards {_names(waiting)} in "
+                    f"the cluster has had no place for shards {names} in "
                     f"{seconds:.0f} s. Add nodes to it, or lower `num_shards` or what a shard "
                     "takes (`cpus_per_shard`, `gpus_per_shard`, `shard_resources`)."
                 )
             if waiting and not said and seconds > patience:
                 terminal.say(
-                    f"tf_pflego: waiting for nodes that can take shards {_names(waiting)}, up to "
+                    f"tf_pflego: waiting for nodes that can take shards {names}, up to "
                     f"{self._options.deadline_seconds:.0f} s"
                 )
                 said = True
-
-
-def open_clusters() -> list[RayCluster]:
-    """Returns the clusters that are open in this process, the newest last."""
-    return list(_CLUSTERS)
-
-
-def _names(shards):
-    return ", ".join(map(str, shards))
 
 
 def _refuse_unfit_node(call):
@@ -269,8 +251,3 @@ def _refuse_unfit_node(call):
             ) from error
     except exceptions.RayError:
         pass
-
-
-def _cause_of(error):
-    """Returns what a host has raised, as it would have come up in this process."""
-    return error.cause if isinstance(error.cause, Exception) else error

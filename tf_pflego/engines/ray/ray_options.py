@@ -43,7 +43,7 @@ class RayOptions:
     deadline_seconds: float = 600.0
 
     def __post_init__(self):
-        taken = {
+        checked = {
             "num_shards": values.whole("num_shards", self.num_shards, 1, LARGEST_NUMBER_OF_SHARDS),
             "address": check_address("address", self.address),
             "cpus_per_shard": check_amount("cpus_per_shard", self.cpus_per_shard),
@@ -51,13 +51,9 @@ class RayOptions:
             "resources": values.text("resources", self.resources),
             "deadline_seconds": values.number("deadline_seconds", self.deadline_seconds, above=0),
         }
-        for name, value in taken.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
-        self.named_resources()
-
-    def named_resources(self) -> dict[str, float]:
-        """Returns `resources` by name."""
-        return resources_of("resources", self.resources)
+        resources_of("resources", self.resources)
 
 
 def refuse_empty_shards(num_shards: int, num_clients: int) -> None:

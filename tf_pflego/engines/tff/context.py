@@ -46,10 +46,8 @@ class ExecutorFactory(tff.framework.ExecutorFactory):
 class ExecutionContext(tff.framework.SyncContext):
     """A TFF context that executes in a worker; close it to end both.
 
-    TFF's own `SyncExecutionContext` never ends its thread and its event loop.
-
-    Args:
-      worker: The worker, which nothing else closes.
+    TFF's own `SyncExecutionContext` never ends its thread and its event loop. Nothing else closes
+    the worker.
     """
 
     def __init__(self, worker: Worker):
@@ -75,20 +73,15 @@ class ExecutionContext(tff.framework.SyncContext):
         await self._ended.wait()
 
     def invoke(self, comp, arg):
-        """Returns the result of a computation; see `tff.framework.SyncContext.invoke`.
-
-        Raises:
-          WorkerError: The worker has ended, was stopped, or was silent.
-        """
+        """Returns the result of a computation; `WorkerError` if the worker will not answer."""
         running = asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop)
-        look = self._worker.watch()
         while True:
             try:
                 return running.result(LOOK_SECONDS)
             except concurrent.futures.TimeoutError:
                 if running.done():  # The computation itself has raised it, or is done by now.
                     return running.result()
-            look()
+            self._worker.look()
 
     def close(self) -> None:
         """Ends the worker and the thread; may be called more than once."""

@@ -24,9 +24,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tf_pflego.core.algorithm import Algorithm, Federation, specs_of
+from tf_pflego.core.algorithm import specs_of
 from tf_pflego.core.nests import Structure
-from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_computation import (
     ClientComputation,
     ClientOutputs,
@@ -55,15 +54,7 @@ class TffEngine(LocalClients):
 
     place = "tff"
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        clients: ClientData,
-        server_state,
-        seed: int,
-        federation: Federation,
-        max_restarts: int,
-    ):
+    def __init__(self, algorithm, clients, server_state, seed, federation, max_restarts):
         super().__init__(algorithm, clients, server_state, seed)
         self._max_clients = federation.max_clients_per_round
         self._context: ExecutionContext | None = None
@@ -79,17 +70,18 @@ class TffEngine(LocalClients):
         self.states.admit(cohort.ids, server_state)
         shapes = tuple(leaf.shape for leaf in tf.nest.flatten(message))
         key = (id(exchange), evaluate, shapes)
+        computation = self.traces.get(
+            ("client", *key),
+            lambda: ClientComputation(self, exchange, message, cohort.messages, round_, evaluate),
+        )
+        facts = self.facts(cohort.ids, cohort.seeds)
+        received = self.states.leaves_of(cohort.ids, computation.reads), cohort.messages
+        inputs = message, round_, facts, received
         if key not in self._exchanges:
-            computation = self.traces.get(
-                ("client", *key),
-                lambda: self.computation(exchange, message, cohort, round_, evaluate),
-            )
-            self._exchanges[key] = _FederatedExchange(computation, self, message, cohort, round_)
-        federated = self._exchanges[key]
-        facts, states = self.facts_of(cohort), self.states_of(cohort, federated.computation)
-        summed, outputs = self._run(federated, message, round_, facts, states, cohort.messages)
+            self._exchanges[key] = _FederatedExchange(self, computation, *inputs)
+        summed, outputs = self._run(self._exchanges[key], *inputs)
         self.states.stage(cohort.ids, outputs.state)
-        counts = counts_of_packed(federated.computation.measures, outputs.counts)
+        counts = counts_of_packed(computation.measures, outputs.counts)
         return Outcome(summed, outputs.individual, outputs.finite, counts)
 
     def _run(self, federated, *inputs):
@@ -132,13 +124,10 @@ class TffEngine(LocalClients):
         remove_directory(self._outbox)
         super().close()
 
-    def inbox(self, packing: Packing) -> Inbox | None:
-        """Returns the file for what clients receive, or None if it fits into messages."""
-        return Inbox(self._inbox, packing, self._max_clients) if self._is_large(packing) else None
-
-    def outbox(self, packing: Packing) -> Outbox | None:
-        """Returns the files for what clients return, or None if it fits into messages."""
-        return Outbox(self._outbox, packing) if self._is_large(packing) else None
+    def boxes(self, payload: Packing, outputs: Packing) -> tuple[Inbox | None, Outbox | None]:
+        """Returns the files for what clients receive and return; None for what fits a message."""
+        inbox = Inbox(self._inbox, payload, self._max_clients) if self._is_large(payload) else None
+        return inbox, Outbox(self._outbox, outputs) if self._is_large(outputs) else None
 
     def _is_large(self, packing):
         size = packing.num_bytes
@@ -146,24 +135,24 @@ class TffEngine(LocalClients):
 
 
 class _FederatedExchange:
-    """An exchange as a federated computation, for messages and a cohort of these shapes."""
+    """An exchange as a federated computation, for messages and a cohort of these shapes.
 
-    def __init__(self, computation: ClientComputation, engine: TffEngine, message, cohort, round_):
-        self.computation = computation
-        facts, states = engine.facts_of(cohort), engine.states_of(cohort, computation)
-        facts, received = tf.nest.map_structure(
-            lambda leaf: leaf[0], (facts, (states, cohort.messages))
-        )
-        payload = Packing(received)
-        self._inbox = engine.inbox(payload)
-        self._given = Packing((np.int32(0), facts, () if self._inbox else received))
-        self._outputs = Packing(computation.outputs_spec)
-        self._outbox = engine.outbox(self._outputs)
+    Clients receive the leaves of their states that the computation reads, and their messages.
+    """
+
+    def __init__(
+        self, engine: TffEngine, computation: ClientComputation, message, round_, facts, received
+    ):
+        facts, received = tf.nest.map_structure(lambda leaf: leaf[0], (facts, received))
+        payload, self._outputs = Packing(received), Packing(computation.outputs_spec)
+        self._inbox, self._outbox = engine.boxes(payload, self._outputs)
+        self._input = Packing((np.int32(0), facts, () if self._inbox else received))
         self._round = Packing(round_)
+        self._summed_spec = computation.summed_spec
         message_spec = specs_of(message)
 
         def run_one(message_leaves, packed_round, packed):
-            slot, facts, received = self._given.unpack(packed)
+            slot, facts, received = self._input.unpack(packed)
             if self._inbox:
                 received = payload.unpack(self._inbox.read(slot))
             states, message_to_one = received
@@ -185,25 +174,21 @@ class _FederatedExchange:
             tff.TensorType(leaf.dtype.type, leaf.shape) for leaf in tf.nest.flatten(message)
         ]
         sent = [tff.StructWithPythonType(message_types, tuple), _bytes_type(self._round)]
-        self._run = _federated(run_one, sent, _bytes_type(self._given))
+        self._run = _federated(run_one, sent, _bytes_type(self._input))
 
-    def run(self, message, round_, facts, states, messages) -> tuple[Structure, ClientOutputs]:
-        """Returns the sum over the participants, and their outputs, each leaf [c, ...].
-
-        Of their states it takes the leaves that the computation reads, each [c, ...].
-        """
+    def run(self, message, round_, facts, received) -> tuple[Structure, ClientOutputs]:
+        """Returns the sum over the participants, and their outputs, each leaf [c, ...]."""
         count = len(facts.weight)
-        payload: tuple = (states, messages)
         if self._inbox:
-            self._inbox.write(payload, count)
-            payload = ()
+            self._inbox.write(received, count)
+            received = ()
         slots = np.arange(count, dtype=np.int32)
-        given = list(self._given.pack_all((slots, facts, payload), count))
+        inputs = list(self._input.pack_all((slots, facts, received), count))
         one_round = tf.nest.map_structure(lambda n: np.asarray(n)[None], round_)
         (packed_round,) = self._round.pack_all(one_round, 1)
-        summed, outputs = self._run((tuple(tf.nest.flatten(message)), packed_round), given)
+        summed, outputs = self._run((tuple(tf.nest.flatten(message)), packed_round), inputs)
         rows = self._outbox.read(count) if self._outbox else np.stack(outputs)
-        summed = tf.nest.pack_sequence_as(self.computation.summed_spec, list(summed))
+        summed = tf.nest.pack_sequence_as(self._summed_spec, list(summed))
         return summed, self._outputs.unpack_all(rows)
 
     def close(self) -> None:
@@ -216,24 +201,24 @@ def _bytes_type(packing):
     return tff.TensorType(np.uint8, [packing.num_bytes])
 
 
-def _federated(run_one, sent, given):
-    """Returns the federated computation whose clients run `run_one(*sent, given)`."""
+def _federated(run_one, sent, received):
+    """Returns the federated computation whose clients run `run_one(*sent, received)`."""
     sent = tff.StructWithPythonType(sent, tuple)
 
     @tf.function(autograph=False)
-    def client_function(sent, given):
+    def client_function(sent, received):
         message_leaves, packed_round = sent
-        return run_one(list(message_leaves), packed_round, given)
+        return run_one(list(message_leaves), packed_round, received)
 
-    @tff.tensorflow.computation(sent, given)
-    def client_computation(sent, given):
-        return client_function(sent, given)
+    @tff.tensorflow.computation(sent, received)
+    def client_computation(sent, received):
+        return client_function(sent, received)
 
     @tff.federated_computation(
-        tff.FederatedType(sent, tff.SERVER), tff.FederatedType(given, tff.CLIENTS)
+        tff.FederatedType(sent, tff.SERVER), tff.FederatedType(received, tff.CLIENTS)
     )
-    def exchange_computation(sent, given):
-        results = tff.federated_map(client_computation, (tff.federated_broadcast(sent), given))
+    def exchange_computation(sent, received):
+        results = tff.federated_map(client_computation, (tff.federated_broadcast(sent), received))
         return tff.federated_sum(results[0]), results[1]
 
     return exchange_computation

@@ -4,8 +4,6 @@ Both run on one machine. The program writes one file of rows, which the worker m
 the worker writes one file per client, which the program reads and removes.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 from typing import BinaryIO
@@ -27,10 +25,7 @@ def remove_files(directory: str) -> None:
 class Inbox:
     """One row of bytes for each client of a cohort, written here and read by the worker.
 
-    Args:
-      file: An open file without a name, which the worker has inherited.
-      packing: How a row is packed.
-      max_clients: The size of the largest cohort.
+    `file` is an open file without a name, which the worker has inherited.
     """
 
     def __init__(self, file: BinaryIO, packing: Packing, max_clients: int):
@@ -63,9 +58,7 @@ class Inbox:
 class Outbox:
     """A file for each client of a cohort, written by the worker and read here.
 
-    Args:
-      directory: The directory of the files; nobody else writes to it.
-      packing: How a client's bytes are packed.
+    Nobody else writes to the directory.
     """
 
     def __init__(self, directory: str, packing: Packing):
@@ -75,8 +68,7 @@ class Outbox:
     def write(self, slot: tf.Tensor, packed: tf.Tensor) -> tf.Tensor:
         """Writes [num_bytes] uint8 for client `slot`, as operations of the worker's graph.
 
-        Returns:
-          The slot, which becomes available when the file is written.
+        The slot, which is returned, becomes available when the file is written.
         """
         # The data file of a checkpoint of one tensor has the tensor's bytes and nothing else.
         written = tf.raw_ops.SaveV2(

@@ -24,43 +24,34 @@ _SECCOMP_SET_MODE_FILTER = 1
 _FILTER_FLAG_SPEC_ALLOW = 1 << 2
 _FILTER_FLAG_NEW_LISTENER = 1 << 3
 _NO_SOCKET = -1
-_SEPARATOR = "--"
+# The filter of the command, (code, offsets of a jump if true and if false, operand) of classic BPF:
+# at `listen`, whoever has the filter's listener is asked (SECCOMP_RET_USER_NOTIF).
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_ASK_AT_LISTEN = (
+    (_LOAD, 0, 0, 0),  # the number of the system call
+    (_JUMP_IF_EQUAL, 0, 1, 50),
+    (_RETURN, 0, 0, 0x7FC00000),
+    (_RETURN, 0, 0, 0x7FFF0000),
+)
 
 
-def command_of(
-    command: Sequence[str],
-    listener_to: int = _NO_SOCKET,
-    *,
-    instructions: Sequence[tuple[int, int, int, int]] = (),
-) -> list[str]:
+def command_of(command: Sequence[str], listener_to: int = _NO_SOCKET) -> list[str]:
     """Returns what to start in place of a command, from the main thread.
 
     The kernel then ends the command by SIGKILL when the thread ends that has started it.
-
-    Args:
-      command: The path of an executable file, and its arguments.
-      listener_to: Descriptor of a Unix socket, inherited by what is started, to which one message
-        is sent: a byte, with the listener of the filter, or the error number with which the kernel
-        has refused the filter. Without it there is no filter.
-      instructions: The instructions of the filter.
+    `listener_to` is the descriptor of a Unix socket, inherited by what is started, to which one
+    message is sent: a byte, with the listener of the filter, or the error number with which the
+    kernel has refused the filter. Without it there is no filter.
     """
-    numbers = (os.getpid(), listener_to, *(number for one in instructions for number in one))
     launcher = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
-    return [*launcher, *map(str, numbers), _SEPARATOR, *command]
+    return [*launcher, str(os.getpid()), str(listener_to), *command]
 
 
 def install_filter(instructions: Sequence[tuple[int, int, int, int]], flags: int = 0) -> int:
     """Installs a seccomp filter in the calling thread, which keeps it for good.
 
-    Args:
-      instructions: (code, offsets of a jump if true and if false, operand) of classic BPF.
-      flags: Flags of seccomp(2).
-
-    Returns:
-      What seccomp(2) returns: the filter's listener, if that was asked for.
-
-    Raises:
-      OSError: The kernel refuses.
+    Returns what seccomp(2) does: the filter's listener, if the flags ask for it. If the kernel
+    refuses, this raises OSError.
     """
     packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     code = ctypes.create_string_buffer(packed, len(packed))
@@ -83,17 +74,14 @@ def _checked(name, *arguments):
 
 
 def _main(arguments):
-    separator = arguments.index(_SEPARATOR)
-    parent, listener_to, *numbers = map(int, arguments[:separator])
-    command = arguments[separator + 1 :]
+    parent, listener_to, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _checked("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the program that wanted this process has ended")  # The signal will never come.
     if listener_to != _NO_SOCKET:
-        instructions = list(zip(*[iter(numbers)] * 4, strict=True))
         with socket.socket(fileno=listener_to) as answer:
             try:
-                listener = install_filter(instructions, _FILTER_FLAG_NEW_LISTENER)
+                listener = install_filter(_ASK_AT_LISTEN, _FILTER_FLAG_NEW_LISTENER)
             except OSError as error:
                 answer.send(bytes([error.errno or 0]))
                 answer.recv(1)  # It ends when that has been read, and the other end is closed.

@@ -1,7 +1,5 @@
 """Packs a nest of tensors into one vector of bytes and back: each tensor costs TFF extra time."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 
@@ -10,13 +8,9 @@ from tf_pflego.core.nests import Structure
 
 
 class Packing:
-    """Packs nests of one fixed structure.
+    """Packs nests of one structure, of arrays, tensors or tensor specs with known shapes.
 
-    Args:
-      structure: The nest, of arrays, tensors or tensor specs with known shapes.
-
-    Attributes:
-      num_bytes: Length of the packed vector.
+    `num_bytes` is the length of the packed vector.
     """
 
     def __init__(self, structure: Structure):

@@ -16,13 +16,10 @@ _SILENT_SECONDS = 60.0
 
 
 class Watch:
-    """Looks at a child process while the program waits for its answers.
+    """Looks at a child process while the program waits for its answers; nobody reaps it meanwhile.
 
     It counts looks and not time: if the program itself is stopped or frozen, and the child with it,
     time passes and no look is made.
-
-    Args:
-      pid: The child, which nobody reaps as long as it is watched.
     """
 
     def __init__(self, pid: int):
@@ -33,11 +30,8 @@ class Watch:
     def look(self, awaited: object | None) -> str | None:
         """Looks at the child; to be called every `LOOK_SECONDS`.
 
-        Args:
-          awaited: What stands for the request whose answer is awaited; None if none is.
-
-        Returns:
-          Why the child will not answer, as the end of a sentence; None if it may answer.
+        `awaited` stands for the request whose answer is awaited; it is None if none is. What is
+        returned says why the child will not answer, as the end of a sentence; None if it may.
         """
         self._stopped = self._stopped + 1 if _is_stopped(self._pid) else 0
         if self._stopped >= _STOPPED_LOOKS:
@@ -51,7 +45,7 @@ class Watch:
 
 
 def _is_stopped(pid):
-    """Whether a signal such as SIGSTOP has stopped a child; a debugger's stops do not count."""
+    """Returns whether a signal such as SIGSTOP has stopped a child; a debugger's do not count."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -59,7 +53,7 @@ def _is_stopped(pid):
 
 
 def _sleeps(pid):
-    """Whether all threads of a process wait for something that is not a disk."""
+    """Returns whether all threads of a process wait for something that is not a disk."""
     states = []
     for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
         try:

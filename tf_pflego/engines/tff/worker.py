@@ -16,7 +16,6 @@ or a signal, and even when it ends normally. Here the child
 * is watched while an answer of it is awaited: if it ends, is stopped or falls silent, the request
   fails with `WorkerError` within about a second, or a minute if it is silent. TFF's own client
   would ask a worker that has ended again and again, and wait for a stopped one for ever.
-
 """
 
 import atexit
@@ -28,7 +27,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 # Before each fork gRPC waits for its threads, so that the child could use gRPC too; now and then it
 # waits for ever. Nothing here forks, but a user may. gRPC reads this when it is first used.
@@ -40,7 +39,7 @@ import tensorflow_federated as tff
 
 from tf_pflego.engines.engine import WorkerError
 from tf_pflego.engines.tff import launcher
-from tf_pflego.engines.tff.private_socket import ASK_AT_LISTEN, NotPrivateError, PrivateSocket
+from tf_pflego.engines.tff.private_socket import NotPrivateError, PrivateSocket
 from tf_pflego.engines.tff.watch import Watch
 from tf_pflego.system import terminal
 
@@ -68,25 +67,16 @@ _TAIL_BYTES = 2000  # of its log, in a message
 
 
 class Worker:
-    """One `worker_binary` child and the gRPC stub that reaches it.
+    """One `worker_binary` child, and `stub`, through which TFF sends its requests to it.
 
-    Args:
-      inherited_files: Descriptors of open files that the worker inherits; computations read them as
-        `/proc/self/fd/N`.
-      threads_per_operation: How many threads one TensorFlow operation may use; None for as many as
-        there are cores.
-
-    Raises:
-      WorkerError: The worker ended, or did not answer within a minute.
-
-    Attributes:
-      stub: What TFF sends its requests through; they raise `WorkerError` if the worker is gone.
+    The child inherits open files; computations read them as `/proc/self/fd/N`. One TensorFlow
+    operation may use `threads_per_operation` threads; None for as many as there are cores. A worker
+    that ends, or does not answer within a minute, is a `WorkerError`; so are requests to one that
+    is gone.
     """
 
     def __init__(
-        self,
-        inherited_files: Sequence[int] = (),
-        threads_per_operation: int | None = None,
+        self, inherited_files: Sequence[int] = (), threads_per_operation: int | None = None
     ):
         if threading.current_thread() is not threading.main_thread():
             # PR_SET_PDEATHSIG fires when the *thread* that started the child ends, not its process.
@@ -112,6 +102,7 @@ class Worker:
         except BaseException:
             self.close()
             raise
+        self._watch = Watch(self.pid)
         self._requests = _Requests(self._channel, self)
         self.stub = tff.framework.RemoteExecutorGrpcStub(self._requests)
 
@@ -119,7 +110,7 @@ class Worker:
         private = PrivateSocket()
         try:
             # The worker takes some port that is free, but never listens on it.
-            self._process = self._started(0, [private.listener_to], ASK_AT_LISTEN)
+            self._process = self._started(0, private.listener_to)
             while not private.answer(_POLL_SECONDS):
                 self._check_starting(deadline)
             self._connect(private.address, deadline)
@@ -136,7 +127,7 @@ class Worker:
         self._process = self._started(port)
         self._connect(f"localhost:{port}", deadline)
 
-    def _started(self, port, listener_to=(), instructions=()) -> subprocess.Popen[bytes]:
+    def _started(self, port, *listener_to) -> subprocess.Popen[bytes]:
         command = [
             _binary_path(),
             f"--port={port}",
@@ -144,7 +135,7 @@ class Worker:
         ]
         try:
             return subprocess.Popen(
-                launcher.command_of(command, *listener_to, instructions=instructions),
+                launcher.command_of(command, *listener_to),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -192,35 +183,27 @@ class Worker:
             try:
                 self._process.wait(_ENDING_SECONDS)
             except subprocess.TimeoutExpired:
-                self.give_up("closed its connection")
+                self._give_up("closed its connection")
         self.check_alive()
 
-    def watch(self) -> Callable[[], None]:
-        """Returns a function to be called every `LOOK_SECONDS` while a computation runs.
+    def look(self) -> None:
+        """Looks at a worker that computes, every `LOOK_SECONDS`; gives up one that will not answer.
 
-        It gives the worker up if the worker has ended, was stopped or is silent. The requests that
-        wait for it then raise `WorkerError`.
+        The requests that wait for it then raise `WorkerError`.
         """
-        watch = Watch(self.pid)
+        if self._process.poll() is not None:
+            self._give_up(None)
+        elif fault := self._watch.look(self._requests.awaited):
+            self._give_up(fault)
 
-        def look():
-            if self._process.poll() is not None:
-                self.give_up(None)
-                return
-            fault = watch.look(self._requests.awaited)
-            if fault is not None:
-                self.give_up(fault)
-
-        return look
-
-    def give_up(self, fault: str | None) -> None:
+    def _give_up(self, fault):
         """Kills the child, as it has ended or for a fault, and ends the requests that wait."""
         self._fault = self._fault or fault
         self._process.kill()
         self._channel.close()
 
     def log_tail(self) -> str:
-        """The end of what the child has written to standard output and error."""
+        """Returns the end of what the child has written to standard output and error."""
         size = os.fstat(self._log.fileno()).st_size
         tail = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         return tail.decode(errors="replace")
@@ -254,10 +237,8 @@ class _Requests:
 
     It has no thread that watches the channel's state: the thread would poll the connection five
     times a second, and abort the interpreter at exit if the channel were closed. `Worker` itself
-    has waited until the channel is connected.
-
-    Attributes:
-      awaited: An object that stands for the request whose answer is awaited; None if none is.
+    has waited until the channel is connected. `awaited` stands for the request whose answer is
+    awaited; it is None if none is.
     """
 
     def __init__(self, channel: grpc.Channel, worker: Worker):

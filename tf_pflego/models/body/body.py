@@ -12,7 +12,7 @@ body that has a loop in it, as recurrent layers have.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,15 +24,9 @@ from tf_pflego.models.body import cloning, graphs, trace
 class Body:
     """The function phi(x; theta) that a Keras model computes, with its gradient by theta.
 
-    Weights of the model that are not trainable are constants of the function, with the values that
-    they have now. The model itself is left as it is.
-
-    Args:
-      model: A built Keras model from one batch of examples, [n, ...] floats or integers, to
-        features, [n, M] float32. It is called with training=True, and must compute the same in
-        training and in inference. Losses that it adds, such as those of regularizers, are no part
-        of the function.
-      example_shape: Shape of one example, for a model that has no Input or leaves sizes open.
+    For the model, the shape of an example and what is refused see `SplitModel`. Losses that the
+    model adds, such as those of regularizers, are no part of the function. The model itself is left
+    as it is.
 
     Attributes:
       initial_theta: The values of the model's trainable weights, a list of float32 arrays.
@@ -45,10 +39,6 @@ class Body:
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
       has_loops: Whether there are loops among what it computes, which save variants.
-
-    Raises:
-      TypeError: `model` is not a Keras model.
-      ValueError: The model cannot serve as a body; the message says why, and what to do.
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
@@ -62,21 +52,31 @@ class Body:
         self.num_features = int(traced.features.shape[-1])
         self._graphs = trace.forward_and_backward(traced, model)
         self.bytes_per_example = traced.bytes_per_example
-        self._functions = _Functions.of(self)
-        passed = self._functions.forward.get_concrete_function(
-            specs_of(self.initial_theta), example
-        )
+        self._trace()
+        passed = self.forward.get_concrete_function(specs_of(self.initial_theta), example)
         self.saved_specs = specs_of(passed.structured_outputs[1])
         self.has_loops = any(spec.dtype == tf.variant for spec in self.saved_specs)
         self._one_example = trace.OneExample.of(model, example) if self.has_loops else None
 
+    def _trace(self):
+        """Makes the functions that TensorFlow traces where it needs them.
+
+        `forward` goes from (theta, examples) to phi(x; theta), [n, M] float32, and what `backward`
+        needs of this pass, a list. `backward` goes from (theta, examples, saved, gradient by phi
+        [n, M]) to the gradient by theta, a list.
+        """
+        self._features = tf.function(self._differentiable, autograph=False)
+        self.forward = tf.function(self._forward, autograph=False)
+        self.backward = tf.function(self._backward, autograph=False)
+
     def __getstate__(self):
         """What another process needs; it traces the functions anew."""
-        return {name: value for name, value in vars(self).items() if name != "_functions"}
+        traced = {"_features", "forward", "backward"}
+        return {name: value for name, value in vars(self).items() if name not in traced}
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self._functions = _Functions.of(self)
+        self._trace()
 
     def __call__(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, differentiable by theta.
@@ -89,7 +89,7 @@ class Body:
                 f"`examples` must be {self.example_dtype.name}, which the body takes; got "
                 f"{examples.dtype.name}. Cast them first."
             )
-        return self._functions.features(list(theta), examples)
+        return self._features(list(theta), examples)
 
     def served(
         self, theta: Sequence[tf.Tensor], examples: tf.Tensor, one_by_one: bool
@@ -101,25 +101,6 @@ class Body:
         spec = tf.TensorSpec([self.num_features])
         return tf.map_fn(lambda x: one_example(theta, x), examples, fn_output_signature=spec)
 
-    def forward(
-        self, theta: Sequence[tf.Tensor], examples: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns phi(x; theta), [n, M] float32, and what `backward` needs of this pass."""
-        return self._functions.forward(list(theta), examples)
-
-    def backward(
-        self,
-        theta: Sequence[tf.Tensor],
-        examples: tf.Tensor,
-        saved: Sequence[tf.Tensor],
-        features_gradient: tf.Tensor,
-    ) -> list[tf.Tensor]:
-        """Returns the gradient by theta of a scalar in phi, of its gradient by phi [n, M].
-
-        The others are what `forward` was given and what it has saved.
-        """
-        return self._functions.backward(list(theta), examples, list(saved), features_gradient)
-
     def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns a Keras model of its own that computes phi(x; theta); see `Cloning`."""
         return self._cloning(theta)
@@ -130,42 +111,28 @@ class Body:
 
     def _forward(self, theta, examples):
         parts = self._graphs
-        arguments = {parts.examples: examples, **dict(zip(parts.theta, theta, strict=True))}
+        arguments = {parts.examples: examples} | dict(zip(parts.theta, theta, strict=True))
         features, *saved = graphs.call(parts.forward, arguments, [parts.features, *parts.saved])
         return tf.ensure_shape(features, [examples.shape[0], self.num_features]), saved
 
     def _backward(self, theta, examples, saved, features_gradient):
         parts = self._graphs
-        given = {parts.examples: examples, parts.features_gradient: features_gradient}
-        given.update(zip(parts.theta, theta, strict=True))
-        given.update(zip(parts.saved, saved, strict=True))
-        gradient = graphs.call(parts.backward, given, parts.gradient)
+        arguments = {parts.examples: examples, parts.features_gradient: features_gradient}
+        names = [*parts.theta, *parts.saved]
+        arguments |= dict(zip(names, [*theta, *saved], strict=True))
+        gradient = graphs.call(parts.backward, arguments, parts.gradient)
         return [tf.ensure_shape(g, w.shape) for g, w in zip(gradient, theta, strict=True)]
 
     def _differentiable(self, theta, examples):
-
         @tf.custom_gradient
         def features(*theta):
             features, saved = self._forward(theta, examples)
 
             def pull_back(features_gradient):
                 # The gradient may be built in another graph than the features were.
-                given = (theta, examples, saved, features_gradient)
-                return self._backward(*tf.nest.map_structure(tf.identity, given))
+                arguments = (theta, examples, saved, features_gradient)
+                return self._backward(*tf.nest.map_structure(tf.identity, arguments))
 
             return features, pull_back
 
         return features(*theta)
-
-
-class _Functions(NamedTuple):
-    """What a body computes, as functions that TensorFlow traces where it needs them."""
-
-    features: Any
-    forward: Any
-    backward: Any
-
-    @classmethod
-    def of(cls, body):
-        traced = (body._differentiable, body._forward, body._backward)
-        return cls(*(tf.function(function, autograph=False) for function in traced))

@@ -30,8 +30,7 @@ def nodes_and_called(graph_def) -> Iterator[Any]:
     while waiting:
         for node in waiting.pop():
             yield node
-            called = {node.op, *(reference.name for reference in _references(node))}
-            waiting += [functions.pop(name).node_def for name in called & functions.keys()]
+            waiting += [functions.pop(name).node_def for name in _called(node) & functions.keys()]
 
 
 def definition_of(operation: str) -> Any:
@@ -71,9 +70,8 @@ def freeze(traced: tf.types.experimental.ConcreteFunction):
 def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
     """Turns every node of some operations into a call of a function, in place.
 
-    Nodes keep their names, inputs and outputs. `builders` has for each operation a function from
-    one of its nodes to the FunctionDef that takes its place. Nodes whose attributes and numbers of
-    inputs are the same share one.
+    `builders` has for each operation a function from one of its nodes to the FunctionDef that takes
+    its place. Nodes whose attributes and numbers of inputs are the same share one.
     """
     functions: dict[str, Any] = {}
     for node in graph_def.node:
@@ -140,13 +138,13 @@ def register_functions(graph_def) -> None:
     del graph_def.library.gradient[:]
 
 
-def ancestors(graph_def, outputs: Sequence[str], given: Collection[str]) -> set[str]:
-    """Returns the names of the nodes that `outputs` need if the nodes `given` are given."""
+def ancestors(graph_def, outputs: Sequence[str], known: Collection[str]) -> set[str]:
+    """Returns the names of the nodes that `outputs` need where the nodes `known` are known."""
     nodes = {node.name: node for node in graph_def.node}
     needed, waiting = set(), [node_of(output) for output in outputs]
     while waiting:
         name = waiting.pop()
-        if name not in needed and name not in given:
+        if name not in needed and name not in known:
             needed.add(name)
             waiting += [node_of(source) for source in data_inputs(nodes[name])]
     return needed
@@ -159,9 +157,7 @@ def part(graph_def, names: Collection[str]):
     for node in kept.node:  # Nothing in the graph has an effect, so there is nothing to wait for.
         node.input[:] = data_inputs(node)
         node.attr.pop("_class", None)  # Asks for the device of a node that may not be here.
-    called = set()
-    for node in nodes_and_called(kept):
-        called |= {node.op, *(reference.name for reference in _references(node))}
+    called = set().union(*map(_called, nodes_and_called(kept)))
     del kept.library.function[:]
     library = graph_def.library.function
     kept.library.function.extend(f for f in library if f.signature.name in called)
@@ -202,3 +198,8 @@ def _references(node):
     values = node.attr.values()
     single = [value.func for value in values if value.HasField("func")]
     return single + [reference for value in values for reference in value.list.func]
+
+
+def _called(node):
+    """Returns the names of the functions that a node calls, if there are such functions."""
+    return {node.op, *(reference.name for reference in _references(node))}

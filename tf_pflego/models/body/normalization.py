@@ -9,16 +9,6 @@ import tensorflow as tf
 
 from tf_pflego.models.body import graphs
 
-_FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-_BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
-
-
-def replace_fused(graph_def) -> None:
-    """Turns every fused batch normalisation, and its gradient, into a call of plain operations."""
-    graphs.replace_by_calls(
-        graph_def, dict.fromkeys(_FORWARD, _forward) | dict.fromkeys(_BACKWARD, _backward)
-    )
-
 
 def _forward(node):
     """Returns the FunctionDef of a fused batch normalisation."""
@@ -91,3 +81,9 @@ def _axes_and_shape(data_format):
     channels = data_format.index("C")
     axes = [axis for axis in range(len(data_format)) if axis != channels]
     return axes, [-1 if axis == channels else 1 for axis in range(len(data_format))]
+
+
+# By operation, what makes the function that takes the place of a node; see `graphs`.
+BUILDERS = dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _forward) | (
+    dict.fromkeys(("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), _backward)
+)

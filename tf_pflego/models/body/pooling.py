@@ -8,19 +8,12 @@ process to process. In a function of their own, without a loop, the pooling alwa
 
 import tensorflow as tf
 
-from tf_pflego.models.body import graphs
 
-
-def replace_gradients(graph_def) -> None:
-    """Turns every gradient of max pooling into a call that pools once more, and then has it.
+def _gradient(node):
+    """Returns the FunctionDef of a gradient of max pooling, which pools once more before it.
 
     Pooling takes little beside the convolutions.
     """
-    graphs.replace_by_calls(graph_def, {"MaxPoolGrad": _gradient})
-
-
-def _gradient(node):
-    """Returns the FunctionDef of a gradient of max pooling."""
     dtype = tf.as_dtype(node.attr["T"].type)
     window = {
         "ksize": list(node.attr["ksize"].list.i),
@@ -39,3 +32,7 @@ def _gradient(node):
     definition = pool_and_pull_back.get_concrete_function(image, image, image).function_def
     definition.attr["_noinline"].b = True
     return definition
+
+
+# By operation, what makes the function that takes the place of a node; see `graphs`.
+BUILDERS = {"MaxPoolGrad": _gradient}

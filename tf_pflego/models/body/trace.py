@@ -107,7 +107,9 @@ def traced(model: tf.keras.Model, example: tf.TensorSpec) -> Traced:
             tape.watch(weights)
             features = model(examples, training=True)
         noted["features"] = features
-        noted["bytes_per_example"] = _bytes_per_example(tf.compat.v1.get_default_graph())
+        operations = tf.compat.v1.get_default_graph().get_operations()
+        tensors = [tensor for operation in operations for tensor in operation.outputs]
+        noted["bytes_per_example"] = bytes_per_example(tensors)
         gradient = [None] * len(weights)
         if _is_feature_batch(features):
             features_gradient = tf.compat.v1.placeholder(tf.float32, features.shape)
@@ -138,10 +140,10 @@ def _is_feature_batch(features):
     )
 
 
-def _bytes_per_example(graph):
+def bytes_per_example(tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> int:
     """Returns the bytes that an example takes in all tensors with one unknown size, which is n."""
     total = 0
-    for tensor in (tensor for op in graph.get_operations() for tensor in op.outputs):
+    for tensor in tensors:
         sizes = tensor.shape.as_list() if tensor.shape.rank else []
         if sizes.count(None) == 1:
             total += math.prod(size for size in sizes if size is not None) * tensor.dtype.size
@@ -175,16 +177,17 @@ def _check(traced, model):
                 f"operation with a state or an effect of its own ({node.op}, {node.name}). Leave "
                 "it out, or do what it does before the body."
             )
-    owned = {id(_tf_variable(variable).handle) for variable in model.variables}
+    handles = {id(_tf_variable(variable).handle) for variable in model.variables}
     for variable in traced.function.graph.variables:
-        if variable.trainable and id(variable.handle) not in owned:
+        if variable.trainable and id(variable.handle) not in handles:
             raise ValueError(
                 f"`body` must own its weights; it reads {variable.name}, which is not among its "
                 "variables. Make it with `add_weight`, or keep the layer that has it as an "
                 "attribute."
             )
     half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
-    if any(half & set(_types(node)) for node in nodes):
+    attributes = (value for node in nodes for value in node.attr.values())
+    if any(half & {value.type, *value.list.type} for value in attributes):
         raise ValueError(
             "`body` must compute in float32; some of it computes in half precision. Build it under "
             'tf.keras.mixed_precision.set_global_policy("float32").'
@@ -195,18 +198,12 @@ def _check(traced, model):
             f"{traced.features}. End it with Flatten or with pooling."
         )
     pairs = zip(model.trainable_variables, traced.gradient, strict=True)
-    unused = [name_of(weight) for weight, gradient in pairs if gradient is None]
-    if unused:
+    if unused := [name_of(weight) for weight, gradient in pairs if gradient is None]:
         raise ValueError(
             "`body` has trainable weights that no gradient of its features reaches: "
             f"{', '.join(unused)}. Remove the layers that have them, or set `trainable = False` on "
             "these layers."
         )
-
-
-def _types(node):
-    """Returns the numbers of all dtypes that the attributes of a node name."""
-    return [t for value in node.attr.values() for t in (value.type, *value.list.type)]
 
 
 def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBackward:
@@ -218,15 +215,15 @@ def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBac
     theta = _captures_of_theta(captured, model)
     examples = traced.function.inputs[0].op.name
     features, *gradient = [output.name for output in traced.function.outputs]
-    given = {examples, *theta}
-    forward = graphs.ancestors(graph_def, [features], given)
-    normalization.replace_fused(graph_def)
-    pooling.replace_gradients(graph_def)
+    arguments = {examples, *theta}
+    forward = graphs.ancestors(graph_def, [features], arguments)
+    graphs.replace_by_calls(graph_def, normalization.BUILDERS | pooling.BUILDERS)
     graphs.register_functions(graph_def)
     # Constants such as shapes and axes stand in both graphs, so that both know them; weights don't.
     repeated = {node.name for node in graph_def.node if node.op == "Const"} - set(captured.values())
     computed = forward - repeated
-    backward = graphs.ancestors(graph_def, gradient, given | computed | {traced.features_gradient})
+    known = arguments | computed | {traced.features_gradient}
+    backward = graphs.ancestors(graph_def, gradient, known)
     saved = {
         graphs.full_name(source)
         for node in graph_def.node
@@ -260,11 +257,10 @@ def _check_last_operation(graph_def, traced):
 
 
 class OneExample(NamedTuple):
-    """What a body computes from one example, as a graph that TFLite can hold.
+    """What a body with loops computes from one example, as a graph that TFLite can hold.
 
-    A loop whose gradient is asked for keeps what each of its steps computes, in lists of a kind
-    that no file can hold; and TFLite's own operations need lists whose items have a size that is
-    known. So a body with loops is traced once more: without its gradient, for one example.
+    It is traced without its gradient, for which a loop keeps what each step computes, in lists that
+    no file can hold, and for one example, since TFLite needs lists whose items have a known size.
     """
 
     graph: Any  # GraphDef

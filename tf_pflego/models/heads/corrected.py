@@ -1,7 +1,8 @@
-"""A head that follows a reference as far as a gate lets it, plus a correction of its own.
+"""A head that follows a shared one as far as a gate lets it, plus a correction of its own.
 
-With a reference R [K, M + 1], which is fixed here, a gate g in [0, 1] and a correction U [K, M +
-1], the head is W = g R + U. `CorrectedHead.descend` moves U and g over fixed features, to lower
+A client's rows of the shared head V [C, M + 1], which is fixed here, are R = S V, [K, M + 1].
+With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
+`CorrectedHead.descend` moves U and g over fixed features, to lower
 
     F(U, g) = l(g R + U) + (lambda / 2) |U|^2
 
@@ -18,7 +19,8 @@ of F in U alone is therefore at most A / 2 + lambda, where A is the mean of |x|^
 X, and that in g alone is at most B / 2, where B is the mean of |z - mean of z|^2 over the examples,
 since what all logits of an example have in common changes nothing. For both together, the curvature
 is at most twice as large in each, so that a step with the rates 1 / (A + lambda) for U and 1 / B
-for g does not raise F."""
+for g does not raise F.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,26 @@ from tf_pflego.models.heads.objective import HeadObjective
 CAPS = ("correction", "joint", "none")
 
 
+def corrected(
+    shared_head: tf.Tensor, classes: tf.Tensor, correction: tf.Tensor, gate: tf.Tensor
+) -> tf.Tensor:
+    """Returns W = g S V + U, [K, M + 1], for a client with `classes` [K]; see `Client`."""
+    return gate * _rows_of(shared_head, classes) + correction
+
+
+def _rows_of(shared_head, classes):
+    """Returns S V [K, M + 1], with 0 for absent classes."""
+    rows = tf.gather(shared_head, tf.maximum(classes, 0))
+    return tf.where((classes >= 0)[:, None], rows, 0.0)
+
+
 class CorrectedHead:
     """The objective F of one client, over fixed features.
 
     Args:
       objective: The client's loss l.
-      reference: [K, M + 1], R; the rows of absent classes are 0.
+      shared_head: [C, M + 1], V.
+      classes: [K] int32, the row of V for each row of the head; negative for absent classes.
       penalty: lambda.
       learns_correction: Whether U moves.
       learns_gate: Whether g moves.
@@ -44,36 +60,40 @@ class CorrectedHead:
     def __init__(
         self,
         objective: HeadObjective,
-        reference: tf.Tensor,
+        shared_head: tf.Tensor,
+        classes: tf.Tensor,
         penalty: float,
         learns_correction: bool = True,
         learns_gate: bool = True,
     ):
         self._objective = objective
-        self._reference = reference
-        self._logits = objective.logits_at(objective.pad(reference))
+        self._shared_head, self._classes = shared_head, classes
+        self._logits = objective.logits_at(objective.pad(_rows_of(shared_head, classes)))
         self._penalty = penalty
         self._moves_correction = float(learns_correction)
         self._moves_gate = float(learns_gate)
 
     def head(self, correction: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
-        """Returns W = g R + U, [K, M + 1]."""
-        return gate * self._reference + correction
+        """Returns W = g S V + U, [K, M + 1]."""
+        return corrected(self._shared_head, self._classes, correction, gate)
+
+    def shared_gradient(self, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns S^T G [C, M + 1] for a gradient G [K, M + 1] in the client's rows of V."""
+        present = tf.where((self._classes >= 0)[:, None], gradient, 0.0)
+        places = tf.maximum(self._classes, 0)[:, None]
+        return tf.scatter_nd(places, present, self._shared_head.shape)
 
     def value(self, correction: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """Returns [] F(U, g)."""
-        of_correction = self._objective.logits_at(self._objective.widen(correction))
+        added = self._objective.logits_at(self._objective.widen(correction))
         penalty = self._penalty / 2 * tf.reduce_sum(tf.square(correction))
-        return self._objective.loss_of(gate * self._logits + of_correction) + penalty
+        return self._objective.loss_of(gate * self._logits + added) + penalty
 
     def rate(self, largest: float, cap: str) -> tf.Tensor:
-        """Returns [] the rate of both U and g.
+        """Returns [] the rate of both U and g, at most `largest`.
 
-        Args:
-          largest: The rate is not larger than this.
-          cap: What else it is not larger than: 2 / (A + 2 lambda), one over the curvature in U
-            alone (correction); 2 / (A + B + 2 lambda), at which no step raises F (joint); or
-            nothing else (none).
+        The cap is 2 / (A + 2 lambda), one over the curvature in U alone (correction), or
+        2 / (A + B + 2 lambda), at which no step raises F (joint), or nothing (none).
         """
         if cap == "none":
             return tf.constant(largest)
@@ -111,10 +131,6 @@ class CorrectedHead:
             return correction
         return (correction - rate * gradient) / (1 + rate * self._penalty)
 
-    def gate_gradient(self, errors: tf.Tensor) -> tf.Tensor:
-        """Returns [] dl/dg for errors E [K, n]."""
-        return tf.reduce_sum(errors * self._logits)
-
     def _steps(self, correction, gate, steps, rate, gate_rate):
         """Returns (U, g) after the steps."""
         rate, gate_rate = self._moves_correction * rate, self._moves_gate * gate_rate
@@ -128,7 +144,7 @@ class CorrectedHead:
 
         def step(wide, gate):
             errors = objective.errors_of(gate * self._logits + objective.logits_at(wide))
-            moved = gate - gate_rate * self.gate_gradient(errors)
+            moved = gate - gate_rate * tf.reduce_sum(errors * self._logits)
             return shrink * (wide - rate * objective.wide_gradient(errors)), _clipped(moved)
 
         wide, gate = repeat(step, (objective.widen(correction), gate), steps)

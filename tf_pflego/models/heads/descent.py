@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
+from tf_pflego.core.local_training import loop
 from tf_pflego.models.heads.objective import HeadObjective
 
 # Steps per turn of the loop, since a turn costs as much as several operations of a small step.
@@ -54,10 +55,9 @@ def are_none(steps: int | tf.Tensor) -> bool:
 
 
 def _descend_two_classes(objective, head, steps, rate):
-    """Follows only d = W_1 - W_0, since the gradient's two rows are each other's negative.
+    """Follows only d = W_1 - W_0, a vector, since the gradient's rows are each other's negative.
 
-    Products with a matrix then become products with a vector. The error of class 1 is
-    sigmoid(d . phi) - y and that of class 0 is its negative, so d moves twice as far as either row.
+    The error of class 1 is sigmoid(d . phi) - y, and d moves twice as far as either row.
     """
     if are_none(steps):
         return head
@@ -80,24 +80,14 @@ def repeat(
 ) -> tuple[tf.Tensor, ...]:
     """Returns step(*step(*... carry)), `steps` times, a number or a tensor."""
 
-    if tf.is_tensor(steps):
-        _, carry = tf.while_loop(
-            lambda k, _: k < steps,
-            lambda k, carry: (k + 1, step(*carry)),
-            (tf.constant(0), carry),
-        )
+    def several(carry, count):
+        for _ in range(count):
+            carry = step(*carry)
         return carry
 
-    def block(k, carry):
-        for _ in range(_UNROLLED_STEPS):
-            carry = step(*carry)
-        return k + 1, carry
-
-    blocks, rest = divmod(steps, _UNROLLED_STEPS)
-    if blocks:
-        _, carry = tf.while_loop(
-            lambda k, _: k < blocks, block, (tf.constant(0), carry), maximum_iterations=blocks
-        )
-    for _ in range(rest):
-        carry = step(*carry)
-    return carry
+    known = not tf.is_tensor(steps)
+    unrolled = _UNROLLED_STEPS if known else 1
+    turns, left_over = divmod(steps, unrolled) if known else (steps, 0)
+    if not known or turns:
+        carry = loop(lambda k, carry: several(carry, unrolled), carry, turns)
+    return several(carry, left_over)

@@ -53,9 +53,7 @@ class HeadObjective:
         self.targets = tf.one_hot(labels, rows, axis=0)
         self.example_weight = 1.0 / tf.cast(tf.shape(labels)[0], tf.float32)
         self.rows = rows
-        self._present = None
-        if classes is not None:
-            self._present = (classes >= 0)[:, None]
+        self._present = None if classes is None else (classes >= 0)[:, None]
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
@@ -185,10 +183,9 @@ def _softmax(logits):
 
 
 def _largest_eigenvalue(product, start):
-    """Returns [] an estimate from below of the largest eigenvalue of a matrix.
+    """Returns [] a positive semidefinite matrix's largest eigenvalue, estimated from below.
 
-    The matrix is positive semidefinite. The estimate comes from power iteration, which starts from
-    the elements of `start`, taken as one vector.
+    The power iteration starts from the elements of `start`, taken as one vector.
     """
     vector = start
     for _ in range(_POWER_ITERATIONS):

@@ -13,9 +13,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_pflego.core import optimizers
+from tf_pflego.core.local_training import loop
 from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
 from tf_pflego.models.heads.objective import HeadObjective
 
+SOLVERS = ("gd", "momentum", "adam", "newton")
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
 _NEWTON_DAMPING = 1e-4
@@ -36,8 +38,13 @@ def solve(
     """
     if are_none(steps) or objective.rows == 1:
         return head
-    run = {"gd": gradient_descent, "momentum": _momentum, "adam": _adam, "newton": _newton}[solver]
-    solved = run(objective, head, steps, rate)
+    if solver == "newton":
+        solved = _newton(objective, head, steps)
+    elif solver == "adam":
+        solved = minimize(objective, head, steps, optimizers.adam(rate))
+    else:
+        momentum = optimizers.MOMENTUM if solver == "momentum" else 0.0
+        solved = gradient_descent(objective, head, steps, rate, momentum)
     started, ended = objective.loss(head), objective.loss(solved)
     return tf.cond(
         ended <= started,  # This is false also if `ended` is not a number.
@@ -49,31 +56,22 @@ def solve(
 def automatic_rate(
     objective: HeadObjective, head: tf.Tensor, solver: str, largest: float | tf.Tensor
 ) -> tf.Tensor:
-    """Returns [] a learning rate for `solve` that nobody has to tune.
+    """Returns [] a learning rate for `solve` that nobody has to tune: min(1/c, largest).
 
-    The rate is min(1/c, largest), where c is the curvature of the loss at `head`. Proposition 2
-    asks for a rate below 2/L, where L bounds the curvature at any head. But if a client is sure of
-    most of its predictions, L is so far above c that with a rate of 1/L the head falls behind the
-    features. The rate used here may be larger, because `solve` makes sure that the loss does not
-    rise. Before the features have grown, c is small, and the head would run ahead of the features:
-    `largest` holds it back; PFLEGO passes rho I/r, the rate of its last step on the head in
-    round 1. Momentum m moves 1 / (1 - m) times as far, so its rate is smaller by that factor. Adam
-    has none: its rate does not mean what that of gradient descent does.
+    Here c is the curvature of the loss at `head`. Proposition 2 asks for a rate below 2/L, where L
+    bounds the curvature at any head. But if a client is sure of most of its predictions, L is so
+    far above c that with a rate of 1/L the head falls behind the features. The rate used here may
+    be larger, because `solve` makes sure that the loss does not rise. Before the features have
+    grown, c is small, and the head would run ahead of the features: `largest` holds it back; PFLEGO
+    passes rho I/r, the rate of its last step on the head in round 1. Momentum m moves 1 / (1 - m)
+    times as far, so its rate is smaller by that factor. Adam has none: its rate does not mean what
+    that of gradient descent does.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
 
 
-def _momentum(objective, head, steps, rate):
-    return gradient_descent(objective, head, steps, rate, optimizers.MOMENTUM)
-
-
-def _adam(objective, head, steps, rate):
-    return minimize(objective, head, steps, optimizers.adam(rate))
-
-
-def _newton(objective, head, steps, rate):
-    del rate
+def _newton(objective, head, steps):
     damping = _NEWTON_DAMPING * objective.smoothness()
 
     def step(k, wide):
@@ -90,41 +88,24 @@ def _newton(objective, head, steps, rate):
         _, share = tf.while_loop(
             too_far, lambda halvings, share: (halvings + 1, share / 2), (0, 1.0)
         )
-        return k + 1, wide - share * direction
+        return wide - share * direction
 
     least, most = (tf.minimum, tf.maximum) if tf.is_tensor(steps) else (min, max)
     newton_steps = least(steps, most(1, steps // (_CONJUGATE_STEPS + 1)))
-    return objective.narrow(_loop(step, newton_steps, objective.widen(head)), head)
+    return objective.narrow(loop(step, objective.widen(head), newton_steps), head)
 
 
 def _conjugate_gradients(matrix, target):
     """Returns an approximate solution x of matrix(x) = target, for a positive definite matrix."""
 
-    def step(k, solution, residual, direction, squared):
+    def step(k, carry):
+        solution, residual, direction, squared = carry
         product = matrix(direction)
         length = squared / tf.maximum(tf.reduce_sum(direction * product), 1e-30)
         solution, residual = solution + length * direction, residual - length * product
         new_squared = tf.reduce_sum(tf.square(residual))
-        return (
-            k + 1,
-            solution,
-            residual,
-            residual + new_squared / tf.maximum(squared, 1e-30) * direction,
-            new_squared,
-        )
+        direction = residual + new_squared / tf.maximum(squared, 1e-30) * direction
+        return solution, residual, direction, new_squared
 
-    return _loop(
-        step,
-        _CONJUGATE_STEPS,
-        tf.zeros_like(target),
-        target,
-        target,
-        tf.reduce_sum(tf.square(target)),
-    )
-
-
-def _loop(step, steps, *start):
-    """Returns the first of the values that `step` carries from turn to turn, after the last."""
-    return tf.while_loop(
-        lambda k, *_: k < steps, step, (tf.constant(0), *start), maximum_iterations=steps
-    )[1]
+    squared = tf.reduce_sum(tf.square(target))
+    return loop(step, (tf.zeros_like(target), target, target, squared), _CONJUGATE_STEPS)[0]

@@ -1,0 +1,107 @@
+"""Parts of a body's graph that are replaced: batch normalisation, and the gradient of pooling."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.comparison import assert_near
+from tests.models.body.bodies import (
+    BODIES,
+    IMAGE,
+    TOLERANCE,
+    assert_same,
+    of_body,
+    of_keras,
+    theta_of,
+)
+from tf_pflego.models.body import graphs, normalization
+from tf_pflego.models.body.body import Body
+
+
+def of_fused(data_format, training, share, gradient):
+    """Returns a function of the fused operation, or of its gradient by x, scale and offset."""
+
+    def forward(x, scale, offset, mean, variance):
+        return tf.raw_ops.FusedBatchNormV3(
+            x=x,
+            scale=scale,
+            offset=offset,
+            mean=mean,
+            variance=variance,
+            epsilon=0.01,
+            exponential_avg_factor=share,
+            data_format=data_format,
+            is_training=training,
+        )
+
+    def backward(x, scale, offset, mean, variance):
+        y, _, _, *reserved = forward(x, scale, offset, mean, variance)
+        if not training:
+            reserved[:2] = mean, variance
+        return tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=tf.sin(y),
+            x=x,
+            scale=scale,
+            reserve_space_1=reserved[0],
+            reserve_space_2=reserved[1],
+            reserve_space_3=reserved[2],
+            epsilon=0.01,
+            data_format=data_format,
+            is_training=training,
+        )
+
+    return backward if gradient else forward
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_plain_normalization_computes_what_the_fused_does(data_format, training, share, gradient):
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.normal(size=(4, 3, 2, 5)), tf.float32)
+    vectors = tf.constant(rng.uniform(0.5, 2, (4, 5)), tf.float32)
+    scale, offset, mean, variance = tf.unstack(vectors)
+    if training and share == 1.0:
+        mean = variance = tf.zeros([0])
+    expected = of_fused("NHWC", training, share, gradient)(x, scale, offset, mean, variance)[:3]
+    if data_format == "NCHW":
+        x = tf.transpose(x, [0, 3, 1, 2])
+    arguments = (x, scale, offset, mean, variance)
+    traced = tf.function(lambda *a: of_fused(data_format, training, share, gradient)(*a)[:3])
+    traced = traced.get_concrete_function(*arguments)
+    graph_def = traced.graph.as_graph_def()
+    graphs.replace_by_calls(graph_def, normalization.BUILDERS)
+    graphs.register_functions(graph_def)
+    assert not [n for n in graphs.nodes_and_called(graph_def) if "FusedBatchNorm" in n.op]
+
+    @tf.function
+    def plain(*arguments):
+        names = [tensor.name for tensor in traced.inputs]
+        given = dict(zip(names, arguments, strict=True))
+        return graphs.call(graph_def, given, [tensor.name for tensor in traced.outputs])
+
+    first, *others = plain(*arguments)
+    if data_format == "NCHW":
+        first = tf.transpose(first, [0, 2, 3, 1])
+    assert_near((first, *others), expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_ties_in_max_pooling_have_the_gradient_that_tensorflow_gives_them():
+    model = BODIES["max pooling"][1]()
+    body = Body(model)
+    x = tf.ones([3, *IMAGE])  # Every window has equal entries only.
+    assert_same(of_body(body, theta_of(body), x), of_keras(model, x))
+
+
+def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
+    """Elsewhere TensorFlow may take a kernel for it that is ten times slower."""
+    graph_def = Body(BODIES["max pooling"][1]())._graphs.backward
+    assert not [node for node in graph_def.node if node.op == "MaxPoolGrad"]
+    own = [f for f in graph_def.library.function if f.attr["_noinline"].b]
+    for function in own:
+        assert [node.op for node in function.node_def if "MaxPool" in node.op] == [
+            "MaxPool",
+            "MaxPoolGrad",
+        ]
+    assert len(own) == 2  # The two poolings have different windows.

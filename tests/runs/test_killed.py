@@ -1,0 +1,195 @@
+"""Runs that are killed, stopped or overwritten, and what --resume makes of them."""
+
+import fcntl
+import itertools
+import json
+import os
+import resource
+import shutil
+import signal
+
+import pytest
+
+from tests.runs.resumed import (
+    FINISHED,
+    SMALL,
+    contents,
+    die_before,
+    flags_of,
+    newest_round,
+    outcome,
+    resume,
+)
+from tests.starts import (
+    ENTRY,
+    TIMEOUT_SECONDS,
+    assert_refused,
+    begun,
+    in_this_process,
+    program,
+    wait_for_rounds,
+)
+from tf_pflego.runs import run_directory
+from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, undisturbed):
+    output = tmp_path / "run"
+    code = "import sys; from tests.runs.resumed import die_before\n"
+    code += f"die_before(int(sys.argv.pop(1)), {str(output)!r})\n{ENTRY}"
+    for point in (9, 24, 27, 36, 40, 33):
+        result = program(point, *flags_of(digits_dir, output, "--resume"), code=code)
+        assert result.returncode == -signal.SIGKILL, result.stderr
+    result = program(*flags_of(digits_dir, output, "--resume"))
+    assert result.returncode == 0, result.stderr
+    assert outcome(output) == outcome(undisturbed)
+    assert sorted(path.name for path in output.iterdir()) == FINISHED
+
+
+def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, capsys):
+    """A long run is stopped by Ctrl-C, and then by a limit on its files."""
+    output, at_once = tmp_path / "run", tmp_path / "at_once"
+    endless = (*SMALL, "--checkpoint_every=1000", "--num_rounds=100000", "--eval_every=1")
+    endless += (f"--data_dir={digits_dir}", f"--output_dir={output}")
+    metrics = output / "metrics.jsonl"
+
+    running = begun(*endless)
+    wait_for_rounds(running, metrics, 20)
+    another = in_this_process([*endless, "--overwrite"], capsys)
+    assert_refused(another, "--output_dir must not be in use; another run writes to")
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 130
+    assert "interrupted; go on with it by --resume" in errors
+    done = len(metrics.read_bytes().splitlines())
+    assert newest_round(output / "checkpoints") == done >= 20
+
+    running = begun(*endless, "--resume")
+    wait_for_rounds(running, metrics, done + 5)
+    size = metrics.stat().st_size + 5000
+    resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (size, size))
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 2
+    assert f"File too large: '{metrics}'" in errors.splitlines()[-1]
+    assert newest_round(output / "checkpoints") == done
+
+    last = f"--num_rounds={done + 2}"
+    result = in_this_process([*endless, last, "--resume"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert in_this_process([*endless, last, f"--output_dir={at_once}"], capsys).returncode == 0
+    assert outcome(output) == outcome(at_once)
+
+
+def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, tmp_path, capsys):
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    output, at_once = tmp_path / "run", tmp_path / "at_once"
+    flags = flags_of(digits_dir, output, "--engine=tff", rounds=100_000)
+    running = begun(*flags)
+    wait_for_rounds(running, output / "metrics.jsonl", 3)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=TIMEOUT_SECONDS)
+    assert running.returncode == 143
+    done = newest_round(output / "checkpoints")
+    assert done == len((output / "metrics.jsonl").read_bytes().splitlines())
+    rounds = [f"--num_rounds={done + 3}"]
+    assert in_this_process([*flags, *rounds, "--resume"], capsys).returncode == 0
+    flags = flags_of(digits_dir, at_once, "--engine=tff", *rounds)
+    assert in_this_process(flags, capsys).returncode == 0
+    assert outcome(output)["server"] == outcome(at_once)["server"]
+    assert outcome(output)["rows"] == outcome(at_once)["rows"]
+
+
+def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
+    digits_dir, copy, undisturbed, capsys
+):
+    shutil.copytree(undisturbed, copy, dirs_exist_ok=True)
+    (copy / "notes.txt").write_text("the user's own")
+    before = contents(copy)
+    running = begun(*flags_of(digits_dir, copy, "--seed=1", "--overwrite", rounds=100_000))
+    wait_for_rounds(running, copy / ".new_run" / "metrics.jsonl", 5)
+    running.kill()
+    running.communicate()
+    assert before.items() <= contents(copy).items()
+    assert_refused(in_this_process(flags_of(digits_dir, copy), capsys), "must not hold another run")
+    refused = resume(digits_dir, copy, capsys, "--seed=0")
+    assert_refused(refused, ".new_run; --seed: expected 1, got 0")
+    rounds = newest_round(copy / ".new_run" / "checkpoints") + 1
+    result = in_this_process(["--resume", f"--output_dir={copy}", f"--num_rounds={rounds}"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in copy.iterdir()) == sorted([*FINISHED, "notes.txt"])
+    assert len(outcome(copy)["rounds"]) == rounds
+    assert json.loads((copy / "config.json").read_text())["seed"] == 1
+
+
+def killed_before(point, output, action):
+    """Does something in a child that dies before one of its operations on the directory's files.
+
+    Returns:
+      Whether it died.
+    """
+    child = os.fork()
+    if child == 0:
+        die_before(point, str(output))
+        action()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def texts(*directories):
+    """The files of directories by their names; a file of a later directory counts."""
+    return {
+        str(path.relative_to(directory)): path.read_text()
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file() and not path.relative_to(directory).parts[0].startswith(".")
+    }
+
+
+def test_a_new_run_takes_the_place_of_the_old_one_whatever_interrupts_it(tmp_path):
+    """It is killed before each operation; the next use of the directory completes the change."""
+    names = {"checkpoints/a.npz", *run_directory._FILES} - {"checkpoints"}
+    old = {name: f"old {name}" for name in names}
+    new = {name: f"new {name}" for name in names - {"new_clients.csv"}}
+    seen = set()
+    for point in itertools.count(1):
+        output = tmp_path / str(point)
+        for directory, files in ((output, old), (output / ".new_run", new)):
+            (directory / "checkpoints").mkdir(parents=True)
+            for name, text in files.items():
+                (directory / name).write_text(text)
+
+        def use(output=output):
+            RunDirectory(output, {}, overwrite=True).close()
+
+        killed = killed_before(point, output, use)
+        summary = texts(output).get("summary.json", "none")
+        seen.add(summary)
+        # A directory with a summary has all that belongs to it.
+        if summary != "none":
+            assert texts(output) == (old if summary.startswith("old") else new)
+        if not summary.startswith("new"):
+            assert old.items() <= texts(output, output / ".old_run").items()
+        use()
+        assert texts(output) == new
+        assert not list(output.glob(".*"))
+        if not killed:
+            break
+    assert seen == {"old summary.json", "none", "new summary.json"}
+
+
+def test_a_directory_in_use_is_refused_and_a_dead_users_is_not(tmp_path):
+    directory = RunDirectory(tmp_path / "run", {})
+    with pytest.raises(RunDirectoryError, match="must not be in use"):
+        RunDirectory(tmp_path / "run", {}, overwrite=True)
+    directory.close()
+    assert not list(tmp_path.iterdir())  # Nothing is left where nothing was run.
+    killed_before(6, tmp_path, lambda: RunDirectory(tmp_path / "run", {}))
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / ".lock").touch()
+    with open(tmp_path / "run" / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(RunDirectoryError, match="must not be in use"):
+            RunDirectory(tmp_path / "run", {})
+    RunDirectory(tmp_path / "run", {}).close()

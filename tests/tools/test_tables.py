@@ -1,0 +1,36 @@
+"""Files of rows: written as a whole, read as written, and locked while they are changed."""
+
+import fcntl
+import os
+
+import pytest
+import tables
+
+pytestmark = pytest.mark.same_on_both_lines
+
+
+def test_a_file_of_rows_is_read_as_written_and_does_not_tell_the_time(tmp_path):
+    rows = [{"run": "a", "value": 0.1 + 0.2}, {"run": "b", "value": None, "more": "x, y"}]
+    for name in ("rows.csv", "rows.csv.gz"):
+        tables.write(tmp_path / name, rows)
+        assert tables.read(tmp_path / name) == [
+            {"run": "a", "value": "0.30000000000000004", "more": ""},
+            {"run": "b", "value": "", "more": "x, y"},
+        ]
+    assert (tmp_path / "rows.csv.gz").read_bytes()[4:8] == bytes(4)  # RFC 1952: MTIME.
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    tables.write(tmp_path / "rows.csv", [{"run": "old"}])
+    (tmp_path / ".rows.csv.partial").mkdir()
+    with pytest.raises(OSError):
+        tables.write(tmp_path / "rows.csv", [{"run": "new"}])
+    assert tables.read(tmp_path / "rows.csv") == [{"run": "old"}]
+
+
+def test_results_are_locked_for_others_while_they_are_changed(tmp_path):
+    other = os.open(tmp_path, os.O_RDONLY)
+    with tables.locked(tmp_path), pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
