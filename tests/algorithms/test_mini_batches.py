@@ -32,8 +32,6 @@ from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def assert_means(simulation, trained, check=lambda: None, tolerance=ORACLE_TOLERANCE):
     """Runs rounds after which the server must have the mean of what its participants send.

@@ -1,5 +1,7 @@
 """What a client computes in an exchange and in a test, as operations of a graph of any engine."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
