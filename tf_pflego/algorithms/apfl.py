@@ -24,6 +24,8 @@ authors compare with APFL, the share is fixed. If it is learnt, that it moves wi
 and before the steps on w_i and v_i, is our choice.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import NamedTuple
 

@@ -24,6 +24,8 @@ Differences from the paper: the models with the largest affinities are sent, wit
 among them, as PGFed's authors do.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import NamedTuple
 

@@ -39,6 +39,8 @@ head's last step as for that of theta, since both are one step in Proposition 1.
 automatic beta does not fall.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, NamedTuple
 

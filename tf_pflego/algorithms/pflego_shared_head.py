@@ -54,6 +54,8 @@ the curvature; there is neither an automatic beta nor another solver; by default
 last fifth of a run.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, NamedTuple
 

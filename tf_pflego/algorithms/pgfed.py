@@ -30,6 +30,8 @@ Differences from the paper: the paper moves theta_i before A, its authors' progr
 starts anew in each round. `pgfedmo` and `pgfed_ce` are variants.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, NamedTuple
 
