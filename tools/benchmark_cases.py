@@ -343,6 +343,40 @@ def beside_in_process(name, clients, per_round, cluster, repeats, beginning=""):
         )
 
 
+def process(data_dir, repeats):
+    """Times rounds of PFLEGO as a process of TFF beside those of a simulation on TFF.
+
+    The clients are those of the quickstart, and those of `fashion_mnist`.
+    """
+    if not installed(["tff"]):
+        return
+    from tf_pflego import tff as pfl_tff
+
+    digits = data.load("digits", data_dir)
+    partition = data.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
+    images, _ = load("fashion_mnist", data_dir)
+    for name, clients, per_round in (
+        ("digits", data.federate(digits, partition), 10),
+        ("fashion_mnist", images, 20),
+    ):
+        body = models.mlp(clients.example_shape, 0)
+        with simulation_of(clients, body, "pflego", "tff", per_round) as simulation:
+            built = pfl_tff.build_process(
+                simulation.algorithm,
+                pfl_tff.data_spec(clients),
+                num_clients=clients.num_clients,
+                clients_per_round=per_round,
+            )
+            training = pfl_tff.Training(built, clients, simulation.participation)
+            yield Case(
+                f"process/{name}",
+                {"process": training.run_round, "simulation": simulation.run_round},
+                repeats,
+                seconds={"seconds": "process", "simulation_seconds": "simulation"},
+                ratios={"over_simulation": ("process", "simulation")},
+            )
+
+
 def million(data_dir, repeats):
     """Measures rounds, evaluations of a sample, and the peak of the memory, with 10^6 clients.
 
@@ -386,7 +420,7 @@ PARTS = {
     part.__name__: part
     for part in (
         *(fashion_mnist, omniglot, cifar10, synthetic),
-        *(shared_head, million, large_models, ray),
+        *(shared_head, million, large_models, process, ray),
     )
 }
 # The part `million` takes gigabytes of the directory for temporary files.
