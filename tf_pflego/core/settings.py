@@ -77,8 +77,15 @@ def definition(field: dataclasses.Field) -> dict[str, Any]:
 
 
 def limits_of(field: dataclasses.Field) -> list[str]:
-    """Returns in words the limits of a setting, such as `at least 0`."""
-    return [f"{name.replace('_', ' ')} {limit}" for name, limit in field.metadata["limits"].items()]
+    """Returns in words the limits of a setting, such as `at least 0`.
+
+    What a machine's integers hold is no limit that a reader has to know.
+    """
+    return [
+        f"{name.replace('_', ' ')} {limit}"
+        for name, limit in field.metadata["limits"].items()
+        if limit <= values.INTEGER_LIMIT
+    ]
 
 
 def range_of(field: dataclasses.Field) -> str:

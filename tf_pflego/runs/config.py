@@ -245,8 +245,8 @@ class PlaceSettings:
     )
     max_restarts: int = setting(
         3,
-        "how often a new TFF worker runs an exchange again whose worker was killed, stopped or "
-        "silent, before the run ends",
+        "how many times a new TFF worker takes over an exchange whose worker was killed, stopped "
+        "or silent, before the run ends",
         at_least=0,
     )
 
