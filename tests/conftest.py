@@ -9,7 +9,6 @@ import functools
 import importlib
 import os
 import signal
-import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Some tests fork, and gRPC, which is in this process for the TFF engine or for Ray, might then wait
@@ -23,9 +22,6 @@ from tests import thorough
 from tf_pflego import algorithms, data, models
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
-from tf_pflego.models import networks, split
-from tf_pflego.models.body.body import Body
-from tf_pflego.runs import build as runs_build
 
 # What each leaves to the other, by its marker, so that both together take less time.
 LEFT_OUT = {"tff": "current_line_is_enough", "current": "same_on_both_lines"}
@@ -106,50 +102,6 @@ def build_method(name, model, **settings):
     }:
         settings = {"schedule_rounds": 1000} | settings
     return built(name, model, **settings)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def runs_share_what_they_trace():
-    """Lets all runs of one network and one method of the package in this process have one object.
-
-    A run makes its own, and most of a small run's time goes into tracing it. That a simulation ends
-    with the same bits as with a method of its own is shown in tests/engines/test_tracing.py, and
-    programs that tests start make theirs anew.
-    """
-    make_network, make_algorithm = functools.cache(networks.build), algorithms.build
-    made_networks, bodies, made_algorithms = {}, {}, {}
-
-    def network_of(*arguments, **named):
-        network = make_network(*arguments, **named)
-        made_networks[id(network)] = network
-        return network
-
-    def body_of(network, example_shape):
-        if id(network) not in made_networks:
-            return Body(network, example_shape)
-        if id(network) not in bodies:
-            bodies[id(network)] = Body(network, example_shape)
-        return bodies[id(network)]
-
-    @functools.wraps(make_algorithm)
-    def algorithm_of(method, model, **settings):
-        is_shared = any(body is vars(model).get("_body") for body in bodies.values())
-        if not is_shared or getattr(method, "is_own", False) or callable(method):
-            return make_algorithm(method, model, **settings)
-        of_model = [
-            (name, value if isinstance(value, int | tuple) else id(value))
-            for name, value in sorted(vars(model).items())
-        ]
-        key = getattr(method, "name", method), *of_model, *sorted(settings.items())
-        if key not in made_algorithms:
-            made_algorithms[key] = make_algorithm(method, model, **settings)
-        return made_algorithms[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs_build, "networks", types.SimpleNamespace(build=network_of))
-        patch.setattr(split, "Body", body_of)
-        patch.setattr(algorithms, "build", algorithm_of)
-        yield
 
 
 @pytest.fixture(scope="session")
