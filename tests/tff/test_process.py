@@ -129,12 +129,7 @@ def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
     process = process_of(algorithm, tiny_clients, train_metrics=True)
     training = pfl_tff.Training(process, tiny_clients, everyone, SEED)
     metrics = training.run_round()["client_work"]["train"]
-    ids = range(3)
-    states = [training.client_states[client] for client in ids]
-    tests = [pfl_tff.data_of(tiny_clients, client, "test") for client in ids]
-    evaluate = pfl_tff.build_evaluation(process)
-    inputs = training.inputs(ids, "evaluation", 1)
-    of_clients, of_all = evaluate(training.state, states, inputs, tests)
+    of_clients, of_all = training.evaluate()
     with Simulation(algorithm, tiny_clients, everyone, "in_process", SEED) as simulation:
         simulation.run_round()
         expected = simulation.evaluate_all()

@@ -13,6 +13,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import as_model_inputs
+from tf_pflego.tff.evaluation import Evaluated, build_evaluation
 from tf_pflego.tff.process import FederatedProcess, ProcessState
 from tf_pflego.tff.types import ClientInputs, Data
 
@@ -51,6 +52,7 @@ class Training:
         seed: int = 0,
     ):
         self._process, self._clients = process, clients
+        self._evaluate = build_evaluation(process)
         self._participation, self._seed = participation, seed
         self.state: ProcessState = process.initialize()
         self.client_states: dict[int, Structure] = {}
@@ -62,15 +64,32 @@ class Training:
         if not ids:  # Nobody reports. TFF returns no value of clients where there are none.
             self.state = self.state._replace(round_number=np.int32(number + 1))
             return {}
-        new = [client for client in ids if client not in self.client_states]
-        if new:
-            first = self._process.initialize_clients(self.state, self.inputs(new, "client_state"))
-            self.client_states.update(zip(new, first, strict=True))
-        states = [self.client_states[client] for client in ids]
+        states = self._states(ids)
         inputs = self.inputs(ids, "client", number)
         self.state, states, metrics = self._process.next(self.state, states, inputs)
         self.client_states.update(zip(ids, states, strict=True))
         return metrics
+
+    def evaluate(self, split: str = "test") -> Evaluated:
+        """Returns the metrics of all clients on their examples of a split, as served now.
+
+        Clients that have not taken part yet begin with the state that they would begin a round
+        with.
+        """
+        everybody = range(self._clients.num_clients)
+        return self._evaluate(
+            self.state,
+            self._states(everybody),
+            self.inputs(everybody, "evaluation", int(self.state.round_number) - 1),
+            [data_of(self._clients, client, split) for client in everybody],
+        )
+
+    def _states(self, ids):
+        new = [client for client in ids if client not in self.client_states]
+        if new:
+            first = self._process.initialize_clients(self.state, self.inputs(new, "client_state"))
+            self.client_states.update(zip(new, first, strict=True))
+        return [self.client_states[client] for client in ids]
 
     def inputs(self, ids: Sequence[int], purpose: str, *keys: int) -> list[ClientInputs]:
         """Returns what clients bring, with seeds for this purpose; see `core.seeds`."""
