@@ -24,6 +24,7 @@ TESTS = (
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[strong",
     "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
     "tests/docs/test_notebook.py",
+    "tests/docs/test_process_notebook.py::test_it_prints",
     "tests/docs/test_readme.py::test_a_short_script_exports_a_model_of_own_arrays",
     "tests/docs/test_readme.py::test_snippets_print_what_they_say",
     "tests/engines/test_agreement.py::test_blocks_of_examples_pass_as_in_process[True]",

@@ -23,7 +23,8 @@ import json
 import pathlib
 
 import tensorflow as tf
-from benchmark_cases import BY_DEFAULT, PARTS, RAY_SHARDS, installed
+from benchmark_cases import BY_DEFAULT, PARTS, RAY_SHARDS
+from benchmark_work import installed
 from timing import measured
 
 from tf_pflego import engines

@@ -6,14 +6,14 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms, data, models
+from tf_pflego import algorithms, data, engines, models
 from tf_pflego.core import algorithm as contract
 from tf_pflego.core.algorithm import ClientResult, Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.runs import config
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import file_arrays
+from tf_pflego.system import file_arrays, terminal
 
 # The mini-batch methods for which the PGFed paper has images per second in its Table 7.
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
@@ -104,6 +104,18 @@ def federation_in_files(num_clients, train_size, test_size, shape):
         offsets = starts(np.full(num_clients, size))
         splits.append(data.ClientSplit(writer.array(), labels, offsets))
     return data.ClientData(*splits, np.full(num_clients, 2))
+
+
+def installed(names):
+    """Returns the engines that can run here, and says which cannot."""
+    present = []
+    for name in names:
+        try:
+            engines.refuse_absent(name)
+            present.append(name)
+        except ImportError as error:
+            terminal.say(f"not measured: {error}")
+    return present
 
 
 def load(name, data_dir):
