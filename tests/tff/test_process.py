@@ -60,6 +60,27 @@ def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_cl
             process_of(build(name, tiny_model), tiny_clients)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_clients": 0}, "`num_clients` must be at least 1; got 0"),
+        ({"clients_per_round": 4}, "`clients_per_round` must be at most 3; got 4"),
+        ({"data_spec": (tf.TensorSpec([None, 5]), None)}, r"`data_spec` must have .* float32"),
+        ({"aggregator_returns": "median"}, "`aggregator_returns` must be one of mean, sum"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_is_refused(changed, message, tiny_model, tiny_clients):
+    arguments = {
+        "algorithm": build("pflego", tiny_model),
+        "data_spec": pfl_tff.data_spec(tiny_clients),
+        "num_clients": 3,
+        "clients_per_round": 2,
+    }
+    with pytest.raises(ValueError, match=message):
+        pfl_tff.build_process(**arguments | changed)
+
+
 def test_datasets_of_batches_give_the_same(tiny_model, tiny_clients):
     """A participant's examples may also come as a `tf.data.Dataset`."""
     algorithm = build("pflego", tiny_model)

@@ -52,10 +52,69 @@ class FederatedProcess(tff.templates.IterativeProcess):
         begin with.
     """
 
-    def __init__(self, algorithm, exchanges, initialize, initialize_clients, next_fn):
-        super().__init__(initialize, next_fn)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        exchanges: list[ExchangeSteps],
+        specs: types.Specs,
+        federation: Federation,
+    ):
         self.algorithm, self.exchanges = algorithm, exchanges
+        server, one_state, inputs = map(types.of, (specs.server, specs.client_state, specs.inputs))
+        number = tff.TensorType(np.int32)
+        first = types.computation(
+            lambda: (types.initial_server(algorithm, federation), tf.constant(1, tf.int32))
+        )
+        first_of_client = types.computation(
+            lambda server, inputs: algorithm.init_client(server, inputs.seeds[0], inputs.classes),
+            server,
+            inputs,
+        )
+        one_more = types.computation(lambda number: number + 1, number)
+
+        @tff.federated_computation
+        def initialize():
+            server, number = tff.federated_eval(first, tff.SERVER)
+            aggregators = [steps.aggregation.initialize() for steps in exchanges]
+            return tff.federated_zip(ProcessState(server, number, aggregators))
+
+        # What has a row per participant of the last round has none before the first.
+        aggregators = initialize.type_signature.result.member.aggregators
+        state = tff.to_type(ProcessState(server, number, aggregators))
+        state = tff.FederatedType(state, tff.SERVER)
+        of_clients = [tff.FederatedType(one, tff.CLIENTS) for one in (one_state, inputs)]
+
+        @tff.federated_computation(state, of_clients[1])
+        def initialize_clients(state, inputs):
+            server = tff.federated_broadcast(state.server)
+            return tff.federated_map(first_of_client, (server, inputs))
+
+        @tff.federated_computation(state, *of_clients)
+        def next_fn(state, client_states, inputs):
+            server, number = state.server, state.round_number
+            to_clients, aggregators, measurements = tff.federated_broadcast(number), [], []
+            for steps, aggregator in zip(exchanges, state.aggregators, strict=True):
+                message = tff.federated_map(steps.broadcast, (server, number))
+                to_one = steps.send_to_each(server, number, inputs)
+                result = tff.federated_map(
+                    steps.client_work,
+                    (tff.federated_broadcast(message), to_one, client_states, inputs, to_clients),
+                )
+                client_states = result.state
+                aggregator, received, measured = steps.aggregation.next(aggregator, result.upload)
+                server = tff.federated_map(steps.server_update, (server, received, number))
+                aggregators.append(aggregator)
+                measurements.append(measured)
+            metrics = collections.OrderedDict(
+                client_work=collections.OrderedDict(train=exchanges[-1].metrics(result.counts)),
+                aggregators=tff.federated_zip(measurements),
+            )
+            number = tff.federated_map(one_more, number)
+            new_state = tff.federated_zip(ProcessState(server, number, aggregators))
+            return Round(new_state, client_states, tff.federated_zip(metrics))
+
         self.initialize_clients = initialize_clients
+        super().__init__(initialize, next_fn)
 
 
 def build_process(
@@ -109,7 +168,9 @@ def build_process(
             "`aggregator` must be a factory of `tff.aggregators` or `tff.learning`; got "
             f"{type(aggregator).__name__}. Call what makes one, or leave it out."
         )
-    federation = Federation(num_clients, float(clients_per_round), num_clients)
+    num_clients = values.whole("num_clients", num_clients, 1)
+    rate = values.number("clients_per_round", clients_per_round, above=0, at_most=num_clients)
+    federation = Federation(num_clients, rate, num_clients)
     specs = types.Specs.traced(algorithm, data_spec, federation)
     how = Aggregator(tff.aggregators.SumFactory(), SUM)
     if aggregator is not None:
@@ -123,57 +184,4 @@ def build_process(
             f"`aggregator` must be left out for {algorithm.name}, whose server sees what single "
             f"clients upload; got {type(aggregator).__name__}. Leave it out."
         )
-    first = types.computation(
-        lambda: (types.initial_server(algorithm, federation), tf.constant(1, tf.int32))
-    )
-    first_of_client = types.computation(
-        lambda server, inputs: algorithm.init_client(server, inputs.seeds[0], inputs.classes),
-        types.of(specs.server),
-        types.of(specs.inputs),
-    )
-    one_more = types.computation(lambda number: number + 1, tff.TensorType(np.int32))
-
-    @tff.federated_computation
-    def initialize():
-        server, number = tff.federated_eval(first, tff.SERVER)
-        aggregators = [steps.aggregation.initialize() for steps in exchanges]
-        return tff.federated_zip(ProcessState(server, number, aggregators))
-
-    # What has a row per participant of the last round has none before the first.
-    aggregators_type = initialize.type_signature.result.member.aggregators
-    state_type = tff.to_type(
-        ProcessState(types.of(specs.server), tff.TensorType(np.int32), aggregators_type)
-    )
-    state_type = tff.FederatedType(state_type, tff.SERVER)
-    inputs_type = tff.FederatedType(types.of(specs.inputs), tff.CLIENTS)
-    states_type = tff.FederatedType(types.of(specs.client_state), tff.CLIENTS)
-
-    @tff.federated_computation(state_type, inputs_type)
-    def initialize_clients(state, inputs):
-        return tff.federated_map(first_of_client, (tff.federated_broadcast(state.server), inputs))
-
-    @tff.federated_computation(state_type, states_type, inputs_type)
-    def next_fn(state, client_states, inputs):
-        server, number = state.server, state.round_number
-        aggregators, measurements = [], []
-        for steps, aggregator in zip(exchanges, state.aggregators, strict=True):
-            message = tff.federated_broadcast(tff.federated_map(steps.broadcast, (server, number)))
-            to_one = steps.send_to_each(server, number, inputs)
-            result = tff.federated_map(
-                steps.client_work,
-                (message, to_one, client_states, inputs, tff.federated_broadcast(number)),
-            )
-            client_states = result.state
-            aggregator, received, measured = steps.aggregation.next(aggregator, result.upload)
-            server = tff.federated_map(steps.server_update, (server, received, number))
-            aggregators.append(aggregator)
-            measurements.append(measured)
-        metrics = collections.OrderedDict(
-            client_work=collections.OrderedDict(train=exchanges[-1].metrics(result.counts)),
-            aggregators=tff.federated_zip(measurements),
-        )
-        number = tff.federated_map(one_more, number)
-        new_state = tff.federated_zip(ProcessState(server, number, aggregators))
-        return Round(new_state, client_states, tff.federated_zip(metrics))
-
-    return FederatedProcess(algorithm, exchanges, initialize, initialize_clients, next_fn)
+    return FederatedProcess(algorithm, exchanges, specs, federation)

@@ -66,7 +66,15 @@ class Specs:
 
     @classmethod
     def traced(cls, algorithm: Algorithm, data_spec: Any, federation: Federation) -> Specs:
-        """Returns those of `algorithm`, without running it."""
+        """Returns those of `algorithm`, without running it; refuses data that do not fit it."""
+        pair = getattr(data_spec, "element_spec", data_spec)
+        model, examples = algorithm.model, pair[0]
+        if (examples.shape[1:], examples.dtype) != (model.example_shape, model.example_dtype):
+            raise ValueError(
+                f"`data_spec` must have examples [None, *{model.example_shape}] "
+                f"{model.example_dtype.name}, as the model takes them; got {examples}. Make it by "
+                "`data_spec`, or from `element_spec` of a dataset in batches."
+            )
         num_rows = algorithm.model.num_classes
         client_id, seed = tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)
         classes = tf.TensorSpec([num_rows], tf.int32)
