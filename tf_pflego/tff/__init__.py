@@ -6,7 +6,6 @@ combined with what TFF offers. `Simulation` with `engine="tff"` gives the same w
 
 from tf_pflego.tff.evaluation import build_evaluation
 from tf_pflego.tff.feeding import Training, data_of, data_spec
-from tf_pflego.tff.installed import tff  # noqa: F401  # First: it says what is missing.
 from tf_pflego.tff.learning import build_learning_process
 from tf_pflego.tff.process import FederatedProcess, ProcessState, build_process
 from tf_pflego.tff.sources import ClientsSource, from_tff, to_client_data

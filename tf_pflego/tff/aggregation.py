@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core.nests import Structure
 from tf_pflego.tff import types
+from tf_pflego.tff.installed import tff
 
 MEAN, SUM = "mean", "sum"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 from typing import Any, NamedTuple
 
-import tensorflow_federated as tff
-
 from tf_pflego.tff import metrics, types
+from tf_pflego.tff.installed import tff
 from tf_pflego.tff.process import FederatedProcess
 
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Exchange, Uploads
@@ -26,6 +25,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_computation import all_finite
 from tf_pflego.tff import metrics, types
 from tf_pflego.tff.aggregation import SUM, Aggregation, Aggregator, Rows, Upload
+from tf_pflego.tff.installed import tff
 
 
 class WorkResult(NamedTuple):

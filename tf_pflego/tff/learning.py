@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.tff import types
+from tf_pflego.tff.installed import tff
 from tf_pflego.tff.process import build_process
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Client, Served
 from tf_pflego.core.nests import Structure
 from tf_pflego.tff import types
+from tf_pflego.tff.installed import tff
 from tf_pflego.tff.types import Data
 
 

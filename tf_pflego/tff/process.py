@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Algorithm, Federation
 from tf_pflego.core.nests import Structure
@@ -24,6 +23,7 @@ from tf_pflego.system import values
 from tf_pflego.tff import types
 from tf_pflego.tff.aggregation import MEAN, SUM, Aggregator
 from tf_pflego.tff.exchange import ExchangeSteps
+from tf_pflego.tff.installed import tff
 
 
 class ProcessState(NamedTuple):

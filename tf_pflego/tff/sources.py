@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.own_arrays import from_arrays
 from tf_pflego.system import file_arrays
 from tf_pflego.tff import feeding
+from tf_pflego.tff.installed import tff
 
 _LABELS = ("label", "labels", "y")
 

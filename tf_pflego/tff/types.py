@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import Algorithm, Client, Federation, Round, specs_of
 from tf_pflego.core.nests import Structure
+from tf_pflego.tff.installed import tff
 
 
 class ClientInputs(NamedTuple):
