@@ -28,7 +28,7 @@ quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart runs/quickstart_local --reference=runs/quickstart_local --output=runs/quickstart.html
 	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 
-# About six minutes on two cores; tests/thorough.py says what it leaves to test-all.
+# About five minutes on two cores; tests/thorough.py says what it leaves to test-all.
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff --quick
 
