@@ -24,5 +24,6 @@ def end_workers() -> None:
     tff.test.set_no_default_context()
     gc.collect()
     for process in gc.get_objects():
-        if isinstance(process, subprocess.Popen) and "worker_binary" in str(process.args):
+        # `isinstance` would ask lazy modules for their class, and thereby load them.
+        if type(process) is subprocess.Popen and "worker_binary" in str(process.args):
             process.kill()
