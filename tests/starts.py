@@ -33,7 +33,11 @@ def program(*flags, code=ENTRY, digits_dir=None):
 def started_program(*flags, digits_dir=None, code=ENTRY, **options):
     """Runs the program in a process that is started for it, with pipes."""
     flags = [*flags, f"--data_dir={digits_dir}"] if digits_dir else list(flags)
-    command = [sys.executable, "-c", code, *flags]
+    return finished([sys.executable, "-c", code, *flags], **options)
+
+
+def finished(command, **options):
+    """Runs a command to its end, with pipes."""
     return subprocess.run(
         command,
         cwd=ROOT,

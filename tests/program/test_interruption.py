@@ -11,7 +11,7 @@ import drill_signals
 import pytest
 
 from tests.resources import wait_until_gone
-from tests.starts import ROOT, TIMEOUT_SECONDS
+from tests.starts import ROOT, TIMEOUT_SECONDS, finished
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -42,14 +42,7 @@ def run(*body, grace=0.3, ignored=None, program=PROGRAM):
     command.append(program.format(body=lines, grace=grace))
     if ignored:
         command = ["sh", "-c", f'trap "" {ignored:d}; exec "$@"', "sh", *command]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    return finished(command)
 
 
 def assert_interrupted(result, number, printed):
