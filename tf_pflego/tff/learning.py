@@ -40,8 +40,8 @@ def build_learning_process(
       **options: `aggregator`, `aggregator_returns` and `train_metrics` of `build_process`.
 
     Raises:
-      ValueError: Clients of the method keep a state, or the server sends messages to single ones;
-        and as `build_process`.
+      ValueError: Clients of the method keep a state, or the server sends messages to single ones
+        or sees what single ones upload; and as `build_process`.
     """
     process = build_process(
         algorithm,
@@ -51,10 +51,11 @@ def build_learning_process(
         **{"train_metrics": True} | options,
     )
     state, states, inputs = process.next.type_signature.parameter
-    if types.num_tensors(states) or any(steps.client_message for steps in process.exchanges):
+    single = any(one.client_message or one.sees_single_clients for one in process.exchanges)
+    if types.num_tensors(states) or single:
         raise ValueError(
             f"`algorithm` must keep nothing at clients; got {algorithm.name}, whose clients keep a "
-            "state or are sent messages of their own. Use `build_process`."
+            "state, or are told or tell the server something of their own. Use `build_process`."
         )
 
     def inputs_of(dataset, number):
