@@ -25,8 +25,9 @@ FLOORS = {
     "serving": 6,
     "runs": 7,
     "reports": 8,
-    "program": 9,
-    "main": 10,
+    "sweeps": 9,
+    "program": 10,
+    "main": 11,
 }
 
 

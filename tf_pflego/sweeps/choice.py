@@ -1,0 +1,64 @@
+"""The choice of settings, which goes by validation examples alone.
+
+What comes in here are rows of tuning.csv, in which nothing is of test examples.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tf_pflego.sweeps.definition import CHOSEN_BY, Cell, Range
+
+FINISHED, PRUNED, NOT_FINITE = "finished", "pruned", "not finite"
+
+
+class Trial(NamedTuple):
+    """Settings that were tried, on all tuning seeds or as far as they were worth it."""
+
+    number: int
+    settings: dict[str, Any]
+    accuracy: float | None  # the mean over seeds; None if a seed was pruned or not finite
+    runs: int  # how many were made
+    rounds: int  # how many these had, all together
+
+
+def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
+    """Returns what was tried of a cell, from the rows of tuning.csv."""
+    by_number: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["run"] == cell.name:
+            by_number.setdefault(row["trial"], []).append(row)
+    trials = []
+    for number, of_trial in sorted(by_number.items()):
+        values = [row[CHOSEN_BY] for row in of_trial if row["state"] == FINISHED]
+        whole = len(values) == len(of_trial)
+        settings = {name: _value(among, of_trial[0][name]) for name, among in cell.choices.items()}
+        accuracy = statistics.mean(values) if whole else None
+        rounds = sum(row["num_rounds"] for row in of_trial)
+        trials.append(Trial(number, settings, accuracy, len(of_trial), rounds))
+    return trials
+
+
+def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
+    """Returns the trial with the largest accuracy, the first of equal ones; None without any."""
+    whole = [trial for trial in trials_of(cell, rows) if trial.accuracy is not None]
+    return max(whole, key=lambda trial: trial.accuracy, default=None)
+
+
+def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns those of the chosen settings that are the least or the largest that was tried."""
+    edges = {}
+    for name, among in cell.choices.items():
+        if isinstance(among, Range):
+            continue  # A search tries values between the ends.
+        numbers = [one for one in among if isinstance(one, int | float)]
+        if len(numbers) == len(among) > 1 and settings[name] in (min(numbers), max(numbers)):
+            edges[name] = "least" if settings[name] == min(numbers) else "largest"
+    return edges
+
+
+def _value(among, text):
+    """Returns the value that the text of a row stands for."""
+    if isinstance(among, Range):
+        return float(text)
+    return next((one for one in among if str(one) == str(text)), text)

@@ -1,0 +1,356 @@
+"""What a sweep runs: its cells, what is chosen for each of them, and the seeds.
+
+A cell is a method with its settings: a line of a table, or a curve of a figure. A list among its
+settings is what is chosen among on validation examples; without a choice each of its values makes a
+cell.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tf_pflego import algorithms
+from tf_pflego.algorithms import own_methods
+from tf_pflego.runs import config
+from tf_pflego.system import texts, values
+
+Settings = Mapping[str, Any]
+
+CHOICES = ("validation_accuracy", "none")
+# What of the validation examples a choice goes by; no test example has a part in it.
+CHOSEN_BY = "validation_accuracy/client_mean/last10"
+HELD_OUT = 0.2
+_OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
+_NOT_IN_CELLS = {"output_dir", "overwrite", "resume", "seed"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The values of a setting from `low` to `high`, of which a search tries some.
+
+    Args:
+      low: The least value.
+      high: The largest value.
+      log: Whether their logarithms are spread evenly, as for a learning rate.
+
+    Raises:
+      ValueError: The limits are no numbers that make a range.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self):
+        low, high = values.number("low", self.low), values.number("high", self.high)
+        if not low < high or (self.log and low <= 0):
+            raise ValueError(
+                f"a range must go from a number to a larger one{', above 0' * self.log}; got "
+                f"{self}. Write it as in 1e-3..1:log."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}{':log' * self.log}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A method with its settings.
+
+    Attributes:
+      name: What it is called in files and on the command line.
+      settings: The settings and hyper-parameters that are fixed, by name.
+      choices: The values, a tuple or a `Range`, of those that are chosen.
+      paper: The accuracy in percent that a paper gives for it, if one does.
+      condition: Those settings in which cells differ that say what the method is run on.
+      label: What the method is called in tables: its name, and hyper-parameters that differ.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    choices: dict[str, Any] = dataclasses.field(default_factory=dict)
+    paper: float | None = None
+    condition: dict[str, Any] = dataclasses.field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its method."""
+        return method_name(self.settings["algorithm"])
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether its settings are drawn from ranges, and not taken from a grid."""
+        return any(isinstance(among, Range) for among in self.choices.values())
+
+
+def grid(**among: Any) -> list[dict[str, Any]]:
+    """Returns the cells of all combinations of settings, of which the last varies fastest.
+
+    A list or a tuple has the values of a setting; anything else is its one value.
+
+    Raises:
+      ValueError: A list is empty.
+    """
+    for name, one in among.items():
+        if isinstance(one, list | tuple) and not one:
+            raise ValueError(f"`{name}` must have at least one value; got none. Give it some.")
+    combinations = itertools.product(*map(_values_of, among.values()))
+    return [dict(zip(among, combination, strict=True)) for combination in combinations]
+
+
+def _values_of(one):
+    return one if isinstance(one, list | tuple) else (one,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Cells, the seeds that each is run with, and how settings are chosen.
+
+    Args:
+      cells: The settings of each cell, by name, over those of `base`: `algorithm`, and any that
+        `RunConfig` and the method have. `name` and `paper`, the accuracy in percent that a paper
+        gives, may be among them. A list, or a `Range`, is what is chosen among.
+      base: The settings of all cells. A run is in process if they do not name an `engine`.
+      seeds: The seeds of the runs that are reported. A seed also says what each client holds.
+      title: The first line of the tables.
+      choose: `validation_accuracy`, the mean over clients and the last ten rounds, by which a
+        choice is made; or `none`, with which each value of a list makes a cell.
+      tuning_seeds: The seeds of the runs that a choice is made by, which must not be reported.
+      tuning: Settings of these runs alone, such as fewer rounds. They hold out a fifth of each
+        client's training examples for validation, unless `validation_fraction` is here.
+      trials: How many settings of each cell are tried. 0 means as many for each: those of the
+        smallest grid. A larger grid gives as many, evenly drawn.
+      trial: Settings of a trial, which shows that each cell runs.
+      reference: The method that others are compared with; None for local, or else the first cell.
+      clients: All clients, or a function from the settings of a run to them; None for those of the
+        dataset.
+      model: The model, or a function from the settings of a run and its clients to it; None for the
+        network of the settings.
+      show: A function from the `Sweep` to the content of the files that are shown, by name; None
+        for the tables and figures of a comparison.
+
+    Raises:
+      TypeError, ValueError: It cannot be run; the message says what was expected.
+    """
+
+    cells: Sequence[Settings]
+    base: Settings = dataclasses.field(default_factory=dict)
+    _: dataclasses.KW_ONLY
+    seeds: Sequence[int] = (0,)
+    title: str = ""
+    choose: str = CHOICES[0]
+    tuning_seeds: Sequence[int] = (1000,)
+    tuning: Settings = dataclasses.field(default_factory=dict)
+    trials: int = 0
+    trial: Settings = dataclasses.field(default_factory=lambda: {"num_rounds": 2})
+    reference: str | None = None
+    clients: Any = None
+    model: Any = None
+    show: Callable[[Any], Mapping[str, bytes]] | None = None
+
+    def __post_init__(self):
+        values.one_of("choose", self.choose, CHOICES)
+        values.whole("trials", self.trials, 0)
+        for name in ("seeds", "tuning_seeds"):
+            object.__setattr__(self, name, _seeds(name, getattr(self, name)))
+        for name in ("base", "tuning", "trial"):
+            _check_names(name, getattr(self, name))
+        if not self.cells:
+            raise ValueError("`cells` must have at least one cell; got none. Make some by `grid`.")
+        cells = self.planned
+        if not self.trials and any(cell.is_searched for cell in cells):
+            raise ValueError(
+                "`trials` must say how many settings of a range are tried; got 0. Set `trials=20`."
+            )
+        again = set(self.seeds) & set(self.tuning_seeds)
+        if again and any(cell.choices for cell in cells):
+            raise ValueError(
+                "`tuning_seeds` must not be among the `seeds` that are reported, or the choice "
+                f"would be made on what is compared; got {min(again)} in both. Choose others."
+            )
+        labels = dict.fromkeys(cell.label for cell in cells)
+        if self.reference is not None and self.reference not in labels:
+            raise ValueError(
+                f"`reference` must be one of {', '.join(labels)}; got {self.reference!r}. "
+                f"{texts.suggestion(self.reference, labels)}Correct it."
+            )
+
+    @functools.cached_property
+    def planned(self) -> list[Cell]:
+        """The cells with the settings of `base`, named."""
+        return _named([self._cell(one) for one in self._expanded()])
+
+    @property
+    def budget(self) -> int:
+        """How many settings are tried of each cell that has choices."""
+        sizes = [size_of(cell) for cell in self.planned if cell.choices]
+        return self.trials or min(sizes, default=0)
+
+    def settings_tried(self, cell: Cell) -> list[dict[str, Any]]:
+        """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+        combinations = grid(**cell.choices)
+        count = min(self.budget, len(combinations))
+        places = [number * len(combinations) // count for number in range(count)]
+        return [combinations[place] for place in places]
+
+    def _expanded(self):
+        """Returns the settings of the cells; without a choice each value of a list makes one."""
+        for number, one in enumerate(self.cells):
+            if not isinstance(one, Mapping):
+                raise TypeError(
+                    "`cells` must be dictionaries of settings, such as those of `grid`; got "
+                    f"{values.shown(one)} as number {number}. Correct it."
+                )
+            _check_names(f"cells[{number}]", one, also=("name", "paper"))
+        whole = [{**self.base, **one} for one in self.cells]
+        if self.choose == "none":
+            return [cell for one in whole for cell in grid(**one)]
+        return whole
+
+    def _cell(self, one):
+        """Returns a cell, checked, but for its name and label if it has none."""
+        fixed = {key: value for key, value in one.items() if key not in ("name", "paper")}
+        method = algorithms.method_of(fixed.setdefault("algorithm", "pflego"))
+        of_method = {field.name for field in dataclasses.fields(method.settings)}
+        choices = {}
+        for name, value in list(fixed.items()):
+            if name not in _OF_RUN and name not in of_method:
+                del fixed[name]  # It is another method's; that some method has it was checked.
+            elif isinstance(value, list | tuple | Range):
+                choices[name] = value if isinstance(value, Range) else tuple(value)
+                del fixed[name]
+        if choices and self.choose == "none":
+            raise ValueError(
+                f"`choose` must be {CHOICES[0]} for a range; got none. Leave `choose` out, or "
+                "write the values as a list."
+            )
+        cell = Cell(one.get("name", ""), fixed, choices, one.get("paper"))
+        for trial in _corners(choices):
+            configured(fixed | trial)  # It raises what is wrong with them.
+        return cell
+
+
+def _corners(choices):
+    """Returns settings that have each value of each choice."""
+    lists = {n: (c.low, c.high) if isinstance(c, Range) else c for n, c in choices.items()}
+    longest = max(map(len, lists.values()), default=1)
+    return [{n: c[k % len(c)] for n, c in lists.items()} for k in range(longest)]
+
+
+def size_of(cell: Cell) -> float:
+    """Returns how many settings there are to choose among; infinitely many in a range."""
+    if cell.is_searched:
+        return math.inf
+    return math.prod(map(len, cell.choices.values()))
+
+
+def configured(settings: Settings, **places: Any) -> tuple[config.RunConfig, dict[str, Any]]:
+    """Returns the configuration of a run with these settings, and its hyper-parameters, checked.
+
+    A method of the user's own is named in the configuration by its file and function.
+    """
+    of_run = {key: value for key, value in settings.items() if key in _OF_RUN}
+    of_run = {"engine": "in_process"} | of_run | places
+    of_run["algorithm"] = method_name(settings["algorithm"])
+    run_config = config.RunConfig(**of_run)
+    method = algorithms.method_of(settings["algorithm"])
+    hyper_parameters = {key: value for key, value in settings.items() if key not in _OF_RUN}
+    return run_config, dataclasses.asdict(algorithms.check(method, hyper_parameters))
+
+
+def method_name(algorithm: Any) -> str:
+    """Returns the name of a method; of a builder of the user's own its file and function."""
+    return algorithm if isinstance(algorithm, str) else algorithms.method_of(algorithm).name
+
+
+def _named(cells):
+    """Returns the cells with names and labels made of that in which they differ."""
+    differing = {
+        name: len({str(cell.settings.get(name)) for cell in cells}) > 1
+        for name in dict.fromkeys(name for cell in cells for name in cell.settings)
+    }
+    named = []
+    for cell in cells:
+        fixed = cell.settings
+        condition = {
+            name: fixed.get(name)
+            for name in _OF_RUN
+            if differing.get(name) and name != "algorithm" and name in fixed
+        }
+        alike = [other.settings for other in cells if other.algorithm == cell.algorithm]
+        of_method = {
+            name: value
+            for name, value in fixed.items()
+            if name not in _OF_RUN and len({str(other.get(name)) for other in alike}) > 1
+        }
+        method = cell.algorithm if isinstance(fixed["algorithm"], str) else _short(cell.algorithm)
+        method = _short(method) if own_methods.names_file(method) else method
+        changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
+        label = f"{method} ({changes})" if changes else method
+        parts = [*condition.values(), method, *(f"{n}{words(v)}" for n, v in of_method.items())]
+        name = cell.name or re.sub(r"[^\w.+-]+", "_", "_".join(map(words, parts)))
+        named.append(dataclasses.replace(cell, name=name, label=label, condition=condition))
+    names = [cell.name for cell in named]
+    for name in names:
+        if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
+            raise ValueError(
+                f"the name of a cell must have letters, digits and _ . + - alone; got {name!r}. "
+                "Correct it."
+            )
+        if names.count(name) > 1:
+            raise ValueError(
+                f"the cells must differ in a setting or a name; got two of {name}. Leave one out."
+            )
+    return named
+
+
+def _short(name):
+    """Returns the function of FILE.py:FUNCTION."""
+    return name.rpartition(":")[2]
+
+
+def words(value: Any) -> str:
+    """Returns a value as names and tables have it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _seeds(name, seeds):
+    seeds = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    checked = tuple(values.whole(name, seed, 0, values.SEED_LIMIT) for seed in seeds)
+    if not checked or len(set(checked)) < len(checked):
+        raise ValueError(
+            f"`{name}` must be one or more whole numbers, each once; got {list(seeds)}. Write them "
+            f"like `{name}=(0, 1, 2)`."
+        )
+    return checked
+
+
+def _check_names(what, settings, also: Iterable[str] = ()):
+    """Raises ValueError if a setting is none, or one that the sweep itself gives."""
+    known = {*_OF_RUN, *settings_of_methods(), *also} - _NOT_IN_CELLS
+    methods = [m for m in _values_of(settings.get("algorithm", ())) if not isinstance(m, str)]
+    methods += [m for m in _values_of(settings.get("algorithm", ())) if m and ":" in str(m)]
+    for method in methods:
+        known |= {field.name for field in dataclasses.fields(algorithms.method_of(method).settings)}
+    for name in settings:
+        if name in _NOT_IN_CELLS:
+            raise ValueError(
+                f"`{what}` must not have `{name}`, which the sweep gives each run. Leave it out."
+            )
+        if name not in known:
+            raise ValueError(
+                f"`{what}` must have settings of runs or methods; got {name!r}. "
+                f"{texts.suggestion(name, known)}Correct it."
+            )
+
+
+@functools.cache
+def settings_of_methods() -> dict[str, dataclasses.Field]:
+    """Returns the hyper-parameters of all methods by their names."""
+    kinds = [kind for kind, _ in algorithms.REGISTRY.values()]
+    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}

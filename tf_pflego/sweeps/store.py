@@ -1,0 +1,293 @@
+"""The files of a sweep, each of which any program opens.
+
+  sweep.json              what the sweep is: its cells, seeds and what was chosen
+  runs.csv                one row per run that is reported: settings, results, flags
+  curves.csv.gz           one row per run and round: participants, seconds, bytes, metrics
+  clients.csv.gz          one row per run and client: the test accuracy when the run ended
+  risk_weights.csv.gz     one row per run and entry of PGFed's matrix A, if runs have one
+  new_clients.csv.gz      one row per run, epoch and client that took no part, if there are any
+  tuning.csv              one row per run that a choice is made by, without any test accuracy
+  tuning.curves.csv.gz    one row per such run and evaluated round
+
+What the runs themselves write is in `runs/`, from which these files are filled.
+"""
+
+import csv
+import gzip
+import io
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.runs.reader import PLACES
+from tf_pflego.sweeps.definition import Cell
+from tf_pflego.system import durable, limited_files
+
+PARTICIPANTS = "participant_test_accuracy/example_mean/last10"
+SERVED = "test_accuracy/client_mean/last10"
+BEST = "test_accuracy/client_mean/best"
+SECONDS = "seconds_per_round/median"
+VALIDATION = "validation_accuracy/client_mean"
+
+RUNS, CURVES, CLIENTS = "runs.csv", "curves.csv.gz", "clients.csv.gz"
+RISK_WEIGHTS, NEW_CLIENTS = "risk_weights.csv.gz", "new_clients.csv.gz"
+TUNING, TUNING_CURVES = "tuning.csv", "tuning.curves.csv.gz"
+RAW = "runs"
+
+# The results of a run that is reported.
+_RESULTS = (PARTICIPANTS, SERVED, BEST, "train_loss", SECONDS, "bytes_down", "bytes_up")
+# The same of groups of clients, if the run has them.
+_OF_GROUP = re.compile(
+    r"(participant_)?(test|validation)_accuracy/client_mean/\w+/last10"
+    r"|(participant_)?validation_accuracy/\w+/last10"
+)
+_OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
+# Columns of a table of runs that are read as numbers, where they are not empty.
+_NUMBERS: dict[str, type] = {
+    **dict.fromkeys(("seed", "num_rounds", "trial"), int),
+    **dict.fromkeys(("paper", PARTICIPANTS, SERVED, BEST, SECONDS), float),
+}
+# A run is the same run wherever its clients are.
+_ANYWHERE = {*PLACES, "engine"}
+
+
+def read(path: pathlib.Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
+    if not path.exists():
+        return []
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a CSV file with the columns of all rows, compressed if its name ends in .gz."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
+    writer.writeheader()
+    writer.writerows(rows)
+    content = text.getvalue().encode("utf-8")
+    # Without the time in its header, the same rows give the same file.
+    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+    """Replaces a file as a whole, so that an interruption leaves the old or the new content."""
+    with durable.batch() as files, files.open(path) as stream:
+        stream.write(content)
+
+
+def runs_in(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the rows of runs.csv or tuning.csv: numbers as such, None where a field is empty."""
+
+    def value_of(column, text):
+        kind = float if column.endswith("/last10") else _NUMBERS.get(column, str)
+        return kind(text) if text else None
+
+    return [{name: value_of(name, text) for name, text in row.items()} for row in read(path)]
+
+
+def columns_in(path: pathlib.Path) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+    """Returns {(run, seed): {column: array}} of a CSV file of numbers, NaN for an empty field."""
+    runs: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in read(path):
+        run = runs.setdefault((row.pop("run"), int(row.pop("seed"))), {})
+        for column, text in row.items():
+            run.setdefault(column, []).append(float(text or "nan"))
+    return {
+        key: {name: np.array(cells) for name, cells in run.items()} for key, run in runs.items()
+    }
+
+
+def flags_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns settings as flags have them, without those that say where things are."""
+    return {name: str(value) for name, value in settings.items() if name not in PLACES}
+
+
+def lines_of(flags: Mapping[str, Any]) -> str:
+    """Returns flags as a flag file has them, one per line."""
+    return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _parsed(text):
+    pairs = (word.lstrip("-").partition("=") for word in shlex.split(text or ""))
+    return {name: value for name, _, value in pairs}
+
+
+def is_made_with(row: Mapping[str, Any], flags: Mapping[str, str]) -> bool:
+    """Returns whether the run of a row was made with these flags.
+
+    It was if each flag had this value, given or by default, and no other flag was given.
+    """
+    named, defaults = (_parsed(row[key]) for key in ("flags", "defaults"))
+    known = defaults | named
+    return named.keys() - _ANYWHERE <= flags.keys() and all(
+        known.get(name) == value for name, value in flags.items() if name not in _ANYWHERE
+    )
+
+
+class DamagedRunError(Exception):
+    """A file of a raw run cannot be read as what a run writes."""
+
+
+class Store:
+    """Fills the files of a sweep with its runs; one process at a time has one.
+
+    Args:
+      path: The directory of the sweep.
+      cells: Its cells, in whose order rows are. Rows of others are left out when a file is written.
+      columns: The settings that have a column in runs.csv.
+    """
+
+    def __init__(self, path: pathlib.Path, cells: Sequence[Cell], columns: Sequence[str]):
+        self.path = path
+        self._places = {cell.name: place for place, cell in enumerate(cells)}
+        self._columns = columns
+        self._rows = {
+            name: read(path / name)
+            for name in (RUNS, CURVES, CLIENTS, RISK_WEIGHTS, NEW_CLIENTS, TUNING, TUNING_CURVES)
+        }
+
+    def has(self, cell: Cell, seed: int, flags: Mapping[str, str]) -> bool:
+        """Returns whether runs.csv has a cell's run of a seed that was made with these flags."""
+        key = cell.name, str(seed)
+        rows = (row for row in self._rows[RUNS] if (row["run"], row["seed"]) == key)
+        return any(is_made_with(row, flags) for row in rows)
+
+    def tried(self, cell: Cell, trial: int, seed: int, flags: Mapping[str, str]) -> dict | None:
+        """Returns the row of tuning.csv of a trial that was made with these flags, or None."""
+        key = cell.name, str(trial), str(seed)
+        for row in self._rows[TUNING]:
+            if (row["run"], row["trial"], row["seed"]) == key and is_made_with(row, flags):
+                return row
+        return None
+
+    def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
+        """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
+
+        Its checkpoints are removed.
+
+        Raises:
+          DamagedRunError: A file of the run is damaged; nothing is added.
+        """
+        key = {"run": cell.name, "seed": str(seed)}
+        try:
+            records, added = _records(raw), {CURVES: [], CLIENTS: [], RISK_WEIGHTS: []}
+            added[CURVES] = [key | _numbers_of(record) for record in records]
+            clients = read(raw / "clients.csv")
+            added[CLIENTS] = [key | {name: row[name] for name in _OF_CLIENT} for row in clients]
+            if not clients:
+                raise ValueError("clients.csv has no clients")
+            added[RISK_WEIGHTS] = [key | entry for entry in _risk_weights(raw)]
+            added[NEW_CLIENTS] = [key | row for row in read(raw / "new_clients.csv")]
+            # This file is the last, since a run counts as finished when its row is there.
+            added[RUNS] = [self._row(cell, seed, raw, flags, len(records))]
+        except _UNREADABLE as error:
+            raise _damaged(raw, error) from error
+        self._add(added, key)
+        # Nothing goes on from them any more, and the states of all clients may take much space.
+        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+
+    def add_trial(
+        self,
+        cell: Cell,
+        trial: int,
+        settings: Mapping[str, Any],
+        seed: int,
+        raw: pathlib.Path,
+        flags: Mapping[str, str],
+        state: str,
+    ) -> None:
+        """Adds a run that a choice is made by, which is `finished`, `pruned` or `not finite`.
+
+        Raises:
+          DamagedRunError: As in `add_run`.
+        """
+        key = {"run": cell.name, "trial": str(trial), "seed": str(seed)}
+        records, about = [], {VALIDATION + "/last10": "", SECONDS: ""}
+        try:
+            if state != "not finite":
+                records, summary = _records(raw), limited_files.json_object(raw / "summary.json")
+                about = {name: summary[name] for name in about}
+        except _UNREADABLE as error:
+            raise _damaged(raw, error) from error
+        row = key | dict(settings) | {"state": state, "num_rounds": len(records)} | about
+        row |= {"flags": shlex.join(lines_of(flags).splitlines()), "defaults": ""}
+        curve = [
+            key | {"round": record["round"], VALIDATION: record[VALIDATION]}
+            for record in records
+            if VALIDATION in record
+        ]
+        self._add({TUNING_CURVES: curve, TUNING: [row]}, key)
+        shutil.rmtree(raw / "checkpoints", ignore_errors=True)
+
+    def _add(self, added, key):
+        """Adds rows to files, in the place of those that have the key."""
+
+        def order(row):
+            return self._places[row["run"]], int(row.get("trial", 0)), int(row["seed"])
+
+        for name, rows in added.items():
+            kept = [row for row in self._rows[name] if row["run"] in self._places]
+            kept = [row for row in kept if any(row[part] != key[part] for part in key)]
+            # Sorting keeps the order of the rounds, or clients, of a run.
+            self._rows[name] = sorted(kept + rows, key=order)
+            if self._rows[name]:
+                write(self.path / name, self._rows[name])
+
+    def _row(self, cell, seed, raw, flags, num_rounds):
+        """Returns the row of a finished run in the table of runs."""
+        config, summary = (limited_files.json_object(raw / f"{n}.json") for n in _DESCRIBED)
+        versions = config.pop("versions")
+        if num_rounds != summary["round"]:
+            raise ValueError(f"metrics.jsonl has not each of the {summary['round']} rounds")
+        others = {name: value for name, value in config.items() if name not in {*flags, *PLACES}}
+        return (
+            {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
+            | {"seed": str(seed), "run": cell.name, "num_rounds": num_rounds}
+            | {key: config.get(key) for key in self._columns}
+            | {key: summary.get(key) for key in _RESULTS}
+            | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
+            | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
+            | {"tensorflow": versions.get("tensorflow")}
+            | {"flags": shlex.join(lines_of(flags).splitlines())}
+            | {"defaults": shlex.join(lines_of(others).splitlines())}
+        )
+
+
+_DESCRIBED = "config", "summary"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+
+
+def _damaged(raw, error):
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return DamagedRunError(f"{raw} cannot be read as a run ({reason})")
+
+
+def _records(raw):
+    """Returns the rounds of a run, each of which has its number."""
+    lines = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    if [record["round"] for record in records] != list(range(1, len(records) + 1)):
+        raise ValueError("metrics.jsonl has not each of its rounds")
+    return records
+
+
+def _numbers_of(record):
+    """Returns what a round's record says in numbers, without who was left out."""
+    return {name: value for name, value in record.items() if name != "not_finite_clients"}
+
+
+def _risk_weights(raw):
+    """Yields the entries of the matrix A of a finished run, if it has one."""
+    with np.load(raw / "server.npz") as server:
+        if "risk_weights" in server:
+            for (client, other), weight in np.ndenumerate(server["risk_weights"]):
+                yield {"client": client, "other": other, "weight": f"{weight:.6g}"}
