@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.runs.reader import PLACES
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.definition import Cell, Experiment, Range
 from tf_pflego.system import durable, limited_files, values
@@ -103,7 +104,11 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
                 "label": cell.label,
                 "paper": cell.paper,
                 "condition": cell.condition,
-                "settings": {**cell.settings, "algorithm": cell.algorithm},
+                "settings": {
+                    name: value
+                    for name, value in (cell.settings | {"algorithm": cell.algorithm}).items()
+                    if name not in PLACES
+                },
                 "choices": {
                     name: vars(among) if isinstance(among, Range) else among
                     for name, among in cell.choices.items()

@@ -51,7 +51,7 @@ _OF_GROUP = re.compile(
 _OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
 # Columns of a table of runs that are read as numbers, where they are not empty.
 _NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("seed", "num_rounds", "trial"), int),
+    **dict.fromkeys(("seed", "num_rounds"), int),
     **dict.fromkeys(("paper", PARTICIPANTS, SERVED, BEST, SECONDS), float),
 }
 # A run is the same run wherever its clients are.
@@ -143,12 +143,20 @@ class Store:
     Args:
       path: The directory of the sweep.
       cells: Its cells, in whose order rows are. Rows of others are left out when a file is written.
+      trials: The names of the trials of each cell, likewise.
       columns: The settings that have a column in runs.csv.
     """
 
-    def __init__(self, path: pathlib.Path, cells: Sequence[Cell], columns: Sequence[str]):
+    def __init__(
+        self,
+        path: pathlib.Path,
+        cells: Sequence[Cell],
+        trials: Mapping[str, Sequence[str]],
+        columns: Sequence[str],
+    ):
         self.path = path
         self._places = {cell.name: place for place, cell in enumerate(cells)}
+        self._trials = trials
         self._columns = columns
         self._rows = {
             name: read(path / name)
@@ -161,13 +169,17 @@ class Store:
         rows = (row for row in self._rows[RUNS] if (row["run"], row["seed"]) == key)
         return any(is_made_with(row, flags) for row in rows)
 
-    def tried(self, cell: Cell, trial: int, seed: int, flags: Mapping[str, str]) -> dict | None:
-        """Returns the row of tuning.csv of a trial that was made with these flags, or None."""
-        key = cell.name, str(trial), str(seed)
-        for row in self._rows[TUNING]:
-            if (row["run"], row["trial"], row["seed"]) == key and is_made_with(row, flags):
-                return row
-        return None
+    def has_trial(self, cell: Cell, trial: str, seed: int, flags: Mapping[str, str]) -> bool:
+        """Returns whether tuning.csv has a trial's run of a seed that was made with these flags."""
+        return any(
+            is_made_with(row, flags)
+            for row in self.trials_of(cell)
+            if (row["trial"], row["seed"]) == (trial, str(seed))
+        )
+
+    def trials_of(self, cell: Cell) -> list[dict[str, str]]:
+        """Returns the rows of tuning.csv that are of a cell."""
+        return [row for row in self._rows[TUNING] if row["run"] == cell.name]
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
@@ -198,7 +210,7 @@ class Store:
     def add_trial(
         self,
         cell: Cell,
-        trial: int,
+        trial: str,
         settings: Mapping[str, Any],
         seed: int,
         raw: pathlib.Path,
@@ -210,7 +222,7 @@ class Store:
         Raises:
           DamagedRunError: As in `add_run`.
         """
-        key = {"run": cell.name, "trial": str(trial), "seed": str(seed)}
+        key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         records, about = [], {VALIDATION + "/last10": "", SECONDS: ""}
         try:
             if state != "not finite":
@@ -231,11 +243,16 @@ class Store:
     def _add(self, added, key):
         """Adds rows to files, in the place of those that have the key."""
 
+        def is_known(row):
+            trials = self._trials.get(row["run"], ())
+            return row["run"] in self._places and ("trial" not in row or row["trial"] in trials)
+
         def order(row):
-            return self._places[row["run"]], int(row.get("trial", 0)), int(row["seed"])
+            trial = self._trials[row["run"]].index(row["trial"]) if "trial" in row else 0
+            return self._places[row["run"]], trial, int(row["seed"])
 
         for name, rows in added.items():
-            kept = [row for row in self._rows[name] if row["run"] in self._places]
+            kept = list(filter(is_known, self._rows[name]))
             kept = [row for row in kept if any(row[part] != key[part] for part in key)]
             # Sorting keeps the order of the rounds, or clients, of a run.
             self._rows[name] = sorted(kept + rows, key=order)
