@@ -272,16 +272,16 @@ def _show_list(folder, experiment, cells, place):
     rows, lines = store.runs_in(place / store.RUNS), []
     for cell in cells:
         trials, seeds = queue.left(cell)
-        of_trials = sum(len(job.seeds) for job in trials)
-        alike = [row for row in rows if row["algorithm"] == cell.algorithm]
+        alike = [row[store.SECONDS] for row in rows if row["algorithm"] == cell.algorithm]
         state = "finished"
         if seeds:
-            state = f"{texts.counted(of_trials, 'trial')} and " * bool(of_trials)
+            state = f"{texts.counted(trials, 'trial')} and " * bool(trials)
             state += f"{texts.counted(len(seeds), 'run')} left"
         if seeds and alike:
-            per_round = statistics.median(row[store.SECONDS] for row in alike)
             rounds = cell.settings.get("num_rounds", RunConfig.num_rounds)
-            state += f", about {texts.duration(per_round * rounds * (of_trials + len(seeds)))}"
+            of_trial = experiment.tuning.get("num_rounds", rounds)
+            seconds = statistics.median(alike) * (trials * of_trial + len(seeds) * rounds)
+            state += f", about {texts.duration(seconds)}"
         lines.append((cell.name, state))
     done = f"{queue.done} of {texts.counted(queue.total, 'run')} done"
     title = " ".join(filter(None, [folder, experiment.title]))

@@ -41,8 +41,10 @@ def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
 
 def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
     """Returns the trial with the largest accuracy, the first of equal ones; None without any."""
-    whole = [trial for trial in trials_of(cell, rows) if trial.accuracy is not None]
-    return max(whole, key=lambda trial: trial.accuracy, default=None)
+    whole = [
+        (trial.accuracy, trial) for trial in trials_of(cell, rows) if trial.accuracy is not None
+    ]
+    return max(whole, key=lambda pair: pair[0], default=(None, None))[1]
 
 
 def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -60,5 +62,5 @@ def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
 def _value(among, text):
     """Returns the value that the text of a row stands for."""
     if isinstance(among, Range):
-        return float(text)
+        return type(among.low)(text)
     return next((one for one in among if str(one) == str(text)), text)

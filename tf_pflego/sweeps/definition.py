@@ -17,6 +17,7 @@ import numpy as np
 
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
+from tf_pflego.core import settings as settings_lib
 from tf_pflego.runs import config
 from tf_pflego.system import texts, values
 
@@ -55,6 +56,10 @@ class Range:
                 f"a range must go from a number to a larger one{', above 0' * self.log}; got "
                 f"{self}. Write it as in 1e-3..1:log."
             )
+
+    def of(self, kind: type) -> "Range":
+        """Returns the range with limits of the type of a setting, int or float."""
+        return dataclasses.replace(self, low=kind(self.low), high=kind(self.high))
 
     def __str__(self) -> str:
         return f"{self.low:g}..{self.high:g}{':log' * self.log}"
@@ -207,11 +212,15 @@ class Experiment:
     @property
     def budget(self) -> int:
         """How many settings are tried of each cell that has choices."""
-        sizes = [size_of(cell) for cell in self.planned if cell.choices]
-        return self.trials or min(sizes, default=0)
+        cells = [cell for cell in self.planned if cell.choices and not cell.is_searched]
+        return self.trials or min(
+            (math.prod(map(len, cell.choices.values())) for cell in cells), default=0
+        )
 
     def settings_tried(self, cell: Cell) -> list[dict[str, Any]]:
         """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+        if cell.is_searched or not cell.choices:
+            return []
         combinations = grid(**cell.choices)
         count = min(self.budget, len(combinations))
         places = [number * len(combinations) // count for number in range(count)]
@@ -242,13 +251,15 @@ class Experiment:
         """Returns a cell, checked, but for its name and label if it has none."""
         fixed = {key: value for key, value in one.items() if key not in ("name", "paper")}
         method = algorithms.method_of(fixed.setdefault("algorithm", "pflego"))
-        of_method = {field.name for field in dataclasses.fields(method.settings)}
+        of_method = {field.name: field for field in dataclasses.fields(method.settings)}
         choices = {}
         for name, value in list(fixed.items()):
             if name not in _OF_RUN and name not in of_method:
                 del fixed[name]  # It is another method's; that some method has it was checked.
             elif isinstance(value, tuple | Range):
                 choices[name] = fixed.pop(name)
+                if isinstance(value, Range):
+                    choices[name] = value.of(settings_lib.kind_of((_OF_RUN | of_method)[name]))
         if choices and self.choose == "none":
             raise ValueError(
                 f"`choose` must be {CHOICES[0]} for a range; got none. Leave `choose` out, or "
@@ -265,13 +276,6 @@ def _corners(choices):
     lists = {n: (c.low, c.high) if isinstance(c, Range) else c for n, c in choices.items()}
     longest = max(map(len, lists.values()), default=1)
     return [{n: c[k % len(c)] for n, c in lists.items()} for k in range(longest)]
-
-
-def size_of(cell: Cell) -> float:
-    """Returns how many settings there are to choose among; infinitely many in a range."""
-    if cell.is_searched:
-        return math.inf
-    return math.prod(map(len, cell.choices.values()))
 
 
 def configured(settings: Settings, **places: Any) -> dict[str, Any]:

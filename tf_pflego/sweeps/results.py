@@ -28,6 +28,7 @@ class Sweep:
       rows: The runs that are reported, one dictionary each: runs.csv with numbers where it has
         some, and None where a field is empty.
       tuning_rows: The same of tuning.csv.
+      failures: How those runs ended that failed, if `sweep` returned this.
     """
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
@@ -38,6 +39,7 @@ class Sweep:
         self.tuning_seeds: list[int] = about["tuning_seeds"]
         self.budget: int = about["budget"]
         self.reference: str = about["reference"]
+        self.failures: list[Any] = []
         names = {cell.name for cell in self.cells}
         self.rows, self.tuning_rows = (
             [row for row in store.runs_in(path / name) if row["run"] in names]

@@ -16,6 +16,7 @@ from typing import Any
 
 from tf_pflego.sweeps import choice, results, store, work
 from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
+from tf_pflego.sweeps.search import Search
 from tf_pflego.sweeps.work import FAILED, Job, Outcome
 from tf_pflego.system import durable, terminal, texts, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
@@ -145,20 +146,21 @@ class Queue:
         self.experiment, self.root = experiment, root
         self.failures: list[Outcome] = []
         self._cells = {cell.name: cell for cell in cells}
+        # The settings that are tried of each cell, by their names; a search adds to its own.
         self._tried = {
             cell.name: {name_of(one): one for one in experiment.settings_tried(cell)}
             for cell in experiment.planned
-            if cell.choices
         }
-        trials = {name: list(tried) for name, tried in self._tried.items()}
-        self._store = store.Store(root, experiment.planned, trials, experiment.columns)
+        self._searches = {
+            cell.name: Search(cell, experiment.budget) for cell in cells if cell.is_searched
+        }
+        self._store = store.Store(root, experiment.planned, self._tried, experiment.columns)
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
         self._stopped = False
         self._started, self._made = time.monotonic(), 0
-        trials = sum(len(self._tried.get(cell.name, ())) for cell in cells)
-        self.total = len(cells) * len(experiment.seeds) + trials * len(experiment.tuning_seeds)
+        self.total = sum(self._planned(cell) + len(experiment.seeds) for cell in cells)
         self.done = self.total
         for cell in cells:
             self._begin(cell)
@@ -188,7 +190,8 @@ class Queue:
                 except store.DamagedRunError as error:
                     durable.remove(job.place(self.root, outcome.seed))
                     outcome = outcome._replace(state=FAILED, message=f"{error}; it is removed")
-            self.done += 1
+            skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
+            self.done += 1 + skipped * (outcome.state in (choice.PRUNED, choice.NOT_FINITE))
             self._made += 1
             what = f"{_title(outcome)}: {_said(outcome)} ({outcome.seconds:.1f} s)"
             if outcome.state == FAILED:
@@ -204,7 +207,13 @@ class Queue:
             self._running.remove(job)
             if job.trial is not None:
                 # It goes first, so that an interruption leaves cells that are whole.
-                self._report(self._cells[job.cell], self._waiting.appendleft)
+                put = self._waiting.appendleft
+                cell = self._cells[job.cell]
+                following = self._next_of_search(cell) if cell.is_searched else None
+                if following is None:
+                    self._report(cell, put)
+                else:
+                    put(following)
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -214,38 +223,80 @@ class Queue:
             self._waiting.clear()
             self._changed.notify_all()
 
-    def left(self, cell: Cell) -> tuple[list[Job], list[int]]:
-        """Returns the trials of a cell that are to be made, and the seeds that are not reported."""
-        trials = []
-        for name, tried in self._tried.get(cell.name, {}).items():
-            settings = self.experiment.settings_of_trial(cell, tried)
-            seeds = [
-                seed
-                for seed in self.experiment.tuning_seeds
-                if not self._store.has_trial(cell, name, seed, _flags(settings, seed))
-            ]
-            trials += [Job(cell.name, name, settings, seeds)] if seeds else []
+    def left(self, cell: Cell) -> tuple[int, list[int]]:
+        """Returns how many runs of trials are to be made, and the seeds to be reported."""
+        trials = self._planned(cell)
+        for name in self._tried[cell.name]:
+            rows = self._rows(cell, name)
+            ended = any(row["state"] != choice.FINISHED for row in rows)
+            trials -= len(self.experiment.tuning_seeds) if ended else len(rows)
         settings = self._chosen(cell)
         seeds = [
             seed
             for seed in self.experiment.seeds
-            if settings is None or trials or not self._store.has(cell, seed, _flags(settings, seed))
+            if trials or settings is None or not self._store.has(cell, seed, _flags(settings, seed))
         ]
         return trials, seeds
 
+    def _planned(self, cell):
+        """Returns how many runs the trials of a cell are."""
+        count = self.experiment.budget if cell.is_searched else len(self._tried[cell.name])
+        return count * len(self.experiment.tuning_seeds)
+
+    def _rows(self, cell, trial):
+        """Returns the rows of a trial's runs that were made as the trial is now."""
+        settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
+        return [
+            row
+            for row in self._store.trials_of(cell)
+            if row["trial"] == trial
+            and int(row["seed"]) in self.experiment.tuning_seeds
+            and store.is_made_with(row, _flags(settings, row["seed"]))
+        ]
+
     def _chosen(self, cell):
         """Returns the settings of what is reported of a cell; None if none of its trials is."""
-        best = choice.best(cell, self._store.trials_of(cell)) if cell.choices else None
-        if cell.choices and best is None:
+        if not cell.choices:
+            return cell.settings
+        rows = [row for trial in self._tried[cell.name] for row in self._rows(cell, trial)]
+        best = choice.best(cell, rows)
+        return best and {**cell.settings, **best.settings}
+
+    def _job(self, cell, trial, curves=()):
+        """Returns the job of the runs of a trial that are not there; None if none is to be made."""
+        settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
+        rows = self._rows(cell, trial)
+        if any(row["state"] != choice.FINISHED for row in rows):
             return None
-        return {**cell.settings, **(best.settings if best else {})}
+        there = {int(row["seed"]) for row in rows}
+        seeds = [seed for seed in self.experiment.tuning_seeds if seed not in there]
+        return Job(cell.name, trial, settings, seeds, curves) if seeds else None
+
+    def _next_of_search(self, cell):
+        """Returns the next trial of a search; None at its end, or if a run of it has failed."""
+        search = self._searches[cell.name]
+        while (tried := search.ask()) is not None:
+            trial = name_of(tried)
+            self._tried[cell.name][trial] = tried
+            curves = self._store.curves_of(cell, self.experiment.tuning_seeds[0])
+            if (job := self._job(cell, trial, curves)) is not None:
+                is_broken = any(outcome.cell == cell.name for outcome in self.failures)
+                return None if is_broken else job
+            (ended,) = choice.trials_of(cell, self._rows(cell, trial))
+            search.tell(ended.accuracy)
+        return None
 
     def _begin(self, cell):
         """Puts the trials of a cell into the queue, or what is reported if it has none to make."""
+        if cell.is_searched:
+            jobs = [self._next_of_search(cell)]
+        else:
+            jobs = [self._job(cell, trial) for trial in self._tried[cell.name]]
+        jobs = [job for job in jobs if job is not None]
+        self._waiting += jobs
         trials, seeds = self.left(cell)
-        self._waiting += trials
-        self.done -= len(seeds) + sum(len(job.seeds) for job in trials)
-        if seeds and not trials:
+        self.done -= trials + len(seeds)
+        if seeds and not jobs:
             self._report(cell, self._waiting.append)
 
     def _report(self, cell, put):
@@ -257,7 +308,7 @@ class Queue:
         if seeds and settings is not None and not trials:
             put(Job(cell.name, None, settings, seeds))
         elif seeds:
-            self.done += len(seeds)
+            self.done += trials + len(seeds)
             terminal.say(
                 f"tf_pflego: {cell.name} is not run, since nothing can be chosen for it before its "
                 "trials have ended well"
@@ -286,6 +337,11 @@ def _flags(settings, seed):
     return store.flags_of({**settings, "algorithm": algorithm, "seed": seed})
 
 
+def _place_of(builder):
+    """Returns FILE.py:FUNCTION of a method of the user's own, for another process."""
+    return f"{builder.__globals__['__file__']}:{builder.__qualname__}"
+
+
 def _title(outcome):
     trial = f" {outcome.trial}" if outcome.trial else ""
     return f"{outcome.cell}{trial} seed {outcome.seed}"
@@ -295,7 +351,8 @@ def _said(outcome):
     if outcome.accuracy is None:
         return f"{outcome.state}: {outcome.message}"
     kind = "accuracy" if outcome.trial is None else "validation accuracy"
-    return f"{kind} {outcome.accuracy:.4f}"
+    pruned = f"{outcome.state}, " * (outcome.state == choice.PRUNED)
+    return f"{pruned}{kind} {outcome.accuracy:.4f}"
 
 
 def _one_by_one(queue, between_steps):
@@ -325,7 +382,7 @@ class _Process:
             )
         left = list(job.seeds)
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(job), file=self._process.stdin, flush=True)
+            print(json.dumps(job, default=_place_of), file=self._process.stdin, flush=True)
         for line in self._process.stdout:
             answer = json.loads(line)
             if answer is None:

@@ -21,12 +21,13 @@ import re
 import shlex
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_pflego.runs.reader import PLACES
+from tf_pflego.sweeps import choice
 from tf_pflego.sweeps.definition import Cell
 from tf_pflego.system import durable, limited_files
 
@@ -151,7 +152,7 @@ class Store:
         self,
         path: pathlib.Path,
         cells: Sequence[Cell],
-        trials: Mapping[str, Sequence[str]],
+        trials: Mapping[str, Iterable[str]],
         columns: Sequence[str],
     ):
         self.path = path
@@ -169,17 +170,18 @@ class Store:
         rows = (row for row in self._rows[RUNS] if (row["run"], row["seed"]) == key)
         return any(is_made_with(row, flags) for row in rows)
 
-    def has_trial(self, cell: Cell, trial: str, seed: int, flags: Mapping[str, str]) -> bool:
-        """Returns whether tuning.csv has a trial's run of a seed that was made with these flags."""
-        return any(
-            is_made_with(row, flags)
-            for row in self.trials_of(cell)
-            if (row["trial"], row["seed"]) == (trial, str(seed))
-        )
-
     def trials_of(self, cell: Cell) -> list[dict[str, str]]:
         """Returns the rows of tuning.csv that are of a cell."""
         return [row for row in self._rows[TUNING] if row["run"] == cell.name]
+
+    def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
+        """Returns [[round, accuracy], ...] of the finished trials of a cell with a seed."""
+        finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
+        curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
+        for row in self._rows[TUNING_CURVES]:
+            if (row["run"], row["seed"]) == (cell.name, str(seed)) and row["trial"] in finished:
+                curves[row["trial"]].append([int(row["round"]), float(row[VALIDATION])])
+        return list(curves.values())
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
@@ -191,7 +193,7 @@ class Store:
         """
         key = {"run": cell.name, "seed": str(seed)}
         try:
-            records, added = _records(raw), {CURVES: [], CLIENTS: [], RISK_WEIGHTS: []}
+            records, added = _records(raw), dict[str, list]()
             added[CURVES] = [key | _numbers_of(record) for record in records]
             clients = read(raw / "clients.csv")
             added[CLIENTS] = [key | {name: row[name] for name in _OF_CLIENT} for row in clients]
@@ -248,7 +250,7 @@ class Store:
             return row["run"] in self._places and ("trial" not in row or row["trial"] in trials)
 
         def order(row):
-            trial = self._trials[row["run"]].index(row["trial"]) if "trial" in row else 0
+            trial = list(self._trials[row["run"]]).index(row["trial"]) if "trial" in row else 0
             return self._places[row["run"]], trial, int(row["seed"])
 
         for name, rows in added.items():

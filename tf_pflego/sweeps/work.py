@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, files
 from tf_pflego.sweeps.definition import Experiment, configured
+from tf_pflego.sweeps.search import MedianPruning
 from tf_pflego.sweeps.store import RAW
 from tf_pflego.system import terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
@@ -35,6 +36,7 @@ class Job(NamedTuple):
     trial: str | None  # None for runs that are reported
     settings: dict[str, Any]
     seeds: list[int]
+    curves: Sequence[Any] = ()  # of the trials of a search before this one, by which it is pruned
 
     def place(self, root: pathlib.Path, seed: int) -> pathlib.Path:
         """Returns the directory of a run."""
@@ -81,7 +83,7 @@ def make(
             started = time.monotonic()
             state, accuracy, message = choice.FINISHED, None, ""
             try:
-                accuracy = _run(job, seed, root, experiment, between_steps)
+                accuracy, state = _run(job, seed, root, experiment, between_steps)
             except NotFiniteError as error:
                 state, message = choice.NOT_FINITE, _line(error)
             except Exception as error:
@@ -93,11 +95,13 @@ def make(
             seconds = time.monotonic() - started
             outcomes.append(Outcome(job.cell, job.trial, seed, state, seconds, accuracy, message))
             tell(outcomes[-1])
+            if state in (choice.PRUNED, choice.NOT_FINITE):
+                break  # It is not chosen, whatever the other seeds say.
     return outcomes
 
 
 def _run(job, seed, root, experiment, between_steps):
-    """Makes one run and returns its accuracy."""
+    """Makes one run, and returns its accuracy and its state."""
     from tf_pflego.runs import training
     from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -108,15 +112,24 @@ def _run(job, seed, root, experiment, between_steps):
 
     def run(**how):
         arguments = configured(settings, output_dir=str(place), **how)
-        return training.run(clients=clients, model=model, between_steps=between_steps, **arguments)
+        num_rounds = arguments["run_config"].num_rounds
+        callbacks = [MedianPruning(job.curves, num_rounds)] if job.curves else []
+        summary = training.run(
+            clients=clients,
+            model=model,
+            callbacks=callbacks,
+            between_steps=between_steps,
+            **arguments,
+        )
+        return summary, choice.PRUNED if summary["round"] < num_rounds else choice.FINISHED
 
     with _quiet():
         try:
-            summary = run(resume=True)
+            summary, state = run(resume=True)
         except RunDirectoryError:  # It is damaged, or has other settings than the cell has now.
-            summary = run(overwrite=True)
+            summary, state = run(overwrite=True)
     kind = "test" if job.trial is None else "validation"
-    return summary[f"{kind}_accuracy/client_mean/last10"]
+    return summary[f"{kind}_accuracy/client_mean/last10"], state
 
 
 def _own(experiment, settings):
