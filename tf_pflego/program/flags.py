@@ -129,10 +129,10 @@ def define_options(options: type, flag_values: flags.FlagValues) -> None:
 
 def define_flags_of(verb: types.ModuleType, arguments: Sequence[str], flag_values) -> None:
     """Defines the flags of a verb, of which arguments can bring some; see `verbs`."""
-    if hasattr(verb, "Options"):
-        define_options(verb.Options, flag_values)
-    else:
+    if hasattr(verb, "define_flags"):
         verb.define_flags(flag_values, arguments)
+    else:
+        define_options(verb.Options, flag_values)
 
 
 def options_from(options: type, flag_values: flags.FlagValues) -> Any:
@@ -141,7 +141,7 @@ def options_from(options: type, flag_values: flags.FlagValues) -> Any:
     return options(**{name: flag_values[name].value for name in names})
 
 
-class _Parser(flags.ArgumentParser):
+class Parser(flags.ArgumentParser):
     """Parses what a setting is given; `syntactic_help` says what that is."""
 
     def __init__(self, field):
@@ -154,6 +154,7 @@ class _Parser(flags.ArgumentParser):
         self.syntactic_help = " or ".join(expected)
 
     def parse(self, argument):
+        """Returns the value; raises ValueError if it is none, for absl to name the flag."""
         if not isinstance(argument, str) or argument in (*self.choices, *self._words):
             return argument
         if self.choices:
@@ -167,4 +168,4 @@ def define_flag(field: dataclasses.Field, default: Any, flag_values: flags.FlagV
     if settings.kind_of(field) is bool:
         flags.DEFINE_bool(field.name, default, about, flag_values)
     else:
-        flags.DEFINE(_Parser(field), field.name, default, about, flag_values)
+        flags.DEFINE(Parser(field), field.name, default, about, flag_values)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell, Range
+from tf_pflego.sweeps.definition import Cell, Range, words
 
 
 class Contents:
@@ -24,6 +24,7 @@ class Contents:
         self.tuning_seeds: list[int] = about["tuning_seeds"]
         self.budget: int = about["budget"]
         self.reference: str = about["reference"]
+        self.failures: list[Any] = []
         names = {cell.name for cell in self.cells}
         self.rows, self.tuning_rows = (
             [row for row in store.runs_in(path / name) if row["run"] in names]
@@ -72,6 +73,25 @@ class Contents:
             if cell.choices and (trial := choice.best(cell, self.tuning_rows)) is not None:
                 chosen[cell.name] = trial.settings
         return chosen
+
+
+def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
+    """Returns {seed: row} of the runs of a cell that are reported."""
+    rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
+    return {row["seed"]: row for row in rows}
+
+
+def conditions(sweep: Contents) -> list[list[Cell]]:
+    """Returns the cells that are run on the same, together."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in sweep.cells:
+        groups.setdefault(str(cell.condition), []).append(cell)
+    return list(groups.values())
+
+
+def condition_of(cell: Cell) -> str:
+    """Returns what the method of a cell is run on, where cells differ in it."""
+    return ", ".join(f"{name}={words(value)}" for name, value in cell.condition.items())
 
 
 def _cell(about):

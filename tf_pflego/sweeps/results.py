@@ -2,6 +2,7 @@
 
 import pathlib
 
+from tf_pflego.runs.reader import PLACES
 from tf_pflego.sweeps import tables
 from tf_pflego.sweeps.contents import Contents
 from tf_pflego.sweeps.definition import Experiment, Range
@@ -24,6 +25,7 @@ class Sweep(Contents):
       rows: The runs that are reported, one dictionary each: runs.csv with numbers where it has
         some, and None where a field is empty.
       tuning_rows: The same of tuning.csv.
+      failures: How those runs ended that failed, if `sweep` returned this.
     """
 
     def table(self, reference: str | None = None) -> tables.Comparison:
@@ -58,7 +60,11 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
                 "label": cell.label,
                 "paper": cell.paper,
                 "condition": cell.condition,
-                "settings": {**cell.settings, "algorithm": cell.algorithm},
+                "settings": {
+                    name: value
+                    for name, value in (cell.settings | {"algorithm": cell.algorithm}).items()
+                    if name not in PLACES
+                },
                 "choices": {
                     name: vars(among) if isinstance(among, Range) else among
                     for name, among in cell.choices.items()
