@@ -302,7 +302,9 @@ def warnings(sweep: Contents) -> list[str]:
 
 
 def files_of(sweep: Contents) -> dict[str, bytes]:
-    """Returns the tables of a comparison as Markdown, CSV and LaTeX, by the names of the files."""
+    """Returns the tables and figures of a comparison, by the names of their files."""
+    from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
+
     compared = Comparison(sweep)
     notices = [_escaped(one, _MARKDOWN) for one in (*notes(sweep), *warnings(sweep))]
     title = _escaped(sweep.title, _MARKDOWN)
@@ -312,7 +314,8 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
         "tables.csv": compared.csv(),
         "tables.tex": compared.latex(),
     }
-    return {name: page.encode("utf-8") for name, page in pages.items()}
+    content = {name: page.encode("utf-8") for name, page in pages.items()}
+    return content | figures.files_of(sweep)
 
 
 def markdown(table: Table) -> str:
