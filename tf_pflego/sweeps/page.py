@@ -57,12 +57,12 @@ def _choices(sweep):
     for number, cells in enumerate(conditions(sweep)):
         rows = [row for cell in cells for row in _trials(cell, sweep)]
         if rows:
-            chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"]
+            chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
             pictures = {
                 width: drawing.svg_of(
                     figures.settings(sweep, cells, size),
                     f"s{number}{width}",
-                    f"Validation accuracies of what was tried. Chosen: {listed(chosen or ['none'])}.",
+                    f"Validation accuracies of what was tried. Chosen: {listed(chosen)}.",
                 )
                 for width, size in (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
             }
