@@ -158,7 +158,7 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         )
 
 
-def _experiments(file, changes, _of_sweep(options, flag_values)):
+def _experiments(file, changes, of_sweep):
     """Returns the experiments that the command line describes, with where they come from."""
     if not file:
         lists = {name: value for name, value in changes.items() if name in _OF_RUN}
