@@ -8,7 +8,6 @@ tf-pflego --help. The same command goes on with a sweep that was interrupted.
 
 import dataclasses
 import fnmatch
-import os
 import pathlib
 import re
 import shlex
@@ -246,7 +245,10 @@ def _make(options, experiment, cells, place, source, interruption):
     beside = options.jobs > 1 or options.ray_address
     if not beside:
         start_tensorflow()
-        engines.prepare_process(os.cpu_count() or 1)
+        per_round = [
+            cell.settings.get("clients_per_round", RunConfig.clients_per_round) for cell in cells
+        ]
+        engines.prepare_process(min(per_round))
     with temporary.own_directory():
         outcome = runner.sweep(
             experiment,

@@ -51,10 +51,14 @@ class Process:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         _failed(job, left, f"its process ended with {how}", tell)
 
-    def close(self) -> None:
-        """Ends the process; a run in it writes a checkpoint first."""
+    def end(self) -> None:
+        """Tells the process to end; a run in it writes a checkpoint first."""
         if self._process is not None:
             self._process.terminate()
+
+    def close(self) -> None:
+        """Waits for the end of the process, and forces it."""
+        if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
             self._process.kill()
@@ -83,9 +87,12 @@ class OnRay:
         for outcome in outcomes:
             tell(Outcome(*outcome))
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Leaves the cluster, which ends what runs there."""
         self._tasks.close()
+
+    def close(self) -> None:
+        """Does nothing more."""
 
 
 def _failed(job, seeds, message, tell):

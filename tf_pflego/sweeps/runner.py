@@ -161,4 +161,6 @@ def _beside(queue, jobs, source, ray_address, between_steps):
         finally:
             queue.stop()
             for worker in set(workers):
+                worker.end()
+            for worker in set(workers):
                 worker.close()
