@@ -365,7 +365,7 @@ def _seeds(name, seeds):
 
 def _check_names(what, settings, also: Iterable[str] = ()):
     """Raises ValueError if a setting is none, or one that the sweep itself gives."""
-    known = {*_OF_RUN, *settings_of_methods(), *also} - _NOT_IN_CELLS
+    known = {*_OF_RUN, *algorithms.settings_of_methods(), *also} - _NOT_IN_CELLS
     methods = [m for m in _values_of(settings.get("algorithm", ())) if not isinstance(m, str)]
     methods += [m for m in _values_of(settings.get("algorithm", ())) if m and ":" in str(m)]
     for method in methods:
@@ -380,10 +380,3 @@ def _check_names(what, settings, also: Iterable[str] = ()):
                 f"`{what}` must have settings of runs or methods; got {name!r}. "
                 f"{texts.suggestion(name, known)}Correct it."
             )
-
-
-@functools.cache
-def settings_of_methods() -> dict[str, dataclasses.Field]:
-    """Returns the hyper-parameters of all methods by their names."""
-    kinds = [kind for kind, _ in algorithms.REGISTRY.values()]
-    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
