@@ -53,9 +53,8 @@ class Options:
     seeds: str = setting("", "seeds of the runs that are reported; 0 if left out")
     choose: str = setting(
         "",
-        "by what hyper-parameters are chosen: the mean accuracy of all clients on validation "
-        "examples, which is the default, or none, with which each value is reported",
-        choices=("", *definition.CHOICES),
+        "by what hyper-parameters are chosen: validation_accuracy, the mean of all clients on "
+        "validation examples, or none, with which each value is reported; the former if left out",
     )
     tuning_seeds: str = setting("", "seeds of the runs that a choice is made by; 1000 if left out")
     tuning_rounds: int = setting(
@@ -103,6 +102,8 @@ class _ListParser(program_flags.Parser):
         super().__init__(field)
         self._is_text = self._kind is str and not self.choices and field.name != "algorithm"
         self.syntactic_help += ", or several with commas between them"
+        if self._kind in (int, float):
+            self.syntactic_help += ", or a range from a number to a larger one, as in 1e-3..1:log"
 
     def parse(self, argument):
         if not isinstance(argument, str) or self._is_text:
@@ -182,7 +183,7 @@ def _seeds_of(name, text):
     if not re.fullmatch(r"\d{1,19}(,\d{1,19})*", text):
         raise ValueError(
             f"`{name}` must be whole numbers, with commas between them if there are several; got "
-            f"{text!r}. Write them like --{name}=0,1,2."
+            f"{text!r}. Write them as in --{name}=0,1,2."
         )
     return [int(seed) for seed in text.split(",")]
 
