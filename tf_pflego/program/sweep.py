@@ -2,13 +2,12 @@
 
 A list as the value of a flag means a choice. Each combination of methods, datasets and other
 settings of runs makes a cell; among lists of hyper-parameters it is chosen for each cell, on
-validation examples and with seeds that are not reported. The same command goes on with a sweep that
-was interrupted.
+validation examples and with seeds that are not reported. What runs and methods are told is as in
+tf-pflego --help. The same command goes on with a sweep that was interrupted.
 """
 
 import dataclasses
 import fnmatch
-import os
 import pathlib
 import re
 import shlex
@@ -18,6 +17,7 @@ import sys
 from absl import flags
 
 from tf_pflego import engines
+from tf_pflego.algorithms import settings_of_methods
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags as program_flags
@@ -42,21 +42,24 @@ MOST_PLACES = 1
 _RANGE = re.compile(r"(?P<low>[^:]+?)\.\.(?P<high>[^:]+?)(?P<log>:log)?")
 # Flags of a run that a sweep gives its runs itself.
 _OF_SWEEP = {"output_dir", "overwrite", "resume", "seed", "ray_address"}
-_OF_RUN = {field.name for field in dataclasses.fields(RunConfig)} - _OF_SWEEP
+_OF_RUN = {
+    field.name: field for field in dataclasses.fields(RunConfig) if field.name not in _OF_SWEEP
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a sweep is made; the defaults of those that a file sets are the file's."""
+    """How a sweep is made; what a file says counts before the defaults here."""
 
     output_dir: str = setting("", "directory of the sweep", is_path=True)
-    seeds: str = setting("", "seeds of the runs that are reported; 0 if left out")
+    seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
     choose: str = setting(
-        "",
-        "by what hyper-parameters are chosen: validation_accuracy, the mean of all clients on "
-        "validation examples, or none, with which each value is reported; the former if left out",
+        definition.CHOICES[0],
+        "by what hyper-parameters are chosen: the mean accuracy of all clients on validation "
+        "examples, or none, with which each value is reported",
+        choices=definition.CHOICES,
     )
-    tuning_seeds: str = setting("", "seeds of the runs that a choice is made by; 1000 if left out")
+    tuning_seeds: str = setting("1000", "seeds of the runs that a choice is made by")
     tuning_rounds: int = setting(
         0, "rounds of the runs that a choice is made by; 0 for as many as are reported", at_least=0
     )
@@ -86,13 +89,15 @@ class Options:
 def define_flags(flag_values, arguments) -> None:
     """Defines the flags of sweeps, runs and methods; those of the latter take lists."""
     program_flags.define_options(Options, flag_values)
-    for field in (*dataclasses.fields(RunConfig), *definition.settings_of_methods().values()):
-        if field.name in flag_values or field.name in _OF_SWEEP:
+    fields = {**_OF_RUN, **settings_of_methods()}
+    fields |= {field.name: field for field in program_flags.of_own_methods(arguments)}
+    for name, field in fields.items():
+        if name in flag_values:
             continue
         if settings.kind_of(field) is bool:
             program_flags.define_flag(field, None, flag_values)
         else:
-            flags.DEFINE(_ListParser(field), field.name, None, "", flag_values)
+            flags.DEFINE(_ListParser(field), name, None, "", flag_values)
 
 
 class _ListParser(program_flags.Parser):
@@ -125,14 +130,18 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
     options = program_flags.options_from(Options, flag_values)
     if not (options.output_dir or options.flags):
         raise ValueError("`output_dir` must be given; got nothing. Give `output_dir`.")
-    settings_of_all = {
+    of_program = {*vars(options), "quiet"}
+    changes = {
         name: flag_values[name].value
         for name in flag_values
-        if flag_values[name].present and name in {*_OF_RUN, *definition.settings_of_methods()}
+        if flag_values[name].present and name not in of_program
     }
+    if changes.get("engine") == "ray":  # The runs themselves use the cluster.
+        changes["ray_address"] = options.ray_address
+        options = dataclasses.replace(options, ray_address="")
     root = pathlib.Path(options.output_dir).expanduser()
     failures = []
-    for source, folder, experiment in _experiments(options, file, settings_of_all):
+    for source, folder, experiment in _experiments(file, changes, _of_sweep(options, flag_values)):
         cells = _selected(experiment, options.where)
         place = root / folder
         if options.flags:
@@ -150,9 +159,8 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         )
 
 
-def _experiments(options, file, changes):
+def _experiments(file, changes, of_sweep):
     """Returns the experiments that the command line describes, with where they come from."""
-    of_sweep = _of_sweep(options)
     if not file:
         lists = {name: value for name, value in changes.items() if name in _OF_RUN}
         base = {name: value for name, value in changes.items() if name not in _OF_RUN}
@@ -165,15 +173,17 @@ def _experiments(options, file, changes):
     return [changed(one) for one in files.load(file)]
 
 
-def _of_sweep(options):
+def _of_sweep(options, flag_values):
     """Returns those arguments of an `Experiment` that the command line gives."""
-    arguments = {}
+    names = [
+        name
+        for name in ("seeds", "tuning_seeds", "choose", "trials", "reference")
+        if flag_values[name].present
+    ]
+    arguments = {name: getattr(options, name) for name in names}
     for name in ("seeds", "tuning_seeds"):
-        if text := getattr(options, name):
-            arguments[name] = _seeds_of(name, text)
-    for name in ("choose", "trials", "reference"):
-        if value := getattr(options, name):
-            arguments[name] = value
+        if name in arguments:
+            arguments[name] = _seeds_of(name, arguments[name])
     if options.tuning_rounds:
         arguments["tuning"] = {"num_rounds": options.tuning_rounds}
     return arguments
@@ -237,7 +247,10 @@ def _make(options, experiment, cells, place, source, interruption):
     beside = options.jobs > 1 or options.ray_address
     if not beside:
         start_tensorflow()
-        engines.prepare_process(os.cpu_count() or 1)
+        per_round = [
+            cell.settings.get("clients_per_round", RunConfig.clients_per_round) for cell in cells
+        ]
+        engines.prepare_process(min(per_round))
     with temporary.own_directory():
         outcome = runner.sweep(
             experiment,

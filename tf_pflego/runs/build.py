@@ -160,7 +160,8 @@ def build_simulation(
     network: Any = model
     if model is None:
         network = run_config.chosen("network"), clients.example_shape
-        body = networks.build(*network, run_config.seed)
+        name, example_shape = network
+        body = networks.build(name, example_shape, run_config.seed)
         model = models.SplitModel(
             body,
             clients.num_classes.max(),

@@ -391,10 +391,3 @@ def _refuse_unread(names, cells):
             f"`{name}` must be a setting of runs, or of a method of the cells; got the methods "
             f"{', '.join(methods)}. {texts.suggestion(name, known)}Correct it or leave it out."
         )
-
-
-@functools.cache
-def settings_of_methods() -> dict[str, dataclasses.Field]:
-    """Returns the hyper-parameters of all methods by their names."""
-    kinds = [kind for kind, _ in algorithms.REGISTRY.values()]
-    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}

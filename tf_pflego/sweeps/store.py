@@ -70,13 +70,18 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
 
 def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes a CSV file with the columns of all rows, compressed if its name ends in .gz."""
+    content = text_of(rows).encode("utf-8")
+    # Without the time in its header, the same rows give the same file.
+    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what a CSV file has with the columns of all rows."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
     writer.writeheader()
     writer.writerows(rows)
-    content = text.getvalue().encode("utf-8")
-    # Without the time in its header, the same rows give the same file.
-    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    return text.getvalue()
 
 
 def replace(path: pathlib.Path, content: bytes) -> None:

@@ -1,6 +1,6 @@
 """Makes runs of a sweep one after the other in one process, and the process that does so.
 
-`python -m tf_pflego.sweeps.work DIR [FILE.py:NAME]` takes jobs as lines of JSON from standard
+`python -m tf_pflego.sweeps.work DIR CORES [FILE.py:NAME]` takes jobs as lines of JSON from standard
 input, and answers with lines about the runs. It ends with its input, or when the process that
 started it has ended.
 """
@@ -78,7 +78,7 @@ def make(
     from tf_pflego.runs import build
 
     outcomes = []
-    with getattr(build, "shared_traces", contextlib.nullcontext)():
+    with build.shared_traces():
         for seed in job.seeds:
             started = time.monotonic()
             state, accuracy, message = choice.FINISHED, None, ""
@@ -168,16 +168,27 @@ def _line(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
+def _prepare(cores, source):
+    """Takes so many cores, and returns the experiment that FILE.py:NAME names, if it is given."""
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # TensorFlow is running already.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(cores)
+    return files.load(source)[0].experiment if source else None
+
+
+def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:
+    """Makes a job, as JSON has it, in a process of another machine; see `make`."""
+    return make(Job(*json.loads(job)), pathlib.Path(root), _prepare(cores, source))
+
+
 def main(argv: Sequence[str]) -> int:
     """Makes the jobs of a process; see the head of the module."""
     root, parent = pathlib.Path(argv[0]), os.getppid()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")  # It sends each line.
     os.dup2(2, 1)  # What libraries print goes to the log, as what they say on standard error does.
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(int(argv[1]))
-    experiment = files.load(argv[2])[0].experiment if len(argv) > 2 else None
+    experiment = _prepare(int(argv[1]), argv[2] if len(argv) > 2 else "")
     with Interruption() as interruption:
 
         def between_steps():
@@ -186,12 +197,12 @@ def main(argv: Sequence[str]) -> int:
                 raise KeyboardInterrupt  # Nobody waits for it any more.
 
         def tell(outcome):
-            print(json.dumps(outcome), file=answers, flush=True)
+            answers.write(json.dumps(outcome) + "\n")
 
         try:
             for line in sys.stdin:
                 make(Job(*json.loads(line)), root, experiment, between_steps, tell)
-                print("null", file=answers, flush=True)
+                tell(None)
                 between_steps()
         except KeyboardInterrupt:
             return 1
