@@ -74,7 +74,7 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched,
 
 @pytest.mark.parametrize(
     ("accuracies", "ended_at"),
-    [((0.3, 0.4, 0.5, 0.6), None), ((0.3, 0.3, 0.3, 0.6), 3), ((0.1, 0.1, 0.9, 0.9), 2)],
+    [((0.3, 0.4, 0.5, 0.6), None), ((0.3, 0.3, 0.3, 0.6), 3), ((0.2, 0.2, 0.9, 0.9), 2)],
 )
 def test_a_trial_ends_below_the_median_of_the_others(accuracies, ended_at):
     others = [
