@@ -1,5 +1,7 @@
 """What the pages of the papers' experiments share: the papers' numbers, and tables of runs."""
 
+import functools
+import json
 import pathlib
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -41,12 +43,10 @@ def numbers_of(paper: str) -> list[dict[str, Any]]:
 
 
 def _number(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def grouped(rows: Iterable[dict], *keys: str) -> dict[Any, list[dict]]:
@@ -63,10 +63,26 @@ def page(title: str, *parts: str) -> dict[str, bytes]:
     return {PAGE: ("\n\n".join([f"# {title}", *parts]) + "\n").encode()}
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Returns a table."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def table(what: str, groups: Iterable[tuple], *columns: tuple[str, Callable]) -> str:
+    """Returns a table with a row for each (name, group).
+
+    Args:
+      what: The head of the names.
+      groups: The names, and what the columns are of, such as runs.
+      columns: The head of each column, and a function from a group to its cell.
+    """
+    rows = ([_code(name), *(cell(group) for _, cell in columns)] for name, group in groups)
+    return markdown([what, *(head for head, _ in columns)], rows)
+
+
+def _code(name):
+    return f"`{name}`" if isinstance(name, str) else name
 
 
 def accuracy(rows: Sequence[dict], key: str) -> str:
@@ -78,9 +94,19 @@ def accuracy(rows: Sequence[dict], key: str) -> str:
     return f"{sum(values) / len(values):.2f}{spread}"
 
 
+def of(key: str) -> Callable:
+    """Returns the function from runs to their accuracy."""
+    return functools.partial(accuracy, key=key)
+
+
 def seconds(rows: Sequence[dict]) -> str:
     """Returns the mean over runs of the median seconds per round."""
     return f"{statistics.mean(row[store.SECONDS] for row in rows):.3f}"
+
+
+def paper(rows: Sequence[dict]) -> str:
+    """Returns what the paper gives for runs of a cell, if it does."""
+    return fixed(rows[0]["paper"] if rows else None)
 
 
 def fixed(value: float | None, form: str = ".2f") -> str:
@@ -104,35 +130,46 @@ def tables(sweep: Sweep) -> dict[str, bytes]:
 
 
 def _grid(rows):
-    by_method, of_degree = grouped(rows, "algorithm"), grouped(rows, "personalization")
-    degrees = [degree for degree in DEGREES if degree in of_degree]
-    head = ["method", "seeds"] + [name for degree in degrees for name in (DEGREES[degree], "paper")]
-    lines = []
-    for method, runs in by_method.items():
-        cells = [grouped(runs, "personalization").get(degree, []) for degree in degrees]
-        line = [f"`{method}`", "-".join(map(str, sorted({len(cell) for cell in cells})))]
-        for cell in cells:
-            line += [accuracy(cell, store.PARTICIPANTS), fixed(cell[0]["paper"]) if cell else ""]
-        lines.append(line)
-    return markdown(head, lines)
+    methods = grouped(rows, "algorithm")
+    cells = {method: grouped(runs, "personalization") for method, runs in methods.items()}
+    degrees = [degree for degree in DEGREES if any(degree in runs for runs in cells.values())]
+    columns = []
+    for degree in degrees:
+        columns += [
+            (DEGREES[degree], at(degree, of(store.PARTICIPANTS))),
+            ("paper", at(degree, paper)),
+        ]
+
+    def counts(runs):
+        return "-".join(map(str, sorted({len(runs.get(degree, [])) for degree in degrees})))
+
+    return table("method", cells.items(), ("seeds", counts), *columns)
+
+
+def at(degree: str, cell: Callable) -> Callable:
+    """Returns the function from {degree: runs} to a cell about the runs at a degree."""
+    return lambda runs: cell(runs.get(degree, []))
 
 
 def _list(rows):
     known = any(row["paper"] is not None for row in rows)
-    beside = ["paper", "difference"] if known else []
-    lines = []
-    for (name, rounds), runs in grouped(rows, "run", "num_rounds").items():
-        line = [f"`{name}`", str(rounds), str(len(runs)), accuracy(runs, store.PARTICIPANTS)]
-        if known:
-            line += [fixed(runs[0]["paper"]), _difference(runs)]
-        lines.append([*line, accuracy(runs, store.SERVED), seconds(runs)])
-    head = ["run", "rounds", "seeds", "participants", *beside, "as served", "seconds"]
-    return markdown(head, lines)
+    beside = [("paper", paper), ("difference", _difference)] if known else []
+    participants, served = of(store.PARTICIPANTS), of(store.SERVED)
+    columns = ("participants", participants), *beside, ("as served", served), ("seconds", seconds)
+    return by_run(rows, *columns)
+
+
+def by_run(rows: Iterable[dict], *columns: tuple[str, Callable]) -> str:
+    """Returns a table with a row for each cell; the columns are those of `table`."""
+    groups = ((run, same) for (run, _), same in grouped(rows, "run", "num_rounds").items())
+    return table(
+        "run", groups, ("rounds", lambda runs: runs[0]["num_rounds"]), ("seeds", len), *columns
+    )
 
 
 def _difference(runs):
-    ours, paper = [row[store.PARTICIPANTS] for row in runs], runs[0]["paper"]
-    if paper is None or None in ours:
+    ours, of_paper = [row[store.PARTICIPANTS] for row in runs], runs[0]["paper"]
+    if of_paper is None or None in ours:
         return ""
     # Adding zero turns -0.0 into 0.0.
-    return f"{round(PERCENT * statistics.mean(ours) - paper, 2) + 0.0:+.2f}"
+    return f"{round(PERCENT * statistics.mean(ours) - of_paper, 2) + 0.0:+.2f}"

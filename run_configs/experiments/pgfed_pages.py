@@ -9,7 +9,19 @@ import statistics
 
 import numpy as np
 import pgfed_figures
-from paper_pages import PERCENT, accuracy, fixed, grouped, markdown, numbers_of, page, seconds
+from paper_pages import (
+    PERCENT,
+    by_run,
+    fixed,
+    grouped,
+    markdown,
+    numbers_of,
+    of,
+    page,
+    paper,
+    seconds,
+    table,
+)
 
 from tf_pflego.sweeps import Sweep, store
 
@@ -117,18 +129,24 @@ def changes_of(sweep: Sweep) -> dict[tuple, list[dict]]:
 
 
 def _accuracies(methods):
-    of_paper = {method: runs[0]["paper"] for method, runs in methods.items()}
-    beside = ["paper"] if any(of_paper.values()) else []
-    base, lines = methods.get("fedavg"), []
-    for method, runs in methods.items():
-        flattered = [PERCENT * (run[store.BEST] - run[store.SERVED]) for run in runs]
-        line = [f"`{method}`", str(len(runs)), accuracy(runs, store.BEST)]
-        line += [accuracy(runs, store.SERVED), f"{statistics.mean(flattered):+.2f}"]
-        line += [fixed(of_paper[method])] if beside else []
-        line.append(fixed(_bytes(runs) / _bytes(base) if base else None))
-        lines.append([*line, seconds(runs)])
-    head = ["method", "seeds", "best", "last ten", "flattered", *beside, "bytes"]
-    return markdown([*head, "seconds a round"], lines)
+    base = methods.get("fedavg")
+    beside = [("paper", paper)] if any(runs[0]["paper"] for runs in methods.values()) else []
+    return table(
+        "method",
+        methods.items(),
+        ("seeds", len),
+        ("best", of(store.BEST)),
+        ("last ten", of(store.SERVED)),
+        ("flattered", _flattered),
+        *beside,
+        ("bytes", lambda runs: fixed(_bytes(runs) / _bytes(base) if base else None)),
+        ("seconds a round", seconds),
+    )
+
+
+def _flattered(runs):
+    added = (PERCENT * (run[store.BEST] - run[store.SERVED]) for run in runs)
+    return f"{statistics.mean(added):+.2f}"
 
 
 def _bytes(runs):
@@ -204,23 +222,17 @@ def _gains(federation, methods, clients):
 def _regressions(changes):
     lines = []
     for change in changes:
-        line = [f"`{change['run']}`", str(change["seed"])]
-        for name in ("columns", "rows"):
-            _, slope, correlation = change[name]
-            line += [f"{1000 * slope:+.4f}", f"{correlation:+.2f}"]
-        lines.append(line)
+        fits = (change[name][1:] for name in ("columns", "rows"))
+        cells = [f"{1000 * slope:+.4f} | {correlation:+.2f}" for slope, correlation in fits]
+        lines.append([f"`{change['run']}`", change["seed"], *cells])
     return markdown(["run", "seed", "columns: slope", "r", "rows: slope", "r"], lines)
 
 
 def varied(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of runs that vary a setting."""
-    lines = []
-    for (name, rounds), runs in grouped(sweep.rows, "run", "num_rounds").items():
-        keys = store.BEST, store.SERVED, store.PARTICIPANTS
-        accuracies = [accuracy(runs, key) for key in keys]
-        lines.append([f"`{name}`", str(rounds), str(len(runs)), *accuracies, seconds(runs)])
-    head = ["run", "rounds", "seeds", "best", "last ten", "participants", "seconds a round"]
-    return page(sweep.title, _VARIED, markdown(head, lines))
+    keys = {"best": store.BEST, "last ten": store.SERVED, "participants": store.PARTICIPANTS}
+    columns = *((head, of(key)) for head, key in keys.items()), ("seconds a round", seconds)
+    return page(sweep.title, _VARIED, by_run(sweep.rows, *columns))
 
 
 def new_clients(sweep: Sweep) -> dict[str, bytes]:
@@ -230,11 +242,11 @@ def new_clients(sweep: Sweep) -> dict[str, bytes]:
         seeds = {m: [curves[run["run"], run["seed"]] for run in methods[m]] for m in methods}
         title = f"{sweep.title}: {federation[0]}"
         images[f"{federation[0]}.png"] = pgfed_figures.new_clients(seeds, title)
-        lines = []
-        for method, runs in seeds.items():
-            ends = ((run[0], run[-1], run.max()) for run in runs)
-            shown = [f"{PERCENT * statistics.mean(of):.2f}" for of in zip(*ends, strict=True)]
-            lines.append([f"`{method}`", str(len(runs)), *shown])
-        head = ["method", "seeds", "before", "after", "best epoch"]
-        parts += [f"## {_title(federation)}", markdown(head, lines)]
+        columns = ("before", _mean(lambda run: run[0])), ("after", _mean(lambda run: run[-1]))
+        columns = ("seeds", len), *columns, ("best epoch", _mean(max))
+        parts += [f"## {_title(federation)}", table("method", seeds.items(), *columns)]
     return page(sweep.title, *parts) | images
+
+
+def _mean(accuracy):
+    return lambda seeds: f"{PERCENT * statistics.mean(map(accuracy, seeds)):.2f}"

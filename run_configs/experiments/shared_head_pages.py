@@ -5,7 +5,7 @@ import pathlib
 import re
 import statistics
 
-from paper_pages import DEGREES, PERCENT, accuracy, fixed, markdown, page, seconds
+from paper_pages import DEGREES, PERCENT, at, fixed, markdown, of, page, seconds, table
 
 from tf_pflego.sweeps import Sweep, store
 
@@ -13,7 +13,6 @@ from tf_pflego.sweeps import Sweep, store
 _OURS = "pflego_shared_head", "shared_head_with_muon", "pflego"
 # By how many points a setting may be below plain PFLEGO in a group of clients.
 _MARGIN = 0.5
-_GROUPS = "permuted", "not_permuted"
 _OF_GROUP = re.compile(r"test_accuracy/client_mean/(\w+)/last10")
 _TUNING = """\
 Accuracy in percent on the validation examples, a fifth of each client's training examples, of all
@@ -42,46 +41,43 @@ same clients. *Difference* is in points."""
 
 def tuning(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of `shared_head_tuning`."""
-    columns, settings = validation_of_settings(sweep)
-    lines = [
-        [f"`{setting}`", *(f"{value:.2f}" for value in (*values, statistics.mean(values)))]
-        for setting, values in settings.items()
-    ]
-    return page(sweep.title, _TUNING.rstrip(), markdown(["setting", *columns, "mean"], lines))
+    settings = validation_of_settings(sweep)
+    columns = [_column(name, name) for name in next(iter(settings.values()))]
+    columns.append(("mean", lambda values: f"{statistics.mean(values.values()):.2f}"))
+    lines = table("setting", settings.items(), *columns)
+    return page(sweep.title, _TUNING.rstrip(), lines)
 
 
-def validation_of_settings(sweep: Sweep) -> tuple[list[str], dict[str, list[float]]]:
-    """Returns the federations and groups, and for each setting its accuracies in percent there.
+def _column(head, key, form=".2f"):
+    return head, lambda values: fixed(values.get(key), form)
+
+
+def validation_of_settings(sweep: Sweep) -> dict[str, dict[str, float]]:
+    """Returns for each setting its accuracies in percent, by federation and group.
 
     Settings whose runs are not all there are left out.
     """
-    cells, rows = {cell.name: cell.settings for cell in sweep.cells}, {}
+    cells = {cell.name: cell.settings for cell in sweep.cells}
+    settings: dict[str, dict[str, float]] = {}
     for row in sweep.rows:
         degree, share = (cells[row["run"]][key] for key in ("personalization", "permuted_clients"))
-        setting = row["run"].removeprefix(f"{degree}_{share:g}_")
-        for group in _GROUPS if share < 1 else ("all",):
-            column = f"{DEGREES[degree]}, {share:.0%}" + f", {group.replace('_', ' ')}" * (
-                share < 1
-            )
-            key = "validation_accuracy/client_mean" + f"/{group}" * (share < 1) + "/last10"
-            rows.setdefault(setting, {})[column] = PERCENT * row[key]
-    columns = max(map(list, rows.values()), key=len)
-    whole = {
-        setting: list(values.values())
-        for setting, values in rows.items()
-        if len(values) == len(columns)
-    }
-    return columns, whole
+        values = settings.setdefault(row["run"].removeprefix(f"{degree}_{share:g}_"), {})
+        for group in ("/permuted", "/not_permuted") if share < 1 else ("",):
+            words = group.replace("/", ", ").replace("_", " ")
+            value = row[f"validation_accuracy/client_mean{group}/last10"]
+            values[f"{DEGREES[degree]}, {share:.0%}{words}"] = PERCENT * value
+    whole = max(map(len, settings.values()))
+    return {setting: values for setting, values in settings.items() if len(values) == whole}
 
 
 def chosen_setting(sweep: Sweep) -> str:
     """Returns the setting that the rule of `shared_head_tuning` takes."""
-    _, settings = validation_of_settings(sweep)
-    plain = settings.pop("plain")
+    settings = validation_of_settings(sweep)
+    plain = settings.pop("plain").values()
     safe = {
-        setting: statistics.mean(values)
+        setting: statistics.mean(values.values())
         for setting, values in settings.items()
-        if min(map(operator.sub, values, plain)) >= -_MARGIN
+        if min(map(operator.sub, values.values(), plain)) >= -_MARGIN
     }
     return max(safe, key=safe.__getitem__)
 
@@ -89,13 +85,9 @@ def chosen_setting(sweep: Sweep) -> str:
 def field_tuning(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of `shared_head_field_tuning`."""
     methods = validation_of_rates(sweep)
-    rates = list(dict.fromkeys(rate for of_rates in methods.values() for rate in of_rates))
-    lines = [
-        [f"`{method}`", *(fixed(of_rates.get(rate)) for rate in rates)]
-        for method, of_rates in methods.items()
-    ]
-    head = ["method", *(f"rate {rate:g}" for rate in rates)]
-    return page(sweep.title, _FIELD_TUNING, markdown(head, lines))
+    rates = dict.fromkeys(rate for values in methods.values() for rate in values)
+    columns = (_column(f"rate {rate:g}", rate) for rate in rates)
+    return page(sweep.title, _FIELD_TUNING, table("method", methods.items(), *columns))
 
 
 def validation_of_rates(sweep: Sweep) -> dict[str, dict[float, float]]:
@@ -123,82 +115,72 @@ def by_method(rows: list[dict]) -> dict[str, dict[str, list[dict]]]:
     for row in rows:
         degree, method = row["run"].split("_", 1)
         methods.setdefault(method, {}).setdefault(degree, []).append(row)
-    return methods
+    return {method: runs for method, runs in methods.items() if runs}
+
+
+def _seeds(runs):
+    return ", ".join(str(len(runs.get(degree, []))) for degree in DEGREES)
 
 
 def comparison(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of `shared_head`: as served, and participants."""
-    methods, parts = (
-        by_method([*sweep.rows, *on_own_labels(sweep.path.parent, "pflego")]),
-        [_COMPARISON],
-    )
+    methods, parts = by_method([*sweep.rows, *on_own_labels(sweep.path.parent, "pflego")]), []
     for heading, key in (("As served", store.SERVED), ("Participants", store.PARTICIPANTS)):
-        lines = []
-        for method, runs in methods.items():
-            of_degrees = [runs.get(degree, []) for degree in DEGREES]
-            every = [row for rows in of_degrees for row in rows]
-            if every:
-                line = [f"`{method}`", *(accuracy(rows, key) for rows in of_degrees)]
-                lines.append(
-                    [*line, ", ".join(str(len(rows)) for rows in of_degrees), seconds(every)]
-                )
-        head = ["method", *DEGREES.values(), "seeds", "seconds a round"]
-        parts += [f"## {heading}", markdown(head, lines)]
+        columns = [(words, at(degree, of(key))) for degree, words in DEGREES.items()]
+        columns += [("seeds", _seeds), ("seconds a round", _seconds)]
+        parts += [f"## {heading}", table("method", methods.items(), *columns)]
     parts += ["## Muon less FedAvg with Adam", "As served, in points, seed by seed:"]
-    return page(
-        sweep.title, *parts, _by_seed(methods["shared_head_with_muon"], methods["fedavg_adam"])
-    )
+    return page(sweep.title, _COMPARISON, *parts, _by_seed(methods))
 
 
-def _served(runs):
-    """Returns the accuracy in percent of each seed."""
-    return {row["seed"]: PERCENT * row[store.SERVED] for row in runs}
+def _seconds(runs):
+    return seconds([row for rows in runs.values() for row in rows])
 
 
-def _by_seed(one, other):
-    """Returns by how much one method is ahead of another, by seed and degree."""
-    pairs = [(_served(one.get(degree, [])), _served(other.get(degree, []))) for degree in DEGREES]
-    seeds = sorted({seed for served, _ in pairs for seed in served})
-    lines = [
-        [
-            str(seed),
-            *(f"{a[seed] - b[seed]:+.2f}" if seed in a.keys() & b.keys() else "" for a, b in pairs),
-        ]
-        for seed in seeds
-    ]
-    return markdown(["seed", *DEGREES.values()], lines)
+def _by_seed(methods):
+    """Returns the table of how far one method is ahead of another, by seed and degree."""
+    compared = [methods.get(name, {}) for name in ("shared_head_with_muon", "fedavg_adam")]
+    changes: dict[int, dict[str, float]] = {}
+    for degree in DEGREES:
+        for seed, (muon, fedavg) in pairs(*(runs.get(degree, []) for runs in compared)).items():
+            changes.setdefault(seed, {})[degree] = muon - fedavg
+    columns = (_column(words, degree, "+.2f") for degree, words in DEGREES.items())
+    return table("seed", sorted(changes.items()), *columns)
+
+
+def pairs(runs: list[dict], others: list[dict], key: str = store.SERVED) -> dict[int, tuple]:
+    """Returns {seed: (percent of the runs, percent of the others)}, of seeds that both have."""
+    one, other = ({row["seed"]: PERCENT * row[key] for row in rows} for rows in (runs, others))
+    return {seed: (one[seed], other[seed]) for seed in one if seed in other}
 
 
 def ablation(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of `shared_head_ablation`; the method as it is comes from `shared_head`."""
     results = sweep.path.parent
-    as_it_is = store.runs_in(results / "shared_head" / store.RUNS)
-    methods = by_method([*as_it_is, *on_own_labels(results, "pflego"), *sweep.rows])
-    shown, whole = [*_OURS, *by_method(sweep.rows)], methods[_OURS[0]]
-    lines = []
-    for method in dict.fromkeys(shown):
-        line = [f"`{method}`"]
-        for degree in DEGREES:
-            served, of_whole = (_served(runs.get(degree, [])) for runs in (methods[method], whole))
-            seeds = served.keys() & of_whole.keys()
-            if not seeds:
-                line.append("")
-                continue
-            mean, mean_of_whole = (
-                statistics.mean(of[s] for s in seeds) for of in (served, of_whole)
-            )
-            change = "" if method == _OURS[0] else f" ({mean - mean_of_whole:+.2f})"
-            line.append(f"{mean:.2f}{change}")
-        counts = (str(len(methods[method].get(degree, []))) for degree in DEGREES)
-        lines.append([*line, ", ".join(counts)])
-    head = ["method", *DEGREES.values(), "seeds"]
-    return page(sweep.title, _ABLATION, markdown(head, lines))
+    as_it_is = by_method(store.runs_in(results / "shared_head" / store.RUNS))
+    methods = {name: runs for name, runs in as_it_is.items() if name in _OURS}
+    methods |= by_method([*on_own_labels(results, "pflego"), *sweep.rows])
+    whole = methods[_OURS[0]]
+
+    def change(degree):
+        def cell(runs):
+            both = pairs(runs.get(degree, []), whole.get(degree, [])).values()
+            if not both:
+                return ""
+            mean, of_whole = map(statistics.mean, zip(*both, strict=True))
+            return f"{mean:.2f}" + f" ({mean - of_whole:+.2f})" * (runs is not whole)
+
+        return cell
+
+    columns = ((words, change(degree)) for degree, words in DEGREES.items())
+    lines = table("method", methods.items(), *columns, ("seeds", _seeds))
+    return page(sweep.title, _ABLATION, lines)
 
 
 def conflicts(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of `shared_head_conflicts`."""
     lines = [
-        [*key, f"{shared:.2f}", f"{plain:.2f}", f"{shared - plain:+.2f}", str(seeds)]
+        [*key, f"{shared:.2f}", f"{plain:.2f}", f"{shared - plain:+.2f}", seeds]
         for key, (shared, plain, seeds) in groups_in_conflict(sweep).items()
     ]
     head = ["clients", "group", "shared", "plain", "difference", "seeds"]
@@ -207,22 +189,18 @@ def conflicts(sweep: Sweep) -> dict[str, bytes]:
 
 def groups_in_conflict(sweep: Sweep) -> dict[tuple[str, str], tuple[float, float, int]]:
     """Returns {(situation, group): (percent with a shared head, of plain PFLEGO, seeds)}."""
-    by_kind: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    situations: dict[str, dict[str, list[dict]]] = {}
     for row in sweep.rows:
         kind = "shared_head" if row["run"].endswith("_shared_head") else "plain"
-        situation = row["run"].removesuffix(f"_{kind}").replace("_", " ")
-        groups = {
-            match[1].replace("_", " "): value
-            for key, value in row.items()
-            if (match := _OF_GROUP.fullmatch(key)) and value is not None
-        }
-        for group, value in (groups or {"all": row[store.SERVED]}).items():
-            kinds = by_kind.setdefault((situation, group), {"shared_head": {}, "plain": {}})
-            kinds[kind][row["seed"]] = PERCENT * value
+        kinds = situations.setdefault(row["run"].removesuffix(f"_{kind}").replace("_", " "), {})
+        kinds.setdefault(kind, []).append(row)
     means = {}
-    for key, kinds in by_kind.items():
-        shared, plain = kinds.values()
-        if seeds := shared.keys() & plain.keys():
-            both = (statistics.mean(served[seed] for seed in seeds) for served in (shared, plain))
-            means[key] = *both, len(seeds)
+    for situation, kinds in situations.items():
+        shared, plain = (kinds.get(kind, []) for kind in ("shared_head", "plain"))
+        known = (key for key, value in (*shared, *plain)[0].items() if value is not None)
+        groups = {match[1]: match[0] for match in map(_OF_GROUP.fullmatch, known) if match}
+        for group, key in (groups or {"all": store.SERVED}).items():
+            if both := pairs(shared, plain, key).values():
+                accuracies = map(statistics.mean, zip(*both, strict=True))
+                means[situation, group.replace("_", " ")] = *accuracies, len(both)
     return means
