@@ -48,6 +48,13 @@ def _registered(name: str) -> tuple[type, Callable[..., Algorithm]]:
 
 REGISTRY = {name: _registered(name) for name in _NAMES}
 
+
+def settings_of_methods() -> dict[str, dataclasses.Field]:
+    """Returns the hyper-parameters of all registered methods by their names."""
+    kinds = [kind for kind, _ in REGISTRY.values()]
+    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
+
+
 # What names a method: a registered name, FILE.py:FUNCTION, its builder, or what these stand for.
 Named = str | Callable[..., Algorithm] | Method
 

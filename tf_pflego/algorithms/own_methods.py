@@ -100,15 +100,7 @@ def names_file(name: Any) -> bool:
 def from_file(name: str) -> Method:
     """Returns the method that FILE.py:FUNCTION names; the file is run, unless it has been."""
     place, _, function = name.rpartition(":")
-    path = pathlib.Path(values.path("algorithm", place)).expanduser()
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"`algorithm` must name a file that can be read; got {name!r} ({error.strerror}). "
-            "Correct the path."
-        ) from error
-    module = _run(path.resolve(), source)
+    module = module_of(place)
     builder = getattr(module, function, None)
     if not callable(builder):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -119,8 +111,21 @@ def from_file(name: str) -> Method:
     return from_builder(builder)
 
 
+def module_of(place: str, argument: str = "algorithm") -> types.ModuleType:
+    """Returns the module of a user's file, which the `argument` names; see `_run`."""
+    path = pathlib.Path(values.path(argument, place)).expanduser()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"`{argument}` must name a file that can be read; got {place!r} ({error.strerror}). "
+            "Correct the path."
+        ) from error
+    return _run(path.resolve(), source, argument)
+
+
 @functools.cache
-def _run(path, source):
+def _run(path, source, argument):
     """Returns the module of a file. Where the file has changed, it is run anew."""
     module = types.ModuleType(f"{_MODULE}{path.stem}")
     module.__file__ = str(path)
@@ -129,7 +134,8 @@ def _run(path, source):
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        raise failed("must name a file that Python can run", str(path), error) from error
+        must = "must name a file that Python can run"
+        raise failed(must, str(path), error, argument) from error
     finally:
         sys.path.remove(str(path.parent))
         # Without its name there, Ray sends the code itself to other machines, which lack the file.
@@ -152,10 +158,10 @@ def failed_when_traced(error: BaseException) -> ValueError | None:
     return failed("must be a method that TensorFlow can trace", files[-1], error)
 
 
-def failed(must: str, file: str, error: BaseException) -> ValueError:
+def failed(must: str, file: str, error: BaseException, argument: str = "algorithm") -> ValueError:
     """Returns the error that says what the user's `file` ended with, and in which line.
 
-    `must` is what was expected of `algorithm`.
+    `must` is what was expected of the argument.
     """
     reason, lines = f"{type(error).__name__}: {error}", []
     if isinstance(error, SyntaxError):
@@ -165,7 +171,7 @@ def failed(must: str, file: str, error: BaseException) -> ValueError:
         lines += [line] if frame.f_code.co_filename == file else []
     where = f"{pathlib.Path(file).name}, line {lines[-1]}" if lines else pathlib.Path(file).name
     return ValueError(
-        f"`algorithm` {must}; got, in {where}, {' '.join(reason.split())[:300]}. Correct the file."
+        f"`{argument}` {must}; got, in {where}, {' '.join(reason.split())[:300]}. Correct the file."
     )
 
 

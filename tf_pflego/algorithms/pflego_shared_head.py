@@ -117,9 +117,9 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
     """Returns PFLEGO with a shared head for `model`."""
     optimizer = config.server()
     num_global_classes, width = model.num_global_classes, model.num_features + 1
-    drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
 
     def init_server(federation):
+        drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
         weights = Weights(model.initial_weights().theta, tf.constant(drawn, tf.float32))
         return ServerState(weights, optimizer.init(weights))
 

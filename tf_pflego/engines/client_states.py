@@ -93,8 +93,10 @@ class ClientStates(WrittenStates):
         ]
         self._files = [leaf for leaf in self._leaves if isinstance(leaf, rows.RowFile)]
         first_states = _for_many(algorithm.init_client, self.spec)
+        # Algorithms that share their traces do not share these, which may hold initial weights.
         self._init = traces_of(algorithm, server_state).get(
-            "first_states", lambda: Traced(first_states, any_number=(1, 2))
+            ("first_states", id(algorithm.init_client)),
+            lambda: Traced(first_states, any_number=(1, 2)),
         )
         # Staged states are written when they are needed: most rounds stage once, and then nothing
         # has to be undone.

@@ -1,5 +1,6 @@
 """Functions that are traced once, whatever the size of a cohort and however many simulations."""
 
+import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -48,6 +49,17 @@ def traces_of(algorithm: Algorithm, server_state: Structure, *more: Hashable) ->
     """
     of_algorithm: Traces = vars(algorithm).setdefault("_traces", Traces())
     return of_algorithm.get((*tf.nest.flatten(specs_of(server_state)), *more), Traces)
+
+
+def sharing(algorithm: Algorithm, traced: Algorithm) -> Algorithm:
+    """Returns an algorithm with the functions and traces of one that is alike but has no start."""
+    served = {  # `predict` stays that of the algorithm's own model, by which it is known.
+        name: dataclasses.replace(one, predict=algorithm.served[name].predict)
+        for name, one in traced.served.items()
+    }
+    shared = dataclasses.replace(algorithm, exchanges=traced.exchanges, served=served)
+    vars(shared)["_traces"] = vars(traced).setdefault("_traces", Traces())
+    return shared
 
 
 class Traced:

@@ -169,6 +169,17 @@ class SplitModel:
         vars(model).update(changes)
         return model
 
+    def without_start(self) -> SplitModel:
+        """Returns the same model without seed and theta_0: what reads one raises AttributeError."""
+        model = copy.copy(self)
+        del model.seed, model.initial_theta
+        return model
+
+    @property
+    def form(self) -> tuple:
+        """What a run decides of a model besides its body and its start; see `without_start`."""
+        return self.num_classes, self.num_global_classes, self.class_mask, self._block, self._keeps
+
     def initial_weights(self) -> Weights:
         """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias."""
         theta = [tf.constant(w) for w in self.initial_theta]

@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from tf_pflego import algorithms
-from tf_pflego.algorithms import REGISTRY, own_methods
+from tf_pflego.algorithms import own_methods, settings_of_methods
 from tf_pflego.core import settings
 from tf_pflego.program import command_line
 from tf_pflego.runs import methods
@@ -28,32 +28,27 @@ def define_flags(flag_values: flags.FlagValues, arguments: Sequence[str] = ()) -
     define_options(RunConfig, flag_values)
     # Methods that share a hyper-parameter define it alike, which a test holds. The flag has no
     # default of its own: each method has one, and two of them may differ.
-    for field in [*_hyper_parameters().values(), *_of_own_method(arguments)]:
+    for field in [*settings_of_methods().values(), *of_own_methods(arguments)]:
         if field.name in flag_values:
             delattr(flag_values, field.name)
         define_flag(field, None, flag_values)
 
 
-def _of_own_method(arguments):
-    """Returns the hyper-parameters of the own method that arguments name, if they name one."""
+def of_own_methods(arguments: Sequence[str]) -> list[dataclasses.Field]:
+    """Returns the hyper-parameters of the own methods that arguments name, if they name any."""
     named = flags.FlagValues()
     named.set_gnu_getopt(True)
-    flags.DEFINE_string("algorithm", "", "", flag_values=named)
+    flags.DEFINE_list("algorithm", [], "", flag_values=named)
     texts = [argument.text for argument in command_line.expanded(arguments)]
     try:
         named(["tf_pflego", *texts], known_only=True)
     except flags.Error:
-        return ()  # The whole command line is parsed next, and says what is wrong.
-    algorithm = str(named["algorithm"].value)
-    if not own_methods.names_file(algorithm):
-        return ()
-    return dataclasses.fields(methods.method_of(RunConfig(algorithm=algorithm)).settings)
-
-
-def _hyper_parameters():
-    """Returns the fields of all methods' hyper-parameters by their names."""
-    kinds = [kind for kind, _ in REGISTRY.values()]
-    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
+        return []  # The whole command line is parsed next, and says what is wrong.
+    return [
+        field
+        for algorithm in filter(own_methods.names_file, named["algorithm"].value or [])
+        for field in dataclasses.fields(methods.method_of(RunConfig(algorithm=algorithm)).settings)
+    ]
 
 
 def from_flags(
@@ -75,7 +70,7 @@ def from_flags(
     chosen = {name: value(name) for name in names if value(name) is not None}
     hyper_parameters = method.settings(**chosen)
     foreign = [
-        n for n in sorted(_hyper_parameters().keys() - names) if flag_values[n].value is not None
+        n for n in sorted(settings_of_methods().keys() - names) if flag_values[n].value is not None
     ]
     unused = [f"{method.name} has no `{name}`; it is ignored" for name in foreign]
     unused += _not_read(config, hyper_parameters, flag_values)
@@ -129,10 +124,10 @@ def define_options(options: type, flag_values: flags.FlagValues) -> None:
 
 def define_flags_of(verb: types.ModuleType, arguments: Sequence[str], flag_values) -> None:
     """Defines the flags of a verb, of which arguments can bring some; see `verbs`."""
-    if hasattr(verb, "Options"):
-        define_options(verb.Options, flag_values)
-    else:
+    if hasattr(verb, "define_flags"):
         verb.define_flags(flag_values, arguments)
+    else:
+        define_options(verb.Options, flag_values)
 
 
 def options_from(options: type, flag_values: flags.FlagValues) -> Any:
@@ -141,7 +136,7 @@ def options_from(options: type, flag_values: flags.FlagValues) -> Any:
     return options(**{name: flag_values[name].value for name in names})
 
 
-class _Parser(flags.ArgumentParser):
+class Parser(flags.ArgumentParser):
     """Parses what a setting is given; `syntactic_help` says what that is."""
 
     def __init__(self, field):
@@ -154,6 +149,7 @@ class _Parser(flags.ArgumentParser):
         self.syntactic_help = " or ".join(expected)
 
     def parse(self, argument):
+        """Returns the value; raises ValueError if it is none, for absl to name the flag."""
         if not isinstance(argument, str) or argument in (*self.choices, *self._words):
             return argument
         if self.choices:
@@ -167,4 +163,4 @@ def define_flag(field: dataclasses.Field, default: Any, flag_values: flags.FlagV
     if settings.kind_of(field) is bool:
         flags.DEFINE_bool(field.name, default, about, flag_values)
     else:
-        flags.DEFINE(_Parser(field), field.name, default, about, flag_values)
+        flags.DEFINE(Parser(field), field.name, default, about, flag_values)

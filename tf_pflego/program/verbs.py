@@ -12,6 +12,7 @@ The flags of train depend on its arguments, so that in place of `Options` it has
 
 VERBS = {
     "train": "train a method; the default where flags are given",
+    "sweep": "train many methods and settings, choose among them and compare them",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
     "personalize": "let clients that never took part learn on from a run, and export them",
     "report": "write a page about runs, or figures for a paper",

@@ -12,7 +12,9 @@ from tf_pflego.reports.stored import ReportedRun
 NOT_REACHED = "not reached"
 _MOST_METRICS = 40
 _LONGEST_WORD = 24
-_NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?(\N{NO-BREAK SPACE}%)?")
+_NUMBER = re.compile(
+    r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?( ± \d+(\.\d+)?)?(\N{NO-BREAK SPACE}%)?"
+)
 # The markers of a legend as paths in a box of 44 by 14, by their names in matplotlib.
 _MARKS = {
     "o": "M22 3a4 4 0 1 0 .01 0z",

@@ -1,10 +1,14 @@
 """Makes the clients, the model and the simulation that a configuration names."""
 
+import contextlib
+import contextvars
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from tf_pflego import algorithms, data, models
 from tf_pflego.core.optimizers import CONSTANT
+from tf_pflego.engines import tracing
 from tf_pflego.models import networks
 from tf_pflego.runs import config, methods
 from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
@@ -152,8 +156,10 @@ def build_simulation(
     if run_config.new_clients:
         clients = clients.part(0, clients.num_clients - run_config.new_clients)
     participation = run_config.participation_of(clients.num_clients)
+    network: Any = model
     if model is None:
-        body = networks.build(run_config.chosen("network"), clients.example_shape, run_config.seed)
+        network = name, shape = run_config.chosen("network"), clients.example_shape
+        body = networks.build(name, shape, run_config.seed)
         model = models.SplitModel(
             body,
             clients.num_classes.max(),
@@ -167,7 +173,7 @@ def build_simulation(
         run_config.activation_gigabytes, largest, participation.federation.max_clients_per_round
     )
     return Simulation(
-        algorithms.build(method, model, **hyper_parameters),
+        _algorithm(network, model, method, hyper_parameters),
         clients,
         participation,
         run_config.place(),
@@ -175,6 +181,40 @@ def build_simulation(
         run_config.max_restarts,
         run_config.eval_clients,
     )
+
+
+# In a block of `shared_traces`, the algorithms whose traces runs share, by what these agree in.
+_shared: contextvars.ContextVar[dict[tuple, Any]] = contextvars.ContextVar("shared_traces")
+
+
+@contextlib.contextmanager
+def shared_traces() -> Iterator[None]:
+    """Within it, runs of this thread that differ in the seed alone trace once, to the same bits.
+
+    Runs with a model of the user's own share if it is one object. Methods that may have constants
+    of the seed are traced for each run: those of the user's own, and FedBABU with its fixed head.
+    """
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def _algorithm(network, model, method, hyper_parameters):
+    """Returns the method for a model, with the traces of earlier runs of a block if they fit."""
+    algorithm = algorithms.build(method, model, **hyper_parameters)
+    shared = _shared.get(None)
+    if shared is None or method.is_own:
+        return algorithm
+    settings = repr(algorithms.check(method, hyper_parameters))  # 1 and 1.0 are not the same.
+    key = network, model.form, method.name, settings
+    if key not in shared:
+        try:
+            shared[key] = algorithms.build(method, model.without_start(), **hyper_parameters)
+        except AttributeError:  # It has asked for the seed.
+            return algorithm
+    return tracing.sharing(algorithm, shared[key])
 
 
 def checked_hyper_parameters(run_config, method, hyper_parameters):

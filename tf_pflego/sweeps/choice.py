@@ -15,7 +15,7 @@ FINISHED, PRUNED, NOT_FINITE = "finished", "pruned", "not finite"
 class Trial(NamedTuple):
     """Settings that were tried, on all tuning seeds or as far as they were worth it."""
 
-    number: int
+    name: str
     settings: dict[str, Any]
     accuracy: float | None  # the mean over seeds; None if a seed was pruned or not finite
     runs: int  # how many were made
@@ -24,25 +24,27 @@ class Trial(NamedTuple):
 
 def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
     """Returns what was tried of a cell, from the rows of tuning.csv."""
-    by_number: dict[int, list[Mapping[str, Any]]] = {}
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["run"] == cell.name:
-            by_number.setdefault(row["trial"], []).append(row)
+            by_name.setdefault(row["trial"], []).append(row)
     trials = []
-    for number, of_trial in sorted(by_number.items()):
-        values = [row[CHOSEN_BY] for row in of_trial if row["state"] == FINISHED]
+    for name, of_trial in by_name.items():
+        values = [float(row[CHOSEN_BY]) for row in of_trial if row["state"] == FINISHED]
         whole = len(values) == len(of_trial)
-        settings = {name: _value(among, of_trial[0][name]) for name, among in cell.choices.items()}
+        settings = {key: _value(among, of_trial[0][key]) for key, among in cell.choices.items()}
         accuracy = statistics.mean(values) if whole else None
-        rounds = sum(row["num_rounds"] for row in of_trial)
-        trials.append(Trial(number, settings, accuracy, len(of_trial), rounds))
+        rounds = sum(int(row["num_rounds"]) for row in of_trial)
+        trials.append(Trial(name, settings, accuracy, len(of_trial), rounds))
     return trials
 
 
 def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
     """Returns the trial with the largest accuracy, the first of equal ones; None without any."""
-    whole = [trial for trial in trials_of(cell, rows) if trial.accuracy is not None]
-    return max(whole, key=lambda trial: trial.accuracy, default=None)
+    whole = [
+        (trial.accuracy, trial) for trial in trials_of(cell, rows) if trial.accuracy is not None
+    ]
+    return max(whole, key=lambda pair: pair[0], default=(None, None))[1]
 
 
 def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -60,5 +62,5 @@ def at_edge(cell: Cell, settings: Mapping[str, Any]) -> dict[str, str]:
 def _value(among, text):
     """Returns the value that the text of a row stands for."""
     if isinstance(among, Range):
-        return float(text)
+        return type(among.low)(text)
     return next((one for one in among if str(one) == str(text)), text)

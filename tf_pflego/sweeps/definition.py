@@ -13,8 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
+from tf_pflego.core import settings as settings_lib
 from tf_pflego.runs import config
 from tf_pflego.system import texts, values
 
@@ -23,8 +26,9 @@ Settings = Mapping[str, Any]
 CHOICES = ("validation_accuracy", "none")
 # What of the validation examples a choice goes by; no test example has a part in it.
 CHOSEN_BY = "validation_accuracy/client_mean/last10"
-HELD_OUT = 0.2
+_HELD_OUT = 0.2
 _OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
+_IN_EACH_ROW = {"dataset", "personalization", "algorithm", "num_rounds", "engine"}
 _NOT_IN_CELLS = {"output_dir", "overwrite", "resume", "seed"}
 
 
@@ -52,6 +56,10 @@ class Range:
                 f"a range must go from a number to a larger one{', above 0' * self.log}; got "
                 f"{self}. Write it as in 1e-3..1:log."
             )
+
+    def of(self, kind: type) -> "Range":
+        """Returns the range with limits of the type of a setting, int or float."""
+        return dataclasses.replace(self, low=kind(self.low), high=kind(self.high))
 
     def __str__(self) -> str:
         return f"{self.low:g}..{self.high:g}{':log' * self.log}"
@@ -97,14 +105,21 @@ def grid(**among: Any) -> list[dict[str, Any]]:
       ValueError: A list is empty.
     """
     for name, one in among.items():
-        if isinstance(one, list | tuple) and not one:
+        if not len(_values_of(one)):
             raise ValueError(f"`{name}` must have at least one value; got none. Give it some.")
     combinations = itertools.product(*map(_values_of, among.values()))
     return [dict(zip(among, combination, strict=True)) for combination in combinations]
 
 
 def _values_of(one):
-    return one if isinstance(one, list | tuple) else (one,)
+    return one if isinstance(one, list | tuple | np.ndarray) else (one,)
+
+
+def _plain(value):
+    """Returns a list as a tuple, and what NumPy has as what Python has."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,17 +201,34 @@ class Experiment:
         return _named([self._cell(one) for one in self._expanded()])
 
     @property
+    def columns(self) -> list[str]:
+        """The settings that have a column of their own in tables of runs."""
+        names = dict.fromkeys(("num_clients", "clients_per_round"))
+        for cell in self.planned:
+            names |= cell.condition | cell.choices
+            names |= {name: None for name in cell.settings if name not in _OF_RUN}
+        return [name for name in names if name not in _IN_EACH_ROW]
+
+    @property
     def budget(self) -> int:
         """How many settings are tried of each cell that has choices."""
-        sizes = [size_of(cell) for cell in self.planned if cell.choices]
-        return self.trials or min(sizes, default=0)
+        cells = [cell for cell in self.planned if cell.choices and not cell.is_searched]
+        return self.trials or min(
+            (math.prod(map(len, cell.choices.values())) for cell in cells), default=0
+        )
 
     def settings_tried(self, cell: Cell) -> list[dict[str, Any]]:
         """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+        if cell.is_searched or not cell.choices:
+            return []
         combinations = grid(**cell.choices)
         count = min(self.budget, len(combinations))
         places = [number * len(combinations) // count for number in range(count)]
         return [combinations[place] for place in places]
+
+    def settings_of_trial(self, cell: Cell, tried: Settings) -> dict[str, Any]:
+        """Returns the settings of the runs by which a choice is made."""
+        return {**cell.settings, **tried, "validation_fraction": _HELD_OUT, **self.tuning}
 
     def _expanded(self):
         """Returns the settings of the cells; without a choice each value of a list makes one."""
@@ -207,7 +239,10 @@ class Experiment:
                     f"{values.shown(one)} as number {number}. Correct it."
                 )
             _check_names(f"cells[{number}]", one, also=("name", "paper"))
-        whole = [{**self.base, **one} for one in self.cells]
+        whole = [
+            {name: _plain(value) for name, value in {**self.base, **one}.items()}
+            for one in self.cells
+        ]
         if self.choose == "none":
             return [cell for one in whole for cell in grid(**one)]
         return whole
@@ -216,14 +251,15 @@ class Experiment:
         """Returns a cell, checked, but for its name and label if it has none."""
         fixed = {key: value for key, value in one.items() if key not in ("name", "paper")}
         method = algorithms.method_of(fixed.setdefault("algorithm", "pflego"))
-        of_method = {field.name for field in dataclasses.fields(method.settings)}
+        of_method = {field.name: field for field in dataclasses.fields(method.settings)}
         choices = {}
         for name, value in list(fixed.items()):
             if name not in _OF_RUN and name not in of_method:
                 del fixed[name]  # It is another method's; that some method has it was checked.
-            elif isinstance(value, list | tuple | Range):
-                choices[name] = value if isinstance(value, Range) else tuple(value)
-                del fixed[name]
+            elif isinstance(value, tuple | Range):
+                choices[name] = fixed.pop(name)
+                if isinstance(value, Range):
+                    choices[name] = value.of(settings_lib.kind_of((_OF_RUN | of_method)[name]))
         if choices and self.choose == "none":
             raise ValueError(
                 f"`choose` must be {CHOICES[0]} for a range; got none. Leave `choose` out, or "
@@ -242,30 +278,21 @@ def _corners(choices):
     return [{n: c[k % len(c)] for n, c in lists.items()} for k in range(longest)]
 
 
-def size_of(cell: Cell) -> float:
-    """Returns how many settings there are to choose among; infinitely many in a range."""
-    if cell.is_searched:
-        return math.inf
-    return math.prod(map(len, cell.choices.values()))
-
-
-def configured(settings: Settings, **places: Any) -> tuple[config.RunConfig, dict[str, Any]]:
-    """Returns the configuration of a run with these settings, and its hyper-parameters, checked.
-
-    A method of the user's own is named in the configuration by its file and function.
-    """
+def configured(settings: Settings, **places: Any) -> dict[str, Any]:
+    """Returns the arguments of `run` for a run with these settings, checked."""
     of_run = {key: value for key, value in settings.items() if key in _OF_RUN}
     of_run = {"engine": "in_process"} | of_run | places
-    of_run["algorithm"] = method_name(settings["algorithm"])
-    run_config = config.RunConfig(**of_run)
-    method = algorithms.method_of(settings["algorithm"])
+    algorithm = None if isinstance(settings["algorithm"], str) else of_run.pop("algorithm")
     hyper_parameters = {key: value for key, value in settings.items() if key not in _OF_RUN}
-    return run_config, dataclasses.asdict(algorithms.check(method, hyper_parameters))
+    checked = algorithms.check(settings["algorithm"], hyper_parameters)
+    arguments = {"run_config": config.RunConfig(**of_run), "algorithm": algorithm}
+    return arguments | dataclasses.asdict(checked)
 
 
 def method_name(algorithm: Any) -> str:
-    """Returns the name of a method; of a builder of the user's own its file and function."""
-    return algorithm if isinstance(algorithm, str) else algorithms.method_of(algorithm).name
+    """Returns the name of a method; of one of the user's own its file and function."""
+    is_registered = isinstance(algorithm, str) and not own_methods.names_file(algorithm)
+    return algorithm if is_registered else algorithms.method_of(algorithm).name
 
 
 def _named(cells):
@@ -288,12 +315,14 @@ def _named(cells):
             for name, value in fixed.items()
             if name not in _OF_RUN and len({str(other.get(name)) for other in alike}) > 1
         }
-        method = cell.algorithm if isinstance(fixed["algorithm"], str) else _short(cell.algorithm)
-        method = _short(method) if own_methods.names_file(method) else method
+        method = cell.algorithm.rpartition(":")[2]  # The function of FILE.py:FUNCTION.
         changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
         label = f"{method} ({changes})" if changes else method
-        parts = [*condition.values(), method, *(f"{n}{words(v)}" for n, v in of_method.items())]
-        name = cell.name or re.sub(r"[^\w.+-]+", "_", "_".join(map(words, parts)))
+        parts = [
+            name * value if value in (False, True) else value for name, value in condition.items()
+        ]
+        parts += [method, *(f"{name}{words(value)}" for name, value in of_method.items())]
+        name = cell.name or re.sub(r"[^\w.+-]+", "_", "_".join(filter(None, map(words, parts))))
         named.append(dataclasses.replace(cell, name=name, label=label, condition=condition))
     names = [cell.name for cell in named]
     for name in names:
@@ -309,14 +338,18 @@ def _named(cells):
     return named
 
 
-def _short(name):
-    """Returns the function of FILE.py:FUNCTION."""
-    return name.rpartition(":")[2]
-
-
 def words(value: Any) -> str:
     """Returns a value as names and tables have it."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def name_of(tried: Settings) -> str:
+    """Returns what settings that are tried are called in files."""
+    parts = (
+        f"{name}={value!r}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in tried.items()
+    )
+    return re.sub(r"[^\w.=,+-]+", "_", ",".join(parts))
 
 
 def _seeds(name, seeds):
@@ -332,7 +365,7 @@ def _seeds(name, seeds):
 
 def _check_names(what, settings, also: Iterable[str] = ()):
     """Raises ValueError if a setting is none, or one that the sweep itself gives."""
-    known = {*_OF_RUN, *settings_of_methods(), *also} - _NOT_IN_CELLS
+    known = {*_OF_RUN, *algorithms.settings_of_methods(), *also} - _NOT_IN_CELLS
     methods = [m for m in _values_of(settings.get("algorithm", ())) if not isinstance(m, str)]
     methods += [m for m in _values_of(settings.get("algorithm", ())) if m and ":" in str(m)]
     for method in methods:
@@ -347,10 +380,3 @@ def _check_names(what, settings, also: Iterable[str] = ()):
                 f"`{what}` must have settings of runs or methods; got {name!r}. "
                 f"{texts.suggestion(name, known)}Correct it."
             )
-
-
-@functools.cache
-def settings_of_methods() -> dict[str, dataclasses.Field]:
-    """Returns the hyper-parameters of all methods by their names."""
-    kinds = [kind for kind, _ in algorithms.REGISTRY.values()]
-    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}

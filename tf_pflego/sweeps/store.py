@@ -21,12 +21,13 @@ import re
 import shlex
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_pflego.runs.reader import PLACES
+from tf_pflego.sweeps import choice
 from tf_pflego.sweeps.definition import Cell
 from tf_pflego.system import durable, limited_files
 
@@ -51,7 +52,7 @@ _OF_GROUP = re.compile(
 _OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
 # Columns of a table of runs that are read as numbers, where they are not empty.
 _NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("seed", "num_rounds", "trial"), int),
+    **dict.fromkeys(("seed", "num_rounds"), int),
     **dict.fromkeys(("paper", PARTICIPANTS, SERVED, BEST, SECONDS), float),
 }
 # A run is the same run wherever its clients are.
@@ -69,13 +70,18 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
 
 def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes a CSV file with the columns of all rows, compressed if its name ends in .gz."""
+    content = text_of(rows).encode("utf-8")
+    # Without the time in its header, the same rows give the same file.
+    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what a CSV file has with the columns of all rows."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
     writer.writeheader()
     writer.writerows(rows)
-    content = text.getvalue().encode("utf-8")
-    # Without the time in its header, the same rows give the same file.
-    replace(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    return text.getvalue()
 
 
 def replace(path: pathlib.Path, content: bytes) -> None:
@@ -143,12 +149,20 @@ class Store:
     Args:
       path: The directory of the sweep.
       cells: Its cells, in whose order rows are. Rows of others are left out when a file is written.
+      trials: The names of the trials of each cell, likewise.
       columns: The settings that have a column in runs.csv.
     """
 
-    def __init__(self, path: pathlib.Path, cells: Sequence[Cell], columns: Sequence[str]):
+    def __init__(
+        self,
+        path: pathlib.Path,
+        cells: Sequence[Cell],
+        trials: Mapping[str, Iterable[str]],
+        columns: Sequence[str],
+    ):
         self.path = path
         self._places = {cell.name: place for place, cell in enumerate(cells)}
+        self._trials = trials
         self._columns = columns
         self._rows = {
             name: read(path / name)
@@ -161,13 +175,18 @@ class Store:
         rows = (row for row in self._rows[RUNS] if (row["run"], row["seed"]) == key)
         return any(is_made_with(row, flags) for row in rows)
 
-    def tried(self, cell: Cell, trial: int, seed: int, flags: Mapping[str, str]) -> dict | None:
-        """Returns the row of tuning.csv of a trial that was made with these flags, or None."""
-        key = cell.name, str(trial), str(seed)
-        for row in self._rows[TUNING]:
-            if (row["run"], row["trial"], row["seed"]) == key and is_made_with(row, flags):
-                return row
-        return None
+    def trials_of(self, cell: Cell) -> list[dict[str, str]]:
+        """Returns the rows of tuning.csv that are of a cell."""
+        return [row for row in self._rows[TUNING] if row["run"] == cell.name]
+
+    def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
+        """Returns [[round, accuracy], ...] of the finished trials of a cell with a seed."""
+        finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
+        curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
+        for row in self._rows[TUNING_CURVES]:
+            if (row["run"], row["seed"]) == (cell.name, str(seed)) and row["trial"] in finished:
+                curves[row["trial"]].append([int(row["round"]), float(row[VALIDATION])])
+        return list(curves.values())
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
         """Adds a finished run that is reported, in the place of an earlier one of cell and seed.
@@ -179,7 +198,7 @@ class Store:
         """
         key = {"run": cell.name, "seed": str(seed)}
         try:
-            records, added = _records(raw), {CURVES: [], CLIENTS: [], RISK_WEIGHTS: []}
+            records, added = _records(raw), dict[str, list]()
             added[CURVES] = [key | _numbers_of(record) for record in records]
             clients = read(raw / "clients.csv")
             added[CLIENTS] = [key | {name: row[name] for name in _OF_CLIENT} for row in clients]
@@ -198,7 +217,7 @@ class Store:
     def add_trial(
         self,
         cell: Cell,
-        trial: int,
+        trial: str,
         settings: Mapping[str, Any],
         seed: int,
         raw: pathlib.Path,
@@ -210,7 +229,7 @@ class Store:
         Raises:
           DamagedRunError: As in `add_run`.
         """
-        key = {"run": cell.name, "trial": str(trial), "seed": str(seed)}
+        key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         records, about = [], {VALIDATION + "/last10": "", SECONDS: ""}
         try:
             if state != "not finite":
@@ -231,11 +250,16 @@ class Store:
     def _add(self, added, key):
         """Adds rows to files, in the place of those that have the key."""
 
+        def is_known(row):
+            trials = self._trials.get(row["run"], ())
+            return row["run"] in self._places and ("trial" not in row or row["trial"] in trials)
+
         def order(row):
-            return self._places[row["run"]], int(row.get("trial", 0)), int(row["seed"])
+            trial = list(self._trials[row["run"]]).index(row["trial"]) if "trial" in row else 0
+            return self._places[row["run"]], trial, int(row["seed"])
 
         for name, rows in added.items():
-            kept = [row for row in self._rows[name] if row["run"] in self._places]
+            kept = list(filter(is_known, self._rows[name]))
             kept = [row for row in kept if any(row[part] != key[part] for part in key)]
             # Sorting keeps the order of the rounds, or clients, of a run.
             self._rows[name] = sorted(kept + rows, key=order)

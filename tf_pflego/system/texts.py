@@ -35,6 +35,15 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
+def duration(seconds: float) -> str:
+    """Returns a time in words: `40 s`, `12 min` or `3 h 05 min`."""
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     """Returns lines of columns that are as wide as need be, flush left (<) or right (>)."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,0 +1,145 @@
+"""Runs of one process that differ in the seed alone: they trace once, and no bit tells it."""
+
+import collections
+import dataclasses
+import gc
+import json
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.conftest import INPUTS, make_clients
+from tf_pflego import algorithms
+from tf_pflego.core import nests, settings
+from tf_pflego.engines import tracing
+from tf_pflego.runs import build, training
+from tf_pflego.runs.config import RunConfig
+
+pytestmark = pytest.mark.same_on_both_lines
+
+# What each run traces whatever it shares: first states, which may hold its initial weights.
+FIRST_STATES = "_for_many.<locals>.init"
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """How often each function has been traced, by its name."""
+    counts, trace = collections.Counter(), tracing.Traced._trace
+
+    def counting(self, *arguments):
+        counts[self._function.__qualname__] += 1
+        return trace(self, *arguments)
+
+    monkeypatch.setattr(tracing.Traced, "_trace", counting)
+    return counts
+
+
+@pytest.fixture
+def run(traced, tmp_path):
+    """Runs a method, and returns what its directory has of it and how much was traced."""
+
+    def run(seed, clients, algorithm="pflego", model=None, **more):
+        traced.clear()
+        of_config = {name: more.pop(name) for name in more.keys() & RunConfig.__dataclass_fields__}
+        of_config |= {"clients_per_round": 2, "num_rounds": 2, "engine": "in_process"}
+        if isinstance(algorithm, str):
+            of_config["algorithm"], algorithm = algorithm, None
+        config = RunConfig(seed=seed, output_dir=tmp_path / "run", overwrite=True, **of_config)
+        training.run(config, clients=clients, model=model, algorithm=algorithm, **more)
+        return written_in(tmp_path / "run"), dict(traced)
+
+    return run
+
+
+def written_in(directory):
+    """What a run has written of its rounds, its server and its clients, without seconds."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["seconds"]
+    with np.load(directory / "server.npz") as arrays:
+        server = {name: array.tobytes() for name, array in arrays.items()}
+    return records, server, (directory / "clients.csv").read_bytes()
+
+
+@pytest.mark.parametrize("algorithm", algorithms.REGISTRY)
+def test_the_second_seed_traces_nothing_and_changes_no_bit(algorithm, run, tiny_clients):
+    others = make_clients((4, 6, 9), (3, 2, 2), (2, 3, 2), seed=1)
+    alone = run(0, tiny_clients, algorithm), run(1, others, algorithm)
+    assert alone[0][0] != alone[1][0]
+    with build.shared_traces():
+        first, (second, traced) = run(0, tiny_clients, algorithm), run(1, others, algorithm)
+    assert (first, second) == (alone[0], alone[1][0])
+    if algorithm == "fedbabu":  # Its fixed head is a constant of what is traced.
+        assert traced == alone[1][1]
+    else:
+        assert set(traced) <= {FIRST_STATES}
+
+
+def test_other_settings_and_shapes_trace_anew(run, tiny_clients):
+    wider = make_clients(num_classes=(2, 4, 3))
+    in_blocks = {"activation_gigabytes": 1e-9}
+    others = (tiny_clients, {"local_steps": 3}), (tiny_clients, in_blocks), (wider, {})
+    with build.shared_traces():
+        run(0, tiny_clients, "fedavg")
+        sharing = [run(1, clients, "fedavg", **changed) for clients, changed in others]
+    assert sharing == [run(1, clients, "fedavg", **changed) for clients, changed in others]
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingConfig(settings.HyperParameters):
+    """Of a method that has no hyper-parameters."""
+
+
+def build_drawn(model, config: NothingConfig):
+    """FedAvg that pulls its clients to where they started, as a constant of what is traced."""
+    algorithm, start = pfl.build_algorithm("fedavg", model), model.initial_weights()
+    (exchange,) = algorithm.exchanges
+
+    def client_update(*arguments):
+        result = exchange.client_update(*arguments)
+        return result._replace(averaged=nests.mix(0.5, result.averaged, start))
+
+    drawn = dataclasses.replace(exchange, client_update=client_update)
+    return dataclasses.replace(algorithm, exchanges=(drawn,))
+
+
+def test_a_method_of_the_users_own_may_draw_what_it_likes(run, tiny_clients):
+    alone = run(1, tiny_clients, build_drawn)
+    with build.shared_traces():
+        assert run(0, tiny_clients, build_drawn) != alone
+        assert run(1, tiny_clients, build_drawn) == alone
+
+
+def with_frozen_layer(seed):
+    """A model whose body has constants of its own."""
+    frozen = tf.keras.layers.Dense(5, trainable=False)
+    body = tf.keras.Sequential([tf.keras.Input([INPUTS]), pfl.mlp((INPUTS,), seed), frozen])
+    return pfl.SplitModel(body, num_classes=3, seed=seed)
+
+
+def test_models_of_the_users_own_share_what_is_traced_if_they_are_one(run, tiny_clients):
+    one, other = map(with_frozen_layer, (0, 1))
+    predicting = {"metrics": {"sureness": lambda labels, shares: shares.max(axis=1).mean()}}
+    alone = [run(1, tiny_clients, model=model, **predicting) for model in (one, other)]
+    with build.shared_traces():
+        run(0, tiny_clients, model=one, **predicting)
+        written, traced = run(1, tiny_clients, model=one, **predicting)
+        assert (written, set(traced)) == (alone[0][0], {FIRST_STATES})
+        assert run(1, tiny_clients, model=other, **predicting) == alone[1]
+
+
+def test_what_is_traced_goes_with_the_block(tiny_clients):
+    def traces_of_run(seed):
+        config = RunConfig(seed=seed, clients_per_round=2, engine="in_process")
+        with build.build_simulation(config, tiny_clients) as simulation:
+            return weakref.ref(vars(simulation.algorithm)["_traces"])
+
+    with build.shared_traces():
+        kept = traces_of_run(0)
+        assert kept() is not None
+        assert traces_of_run(1)() is kept()
+    gc.collect()
+    assert kept() is None

@@ -1,0 +1,309 @@
+"""Trains many methods and settings over several seeds, and compares them.
+
+A list as the value of a flag means a choice. Each combination of methods, datasets and other
+settings of runs makes a cell; among lists of hyper-parameters it is chosen for each cell, on
+validation examples and with seeds that are not reported. What runs and methods are told is as in
+tf-pflego --help. The same command goes on with a sweep that was interrupted.
+"""
+
+import dataclasses
+import fnmatch
+import pathlib
+import re
+import shlex
+import statistics
+import sys
+
+from absl import flags
+
+from tf_pflego import engines
+from tf_pflego.algorithms import settings_of_methods
+from tf_pflego.core import settings
+from tf_pflego.core.settings import setting
+from tf_pflego.program import flags as program_flags
+from tf_pflego.program import help_pages
+from tf_pflego.program.opened import start_tensorflow
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.sweeps import definition, files, results, runner, store
+from tf_pflego.sweeps.definition import Experiment, Range, grid
+from tf_pflego.system import temporary, terminal, texts
+from tf_pflego.system.signals import Interruption
+
+USAGE = "[FILE.py[:NAME]] --output_dir=DIR [--NAME=VALUE[,VALUE...] ...]"
+EXAMPLE = (
+    "--algorithm=pflego,fedrep,local --client_learning_rate=0.003,0.01 --seeds=0,1,2 "
+    "--output_dir=runs/fair"
+)
+PLACES = {
+    "FILE.py": "experiments that are written in Python; a file that has several writes each to "
+    "DIR/NAME"
+}
+MOST_PLACES = 1
+_RANGE = re.compile(r"(?P<low>[^:]+?)\.\.(?P<high>[^:]+?)(?P<log>:log)?")
+# Flags of a run that a sweep gives its runs itself.
+_OF_SWEEP = {"output_dir", "overwrite", "resume", "seed", "ray_address"}
+_OF_RUN = {
+    field.name: field for field in dataclasses.fields(RunConfig) if field.name not in _OF_SWEEP
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a sweep is made; what a file says counts before the defaults here."""
+
+    output_dir: str = setting("", "directory of the sweep", is_path=True)
+    seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
+    choose: str = setting(
+        definition.CHOICES[0],
+        "by what hyper-parameters are chosen: the mean accuracy of all clients on validation "
+        "examples, or none, with which each value is reported",
+        choices=definition.CHOICES,
+    )
+    tuning_seeds: str = setting("1000", "seeds of the runs that a choice is made by")
+    tuning_rounds: int = setting(
+        0, "rounds of the runs that a choice is made by; 0 for as many as are reported", at_least=0
+    )
+    trials: int = setting(
+        0,
+        "how many settings of each cell are tried; 0 for as many as the smallest grid has",
+        at_least=0,
+    )
+    reference: str = setting("", "method that others are compared with; local if left out")
+    where: str = setting(
+        "", "the cells that are run, as NAME=VALUE,...; name=PATTERN for the cell's name"
+    )
+    jobs: int = setting(1, "how many runs go on side by side", at_least=1, at_most=1000)
+    ray_address: str = setting(
+        "", "address of a running Ray cluster, or auto, whose nodes make the runs"
+    )
+    trial: bool = setting(False, "only show that each cell runs: two rounds, in DIR/trial")
+    list: bool = setting(False, "list the cells and what is done, and run nothing")
+    show: bool = setting(False, "show the tables of what is done, and run nothing")
+    redraw: bool = setting(False, "write tables and figures of what is done, and run nothing")
+    flags: bool = setting(False, "show the flag files of single runs, and run nothing")
+
+    def __post_init__(self):
+        settings.check(self)
+
+
+def define_flags(flag_values, arguments) -> None:
+    """Defines the flags of sweeps, runs and methods; those of the latter take lists."""
+    program_flags.define_options(Options, flag_values)
+    fields = {**_OF_RUN, **settings_of_methods()}
+    fields |= {field.name: field for field in program_flags.of_own_methods(arguments)}
+    for name, field in fields.items():
+        if name in flag_values:
+            continue
+        if settings.kind_of(field) is bool:
+            program_flags.define_flag(field, None, flag_values)
+        else:
+            flags.DEFINE(_ListParser(field), name, None, "", flag_values)
+
+
+class _ListParser(program_flags.Parser):
+    """Parses a value, a list of values, or a range."""
+
+    def __init__(self, field):
+        super().__init__(field)
+        self._is_text = self._kind is str and not self.choices and field.name != "algorithm"
+        self.syntactic_help += ", or several with commas between them"
+
+    def parse(self, argument):
+        if not isinstance(argument, str) or self._is_text:
+            return argument
+        if self._kind in (int, float) and (match := _RANGE.fullmatch(argument)):
+            low, high = (super(_ListParser, self).parse(match[key]) for key in ("low", "high"))
+            return Range(low, high, bool(match["log"]))
+        several = tuple(super(_ListParser, self).parse(part) for part in argument.split(","))
+        return several if len(several) > 1 else several[0]
+
+
+def help_page(flag_values, columns: int | None) -> str:
+    """Returns the help, without the flags of runs and methods, which are those of train."""
+    return help_pages.of_verb(sys.modules[__name__], columns)
+
+
+def run(flag_values, interruption: Interruption, file: str = "") -> None:
+    """Makes a sweep, or shows what there is of it."""
+    options = program_flags.options_from(Options, flag_values)
+    if not (options.output_dir or options.flags):
+        raise ValueError("`output_dir` must be given; got nothing. Give `output_dir`.")
+    of_program = {*vars(options), "quiet"}
+    changes = {
+        name: flag_values[name].value
+        for name in flag_values
+        if flag_values[name].present and name not in of_program
+    }
+    if changes.get("engine") == "ray":  # The runs themselves use the cluster.
+        changes["ray_address"] = options.ray_address
+        options = dataclasses.replace(options, ray_address="")
+    root = pathlib.Path(options.output_dir).expanduser()
+    failures = []
+    for source, folder, experiment in _experiments(file, changes, _of_sweep(options, flag_values)):
+        cells = _selected(experiment, options.where)
+        place = root / folder
+        if options.flags:
+            terminal.show("\n".join(map(_flag_file, cells)), end="")
+        elif options.list:
+            _show_list(folder, experiment, cells, place)
+        elif options.show or options.redraw:
+            _show_results(options, experiment, place)
+        else:
+            failures += _make(options, experiment, cells, place, source, interruption)
+    if failures:
+        raise ValueError(
+            f"every run must end; {texts.counted(len(failures), 'run')} did not, as was said "
+            "above. Correct what they say, and run the same command again, which keeps the others."
+        )
+
+
+def _experiments(file, changes, of_sweep):
+    """Returns the experiments that the command line describes, with where they come from."""
+    if not file:
+        lists = {name: value for name, value in changes.items() if name in _OF_RUN}
+        base = {name: value for name, value in changes.items() if name not in _OF_RUN}
+        return [files.InFile("", "", Experiment(grid(**lists), base, **of_sweep))]
+
+    def changed(one):
+        cells = [{**cell, **changes} for cell in one.experiment.cells]
+        return one._replace(experiment=dataclasses.replace(one.experiment, cells=cells, **of_sweep))
+
+    return [changed(one) for one in files.load(file)]
+
+
+def _of_sweep(options, flag_values):
+    """Returns those arguments of an `Experiment` that the command line gives."""
+    names = [
+        name
+        for name in ("seeds", "tuning_seeds", "choose", "trials", "reference")
+        if flag_values[name].present
+    ]
+    arguments = {name: getattr(options, name) for name in names}
+    for name in ("seeds", "tuning_seeds"):
+        if name in arguments:
+            arguments[name] = _seeds_of(name, arguments[name])
+    if options.tuning_rounds:
+        arguments["tuning"] = {"num_rounds": options.tuning_rounds}
+    return arguments
+
+
+def _seeds_of(name, text):
+    if not re.fullmatch(r"\d{1,19}(,\d{1,19})*", text):
+        raise ValueError(
+            f"`{name}` must be whole numbers, with commas between them if there are several; got "
+            f"{text!r}. Write them like --{name}=0,1,2."
+        )
+    return [int(seed) for seed in text.split(",")]
+
+
+def _selected(experiment, where):
+    """Returns the cells that --where selects: all that have one of the values of each name."""
+    wanted: dict[str, list[str]] = {}
+    name = ""
+    for part in filter(None, where.split(",")):
+        before, equals, value = part.partition("=")
+        name = before if equals else name
+        wanted.setdefault(name, []).append(value if equals else part)
+
+    def value_of(cell, name):
+        if name in ("name", "label"):
+            return getattr(cell, name)
+        is_set = any(name in other.settings for other in experiment.planned)
+        return str(cell.settings.get(name, "" if is_set else getattr(RunConfig, name, "")))
+
+    cells = [
+        cell
+        for cell in experiment.planned
+        if all(
+            any(fnmatch.fnmatchcase(value_of(cell, name), value) for value in values)
+            for name, values in wanted.items()
+        )
+    ]
+    if not cells or "" in wanted:
+        raise ValueError(
+            f"`where` must select a cell, by NAME=VALUE; got {where!r}, which selects none of "
+            f"{len(experiment.planned)}. Correct it; --list shows the cells."
+        )
+    return cells
+
+
+def _make(options, experiment, cells, place, source, interruption):
+    """Makes the runs, shows the tables, and returns the runs that failed."""
+    if options.trial:
+        cells_of_trial = [{**cell, **experiment.trial} for cell in experiment.cells]
+        seeds, tuning_seeds = experiment.seeds[:1], experiment.tuning_seeds[:1]
+        experiment = dataclasses.replace(
+            experiment,
+            cells=cells_of_trial,
+            seeds=seeds,
+            tuning_seeds=tuning_seeds,
+            tuning={**experiment.tuning, **experiment.trial},
+            trials=1,
+        )
+        place = place / "trial"
+    interruption.hint = lambda: "; the same command goes on with it"
+    beside = options.jobs > 1 or options.ray_address
+    if not beside:
+        start_tensorflow()
+        per_round = [
+            cell.settings.get("clients_per_round", RunConfig.clients_per_round) for cell in cells
+        ]
+        engines.prepare_process(min(per_round))
+    with temporary.own_directory():
+        outcome = runner.sweep(
+            experiment,
+            place,
+            jobs=options.jobs,
+            ray_address=options.ray_address,
+            only=[cell.name for cell in cells],
+            source=source,
+            between_steps=interruption.check,
+        )
+    _show_tables(outcome, experiment)
+    terminal.show(f"written to {place}; a page about it:")
+    terminal.STDOUT.write(f"tf-pflego report {shlex.quote(str(place))}\n")
+    return outcome.failures
+
+
+def _show_results(options, experiment, place):
+    outcome = results.load(place)
+    if options.show:
+        _show_tables(outcome, experiment)
+    else:
+        for path in runner.redraw(outcome, experiment):
+            terminal.show(f"written: {path}")
+
+
+def _show_tables(outcome, experiment):
+    terminal.show(runner.shown(outcome, experiment).get("tables.md", b"").decode(), end="")
+
+
+def _show_list(folder, experiment, cells, place):
+    """Shows of each cell how many of its runs are done, and how long the others take."""
+    queue = runner.Queue(experiment, cells, place)
+    rows, lines = store.runs_in(place / store.RUNS), []
+    for cell in cells:
+        trials, seeds = queue.left(cell)
+        alike = [row[store.SECONDS] for row in rows if row["algorithm"] == cell.algorithm]
+        state = "finished"
+        if seeds:
+            state = f"{texts.counted(trials, 'trial')} and " * bool(trials)
+            state += f"{texts.counted(len(seeds), 'run')} left"
+        if seeds and alike:
+            rounds = cell.settings.get("num_rounds", RunConfig.num_rounds)
+            of_trial = experiment.tuning.get("num_rounds", rounds)
+            seconds = statistics.median(alike) * (trials * of_trial + len(seeds) * rounds)
+            state += f", about {texts.duration(seconds)}"
+        lines.append((cell.name, state))
+    done = f"{queue.done} of {texts.counted(queue.total, 'run')} done"
+    title = " ".join(filter(None, [folder, experiment.title]))
+    terminal.show("\n".join([f"{title}: {done}".lstrip(": "), *texts.aligned(lines, "<<")]))
+
+
+def _flag_file(cell):
+    """Returns the flag file of a run of a cell; what is to be chosen is a comment."""
+    lines = [f"# {cell.name}"]
+    for name, among in cell.choices.items():
+        lines.append(f"# {name} is chosen: {among if isinstance(among, Range) else list(among)}")
+    flags_of_cell = store.flags_of({**cell.settings, "algorithm": cell.algorithm})
+    return "\n".join(lines) + "\n" + store.lines_of(flags_of_cell)

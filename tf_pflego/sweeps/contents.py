@@ -1,0 +1,109 @@
+"""What the files of a sweep hold, read without TensorFlow.
+
+It is apart from `Sweep`, whose tables and pages are made of it by modules that `Sweep` imports.
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps.definition import Cell, Range, words
+
+
+class Contents:
+    """What the files of a sweep hold; `Sweep`, which adds tables and pages, says what it has."""
+
+    def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
+        self.path = path
+        self.title: str = about["title"]
+        self.cells = [_cell(one) for one in about["cells"]]
+        self.seeds: list[int] = about["seeds"]
+        self.tuning_seeds: list[int] = about["tuning_seeds"]
+        self.budget: int = about["budget"]
+        self.reference: str = about["reference"]
+        self.failures: list[Any] = []
+        names = {cell.name for cell in self.cells}
+        self.rows, self.tuning_rows = (
+            [row for row in store.runs_in(path / name) if row["run"] in names]
+            for name in (store.RUNS, store.TUNING)
+        )
+
+    @property
+    def runs(self) -> dict[str, list[Any]]:
+        """The columns of `rows`, as `pandas.DataFrame` takes them."""
+        return columns_of(self.rows)
+
+    @property
+    def tuning(self) -> dict[str, list[Any]]:
+        """The columns of `tuning_rows`, as `pandas.DataFrame` takes them."""
+        return columns_of(self.tuning_rows)
+
+    def curves(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+        """Returns {(cell, seed): {metric: [T]}}, NaN where a round has no value."""
+        return store.columns_in(self.path / store.CURVES)
+
+    def clients(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+        """Returns {(cell, seed): {column: [I]}} of the clients at the end of each run."""
+        return store.columns_in(self.path / store.CLIENTS)
+
+    def risk_weights(self) -> dict[tuple[str, int], np.ndarray]:
+        """Returns {(cell, seed): A [I, I]} of the runs of PGFed and its variants."""
+        matrices = {}
+        for key, run in store.columns_in(self.path / store.RISK_WEIGHTS).items():
+            num_clients = round(run["client"].max()) + 1
+            matrices[key] = run["weight"].reshape(num_clients, num_clients)
+        return matrices
+
+    def new_clients(self) -> dict[tuple[str, int], np.ndarray]:
+        """Returns {(cell, seed): [epochs + 1]}, the mean accuracy of new clients after each."""
+        curves = {}
+        for key, run in store.columns_in(self.path / store.NEW_CLIENTS).items():
+            epochs = np.unique(run["epoch"])
+            means = [run["test_accuracy"][run["epoch"] == epoch].mean() for epoch in epochs]
+            curves[key] = np.array(means)
+        return curves
+
+    def best(self) -> dict[str, dict[str, Any]]:
+        """Returns {cell: settings} of what was chosen for each cell whose trials are all done."""
+        chosen = {}
+        for cell in self.cells:
+            if cell.choices and (trial := choice.best(cell, self.tuning_rows)) is not None:
+                chosen[cell.name] = trial.settings
+        return chosen
+
+
+def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
+    """Returns {seed: row} of the runs of a cell that are reported."""
+    rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
+    return {row["seed"]: row for row in rows}
+
+
+def conditions(sweep: Contents) -> list[list[Cell]]:
+    """Returns the cells that are run on the same, together."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in sweep.cells:
+        groups.setdefault(str(cell.condition), []).append(cell)
+    return list(groups.values())
+
+
+def condition_of(cell: Cell) -> str:
+    """Returns what the method of a cell is run on, where cells differ in it."""
+    return ", ".join(f"{name}={words(value)}" for name, value in cell.condition.items())
+
+
+def _cell(about):
+    choices = {
+        name: Range(**among) if isinstance(among, dict) else tuple(among)
+        for name, among in about["choices"].items()
+    }
+    names = "name", "settings", "paper", "condition", "label"
+    return Cell(choices=choices, **{name: about[name] for name in names})
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Returns the columns that any of the rows has, with None where a row has not."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}

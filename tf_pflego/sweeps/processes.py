@@ -1,0 +1,105 @@
+"""Other processes that make the jobs of a sweep: on this machine, or on a Ray cluster."""
+
+import contextlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tf_pflego.sweeps import work
+from tf_pflego.sweeps.work import FAILED, Job, Outcome
+
+_GRACE_SECONDS = 4
+
+Tell = Callable[[Outcome], None]
+
+
+class Process:
+    """A process that makes one job after the other, with so many cores.
+
+    `source` is FILE.py:NAME of the experiment, if its clients or its model are its own.
+    """
+
+    def __init__(self, root: pathlib.Path, cores: int, source: str):
+        self._arguments = [str(root), str(cores), *([source] if source else [])]
+        self._log = open(root / work.LOG, "ab")
+        self._process: Any = None
+
+    def make(self, job: Job, tell: Tell) -> None:
+        """Makes a job; if the process ends on the way, the runs that are left have failed."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tf_pflego.sweeps.work", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+            )
+        left = list(job.seeds)
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(job, default=place_of), file=self._process.stdin, flush=True)
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            if answer is None:
+                return
+            tell(Outcome(*answer))
+            left.remove(answer[2])
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        _failed(job, left, f"its process ended with {how}", tell)
+
+    def end(self) -> None:
+        """Tells the process to end; a run in it writes a checkpoint first."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def close(self) -> None:
+        """Waits for the end of the process, and forces it."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+class OnRay:
+    """A Ray cluster whose nodes have the directory of the sweep; it makes jobs side by side."""
+
+    def __init__(self, root: pathlib.Path, cores: int, source: str, address: str):
+        from tf_pflego.engines.ray.tasks import Tasks  # Ray is needed for nothing else.
+
+        self._tasks = Tasks(address, cores)
+        self._arguments = str(root), cores, source
+
+    def make(self, job: Job, tell: Tell) -> None:
+        """Makes a job; it is known how its runs have ended when all have."""
+        try:
+            outcomes = self._tasks.call(
+                work.make_there, json.dumps(job, default=place_of), *self._arguments
+            )
+        except Exception as error:
+            _failed(job, job.seeds, " ".join(str(error).split()), tell)
+            return
+        for outcome in outcomes:
+            tell(Outcome(*outcome))
+
+    def end(self) -> None:
+        """Leaves the cluster, which ends what runs there."""
+        self._tasks.close()
+
+    def close(self) -> None:
+        """Does nothing more."""
+
+
+def _failed(job, seeds, message, tell):
+    for seed in seeds:
+        tell(Outcome(job.cell, job.trial, seed, FAILED, 0.0, None, message))
+
+
+def place_of(builder: Any) -> str:
+    """Returns FILE.py:FUNCTION of a method of the user's own, for another process."""
+    return f"{builder.__globals__['__file__']}:{builder.__qualname__}"

@@ -1,0 +1,227 @@
+"""What is to be done of a sweep, in which order, and what is known of what has ended."""
+
+import collections
+import pathlib
+import threading
+import time
+from collections.abc import Sequence
+
+from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
+from tf_pflego.sweeps.search import Search
+from tf_pflego.sweeps.work import FAILED, Job, Outcome
+from tf_pflego.system import durable, terminal, texts
+
+
+class Queue:
+    """What is to be done of a sweep; threads take jobs from it, and say how runs have ended.
+
+    The runs of a cell that are reported come when all its trials have ended, with what is chosen.
+    """
+
+    def __init__(self, experiment: Experiment, cells: Sequence[Cell], root: pathlib.Path):
+        self.experiment, self.root = experiment, root
+        self.failures: list[Outcome] = []
+        self._cells = {cell.name: cell for cell in cells}
+        # The settings that are tried of each cell, by their names; a search adds to its own.
+        self._tried = {
+            cell.name: {name_of(one): one for one in experiment.settings_tried(cell)}
+            for cell in experiment.planned
+        }
+        self._searches = {
+            cell.name: Search(cell, experiment.budget) for cell in cells if cell.is_searched
+        }
+        self._store = store.Store(root, experiment.planned, self._tried, experiment.columns)
+        self._waiting: collections.deque[Job] = collections.deque()
+        self._running: list[Job] = []
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._started, self._made = time.monotonic(), 0
+        self.total = sum(self._planned(cell) + len(experiment.seeds) for cell in cells)
+        self.done = self.total
+        for cell in cells:
+            self._begin(cell)
+
+    def take(self) -> Job | None:
+        """Returns the next job when there is one; None when all are done."""
+        with self._changed:
+            while not self._waiting and self._running:
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            job = self._waiting.popleft()
+            self._running.append(job)
+            self._show()
+            return job
+
+    def add(self, outcome: Outcome) -> None:
+        """Adds a run that has ended to the files, unless it failed."""
+        with self._changed:
+            if self._stopped and outcome.state == FAILED:
+                return  # Its process was told to end.
+            cell = self._cells[outcome.cell]
+            (job,) = [one for one in self._running if one[:2] == outcome[:2]]
+            if outcome.state != FAILED:
+                try:
+                    self._keep(cell, job, outcome)
+                except store.DamagedRunError as error:
+                    durable.remove(job.place(self.root, outcome.seed))
+                    outcome = outcome._replace(state=FAILED, message=f"{error}; it is removed")
+            skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
+            self.done += 1 + skipped * (outcome.state in (choice.PRUNED, choice.NOT_FINITE))
+            self._made += 1
+            what = f"{_title(outcome)}: {_said(outcome)} ({outcome.seconds:.1f} s)"
+            if outcome.state == FAILED:
+                self.failures.append(outcome)
+                terminal.say(f"tf_pflego: {what}")
+            else:
+                terminal.note(f"{self.done}/{self.total}  {what}")
+            self._show()
+
+    def end(self, job: Job) -> None:
+        """Says that all runs of a job have ended."""
+        with self._changed:
+            self._running.remove(job)
+            if job.trial is not None:
+                # It goes first, so that an interruption leaves cells that are whole.
+                put = self._waiting.appendleft
+                cell = self._cells[job.cell]
+                following = self._next_of_search(cell) if cell.is_searched else None
+                if following is None:
+                    self._report(cell, put)
+                else:
+                    put(following)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Lets no job begin any more."""
+        with self._changed:
+            self._stopped = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def left(self, cell: Cell) -> tuple[int, list[int]]:
+        """Returns how many runs of trials are to be made, and the seeds to be reported."""
+        trials = self._planned(cell)
+        for name in self._tried[cell.name]:
+            rows = self._rows(cell, name)
+            ended = any(row["state"] != choice.FINISHED for row in rows)
+            trials -= len(self.experiment.tuning_seeds) if ended else len(rows)
+        settings = self._chosen(cell)
+        seeds = [
+            seed
+            for seed in self.experiment.seeds
+            if trials or settings is None or not self._store.has(cell, seed, _flags(settings, seed))
+        ]
+        return trials, seeds
+
+    def _planned(self, cell):
+        """Returns how many runs the trials of a cell are."""
+        count = self.experiment.budget if cell.is_searched else len(self._tried[cell.name])
+        return count * len(self.experiment.tuning_seeds)
+
+    def _rows(self, cell, trial):
+        """Returns the rows of a trial's runs that were made as the trial is now."""
+        settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
+        return [
+            row
+            for row in self._store.trials_of(cell)
+            if row["trial"] == trial
+            and int(row["seed"]) in self.experiment.tuning_seeds
+            and store.is_made_with(row, _flags(settings, row["seed"]))
+        ]
+
+    def _chosen(self, cell):
+        """Returns the settings of what is reported of a cell; None if none of its trials is."""
+        if not cell.choices:
+            return cell.settings
+        rows = [row for trial in self._tried[cell.name] for row in self._rows(cell, trial)]
+        best = choice.best(cell, rows)
+        return best and {**cell.settings, **best.settings}
+
+    def _job(self, cell, trial, curves=()):
+        """Returns the job of the runs of a trial that are not there; None if none is to be made."""
+        settings = self.experiment.settings_of_trial(cell, self._tried[cell.name][trial])
+        rows = self._rows(cell, trial)
+        if any(row["state"] != choice.FINISHED for row in rows):
+            return None
+        there = {int(row["seed"]) for row in rows}
+        seeds = [seed for seed in self.experiment.tuning_seeds if seed not in there]
+        return Job(cell.name, trial, settings, seeds, curves) if seeds else None
+
+    def _next_of_search(self, cell):
+        """Returns the next trial of a search; None at its end, or if a run of it has failed."""
+        search = self._searches[cell.name]
+        while (tried := search.ask()) is not None:
+            trial = name_of(tried)
+            self._tried[cell.name][trial] = tried
+            curves = self._store.curves_of(cell, self.experiment.tuning_seeds[0])
+            if (job := self._job(cell, trial, curves)) is not None:
+                is_broken = any(outcome.cell == cell.name for outcome in self.failures)
+                return None if is_broken else job
+            (ended,) = choice.trials_of(cell, self._rows(cell, trial))
+            search.tell(ended.accuracy)
+        return None
+
+    def _begin(self, cell):
+        """Puts the trials of a cell into the queue, or what is reported if it has none to make."""
+        if cell.is_searched:
+            jobs = [self._next_of_search(cell)]
+        else:
+            jobs = [self._job(cell, trial) for trial in self._tried[cell.name]]
+        jobs = [job for job in jobs if job is not None]
+        self._waiting += jobs
+        trials, seeds = self.left(cell)
+        self.done -= trials + len(seeds)
+        if seeds and not jobs:
+            self._report(cell, self._waiting.append)
+
+    def _report(self, cell, put):
+        """Puts what is reported of a cell into the queue, unless trials of it are missing."""
+        if any(job.cell == cell.name for job in (*self._waiting, *self._running)):
+            return
+        trials, seeds = self.left(cell)
+        settings = self._chosen(cell)
+        if seeds and settings is not None and not trials:
+            put(Job(cell.name, None, settings, seeds))
+        elif seeds:
+            self.done += trials + len(seeds)
+            terminal.say(
+                f"tf_pflego: {cell.name} is not run, since nothing can be chosen for it before its "
+                "trials have ended well"
+            )
+
+    def _keep(self, cell, job, outcome):
+        place, flags = job.place(self.root, outcome.seed), _flags(job.settings, outcome.seed)
+        if job.trial is None:
+            self._store.add_run(cell, outcome.seed, place, flags)
+        else:
+            tried = self._tried[cell.name][job.trial]
+            self._store.add_trial(cell, job.trial, tried, outcome.seed, place, flags, outcome.state)
+
+    def _show(self):
+        left = ""
+        if self._made:
+            seconds = (time.monotonic() - self._started) / self._made * (self.total - self.done)
+            left = f", about {texts.duration(seconds)} left"
+        names = ", ".join(dict.fromkeys(job.cell for job in self._running))
+        if names:
+            terminal.doing(f"{self.done} of {self.total} runs done{left}; running {names}")
+
+
+def _flags(settings, seed):
+    algorithm = method_name(settings["algorithm"])
+    return store.flags_of({**settings, "algorithm": algorithm, "seed": seed})
+
+
+def _title(outcome):
+    trial = f" {outcome.trial}" if outcome.trial else ""
+    return f"{outcome.cell}{trial} seed {outcome.seed}"
+
+
+def _said(outcome):
+    if outcome.accuracy is None:
+        return f"{outcome.state}: {outcome.message}"
+    kind = "accuracy" if outcome.trial is None else "validation accuracy"
+    pruned = f"{outcome.state}, " * (outcome.state == choice.PRUNED)
+    return f"{pruned}{kind} {outcome.accuracy:.4f}"

@@ -1,0 +1,166 @@
+"""Runs a sweep: what is to be done, who does it, and what is known of it."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_pflego.sweeps import processes, results, work
+from tf_pflego.sweeps.definition import Experiment
+from tf_pflego.sweeps.queue import Queue
+from tf_pflego.system import durable, terminal, texts, values
+from tf_pflego.system.lock import DirectoryLock, InUseError
+
+_POLL_SECONDS = 0.1
+
+
+def sweep(
+    experiment: Experiment,
+    output_dir: str | os.PathLike,
+    *,
+    jobs: int = 1,
+    clients: Any = None,
+    model: Any = None,
+    ray_address: str = "",
+    only: Sequence[str] | None = None,
+    source: str = "",
+    between_steps: Callable[[], None] = lambda: None,
+) -> results.Sweep:
+    """Makes the runs of an experiment, except those that are made, and its tables and figures.
+
+    A second call with the same directory goes on where the first was interrupted, and makes what
+    has changed in the experiment.
+
+    Args:
+      experiment: What is run.
+      output_dir: The directory of its files; `tf_pflego.sweeps.store` says what they are.
+      jobs: How many runs go on side by side, each in a process with its part of the cores. With 1
+        they are in this process.
+      clients: The `clients` of the experiment, if they are not in it.
+      model: Its `model`.
+      ray_address: The address of a running Ray cluster, whose nodes have the directory too, to run
+        `jobs` runs at a time there; empty for this machine.
+      only: The names of the cells that are run; None for all.
+      source: FILE.py:NAME of the experiment, from which other processes get its own clients and
+        model.
+      between_steps: Called again and again where nothing is half done; it may raise
+        `KeyboardInterrupt`, which ends the runs with checkpoints.
+
+    Returns:
+      What has come out, of failed runs too: they are named, and are made again by the next call.
+
+    Raises:
+      TypeError, ValueError: An argument does not take its value, or the directory is in use.
+    """
+    values.instance("experiment", experiment, Experiment, "Make one: `Experiment(cells, base)`.")
+    jobs = values.whole("jobs", jobs, 1, 1000)
+    changes = {"clients": clients, "model": model}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    experiment = dataclasses.replace(experiment, **changes)
+    is_own = experiment.clients is not None or experiment.model is not None
+    beside = jobs > 1 or bool(ray_address)
+    if beside and not source and (is_own or any(map(_is_function, experiment.planned))):
+        raise ValueError(
+            "`jobs` must be 1 where clients, a model or a method are given as Python objects, "
+            f"which other processes cannot have; got {jobs}. Define the experiment in a file, and "
+            "run `tf-pflego sweep FILE.py --jobs=N`."
+        )
+    root = pathlib.Path(values.path("output_dir", output_dir)).expanduser()
+    with _locked(root):
+        results.describe(root, experiment)
+        cells = [cell for cell in experiment.planned if only is None or cell.name in only]
+        queue = Queue(experiment, cells, root)
+        try:
+            if queue.total > queue.done:
+                if beside:
+                    _beside(queue, jobs, source * is_own, ray_address, between_steps)
+                else:
+                    _one_by_one(queue, between_steps)
+        finally:
+            terminal.done()
+        outcome = results.load(root)
+        redraw(outcome, experiment)
+    if queue.failures:
+        terminal.say(
+            f"tf_pflego: {texts.counted(len(queue.failures), 'run')} failed, which the same "
+            f"command makes again; {root / work.LOG} has more"
+        )
+    outcome.failures = queue.failures
+    return outcome
+
+
+def shown(outcome: results.Sweep, experiment: Experiment) -> dict[str, bytes]:
+    """Returns the tables and figures of a sweep, by the names of their files."""
+    from tf_pflego.sweeps import tables
+
+    return dict((experiment.show or tables.files_of)(outcome)) if outcome.rows else {}
+
+
+def redraw(outcome: results.Sweep, experiment: Experiment) -> list[pathlib.Path]:
+    """Writes the tables and figures of a sweep from its files, and returns their paths."""
+    written = {outcome.path / name: one for name, one in shown(outcome, experiment).items()}
+    with durable.batch() as files:
+        for path, content in written.items():
+            with files.open(path) as stream:
+                stream.write(content)
+    return list(written)
+
+
+@contextlib.contextmanager
+def _locked(root):
+    try:
+        lock = DirectoryLock(root)
+    except InUseError as error:
+        raise ValueError(
+            f"`output_dir` must not be in use; another sweep writes to {root} ({error}). Wait for "
+            "its end, or choose another `output_dir`."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_function(cell):
+    return not isinstance(cell.settings["algorithm"], str)
+
+
+def _one_by_one(queue, between_steps):
+    while (job := queue.take()) is not None:
+        between_steps()
+        work.make(job, queue.root, queue.experiment, between_steps, queue.add)
+        queue.end(job)
+
+
+def _beside(queue, jobs, source, ray_address, between_steps):
+    """Runs the jobs of a queue, so many at a time, each by a thread that waits for it."""
+    cores = max(1, (os.cpu_count() or 1) // jobs)
+    if ray_address:
+        workers: list[Any] = [processes.OnRay(queue.root, cores, source, ray_address)] * jobs
+    else:
+        workers = [processes.Process(queue.root, cores, source) for _ in range(jobs)]
+
+    def run(worker):
+        while (job := queue.take()) is not None:
+            worker.make(job, queue.add)
+            queue.end(job)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(run, worker) for worker in workers}
+        try:
+            while waiting:
+                between_steps()
+                done, waiting = concurrent.futures.wait(
+                    waiting, _POLL_SECONDS, concurrent.futures.FIRST_EXCEPTION
+                )
+                for future in done:
+                    future.result()
+        finally:
+            queue.stop()
+            for worker in set(workers):
+                worker.end()
+            for worker in set(workers):
+                worker.close()

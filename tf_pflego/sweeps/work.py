@@ -1,0 +1,213 @@
+"""Makes runs of a sweep one after the other in one process, and the process that does so.
+
+`python -m tf_pflego.sweeps.work DIR CORES [FILE.py:NAME]` takes jobs as lines of JSON from standard
+input, and answers with lines about the runs. It ends with its input, or when the process that
+started it has ended.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tf_pflego.simulation.not_finite import NotFiniteError
+from tf_pflego.sweeps import choice, files
+from tf_pflego.sweeps.definition import Experiment, configured
+from tf_pflego.sweeps.search import MedianPruning
+from tf_pflego.sweeps.store import RAW
+from tf_pflego.system import terminal
+from tf_pflego.system.lock import DirectoryLock, InUseError
+from tf_pflego.system.signals import Interruption
+
+FAILED = "failed"
+LOG = "log.txt"
+_SECONDS_TO_WAIT = 30
+
+
+class Job(NamedTuple):
+    """Runs that differ in the seed alone."""
+
+    cell: str
+    trial: str | None  # None for runs that are reported
+    settings: dict[str, Any]
+    seeds: list[int]
+    curves: Sequence[Any] = ()  # of the trials of a search before this one, by which it is pruned
+
+    def place(self, root: pathlib.Path, seed: int) -> pathlib.Path:
+        """Returns the directory of a run."""
+        return root / RAW / self.cell / (self.trial or "") / f"seed{seed}"
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    cell: str
+    trial: str | None
+    seed: int
+    state: str  # finished, pruned, not finite or failed
+    seconds: float
+    accuracy: float | None  # of validation examples in a trial, else of test examples
+    message: str  # what it failed with
+
+
+def make(
+    job: Job,
+    root: pathlib.Path,
+    experiment: Experiment | None = None,
+    between_steps: Callable[[], None] = lambda: None,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Makes the runs of a job, or goes on with them; a run that fails does not end the others.
+
+    Args:
+      job: What is run.
+      root: The directory of the sweep.
+      experiment: Where the clients and the model come from, if they are a user's own.
+      between_steps: As in `training.run`.
+      tell: Called with each run that has ended.
+
+    Returns:
+      How the runs ended.
+    """
+    # This imports TensorFlow, which other processes that use this module do without.
+    from tf_pflego.runs import build
+
+    outcomes = []
+    with build.shared_traces():
+        for seed in job.seeds:
+            started = time.monotonic()
+            state, accuracy, message = choice.FINISHED, None, ""
+            try:
+                accuracy, state = _run(job, seed, root, experiment, between_steps)
+            except NotFiniteError as error:
+                state, message = choice.NOT_FINITE, _line(error)
+            except Exception as error:
+                state, message = FAILED, _line(error)
+                with open(root / LOG, "a", encoding="utf-8") as log:
+                    log.write(f"{job.cell} seed {seed}\n{traceback.format_exc()}\n")
+            if state == choice.NOT_FINITE and job.trial is None:
+                state = FAILED
+            seconds = time.monotonic() - started
+            outcomes.append(Outcome(job.cell, job.trial, seed, state, seconds, accuracy, message))
+            tell(outcomes[-1])
+            if state in (choice.PRUNED, choice.NOT_FINITE):
+                break  # It is not chosen, whatever the other seeds say.
+    return outcomes
+
+
+def _run(job, seed, root, experiment, between_steps):
+    """Makes one run, and returns its accuracy and its state."""
+    from tf_pflego.runs import training
+    from tf_pflego.runs.run_directory import RunDirectoryError
+
+    place = job.place(root, seed)
+    _wait_until_free(place)
+    settings = job.settings | {"seed": seed}
+    clients, model = _own(experiment, settings)
+
+    def run(**how):
+        arguments = configured(settings, output_dir=str(place), **how)
+        num_rounds = arguments["run_config"].num_rounds
+        callbacks = [MedianPruning(job.curves, num_rounds)] if job.curves else []
+        summary = training.run(
+            clients=clients,
+            model=model,
+            callbacks=callbacks,
+            between_steps=between_steps,
+            **arguments,
+        )
+        return summary, choice.PRUNED if summary["round"] < num_rounds else choice.FINISHED
+
+    with _quiet():
+        try:
+            summary, state = run(resume=True)
+        except RunDirectoryError:  # It is damaged, or has other settings than the cell has now.
+            summary, state = run(overwrite=True)
+    kind = "test" if job.trial is None else "validation"
+    return summary[f"{kind}_accuracy/client_mean/last10"], state
+
+
+def _own(experiment, settings):
+    """Returns the clients and the model of a run that are the user's own, each None if not."""
+    if experiment is None:
+        return None, None
+    clients, model = experiment.clients, experiment.model
+    clients = clients(settings) if callable(clients) else clients
+    return clients, model(settings, clients) if callable(model) else model
+
+
+def _wait_until_free(place):
+    """Waits for the end of a run whose sweep was killed: it ends after its round."""
+    end = time.monotonic() + _SECONDS_TO_WAIT
+    while True:
+        try:
+            return DirectoryLock(place).release()
+        except InUseError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Lets a run say only what is wrong; how far the sweep is, is said by the sweep."""
+    before = terminal.is_quiet()
+    terminal.be_quiet(True)
+    try:
+        yield
+    finally:
+        terminal.be_quiet(before)
+
+
+def _line(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+
+
+def _prepare(cores, source):
+    """Takes so many cores, and returns the experiment that FILE.py:NAME names, if it is given."""
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # TensorFlow is running already.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(cores)
+    return files.load(source)[0].experiment if source else None
+
+
+def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:
+    """Makes a job, as JSON has it, in a process of another machine; see `make`."""
+    return make(Job(*json.loads(job)), pathlib.Path(root), _prepare(cores, source))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Makes the jobs of a process; see the head of the module."""
+    root, parent = pathlib.Path(argv[0]), os.getppid()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # What libraries print goes to the log, as what they say on standard error does.
+    experiment = _prepare(int(argv[1]), argv[2] if len(argv) > 2 else "")
+    with Interruption() as interruption:
+
+        def between_steps():
+            interruption.check()
+            if os.getppid() != parent:
+                raise KeyboardInterrupt  # Nobody waits for it any more.
+
+        def tell(outcome):
+            print(json.dumps(outcome), file=answers, flush=True)
+
+        try:
+            for line in sys.stdin:
+                make(Job(*json.loads(line)), root, experiment, between_steps, tell)
+                print("null", file=answers, flush=True)
+                between_steps()
+        except KeyboardInterrupt:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
