@@ -319,7 +319,7 @@ def _named(cells):
         changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
         label = f"{method} ({changes})" if changes else method
         parts = [
-            name * value if value in (False, True) else value for name, value in condition.items()
+            name * value if isinstance(value, bool) else value for name, value in condition.items()
         ]
         parts += [method, *(f"{name}{words(value)}" for name, value in of_method.items())]
         name = cell.name or re.sub(r"[^\w.+-]+", "_", "_".join(filter(None, map(words, parts))))
