@@ -10,27 +10,7 @@ from shared_head_pages import by_method, on_own_labels
 
 from tf_pflego.sweeps import store
 
-_COSTS = """\
-Fashion-MNIST, 100 clients, 20 participants in a round. Test accuracy, in percent, is that of all
-clients as served, as the mean over clients, the last ten of 200 rounds and the seeds: three of
-`pflego` and of the methods on shared labels, one of the others. Clients hold two, five or
-ten classes. *Labels* are those of the dataset, which mean the same to all clients (shared), or
-numbers that each client gives to its own classes (own). With the former, `fedavg` predicts among
-the classes that the client holds (the class mask), trains for five epochs of mini-batches of 128,
-and has Adam at the server; on own labels, methods take 50 full-batch steps, as in the PFLEGO paper.
-
-*Time of a round* is in rounds of PFLEGO: on TFF, timed in turn with them, but for Muon and `fedavg`
-with mask and Adam. Their rounds in process are compared with those of `pflego_shared_head`, as the
-runs took them, when the machine may have been busy with other work."""
-_TIMES = """\
-The times are medians on TFF with {} cores and tau = 50; *ratio* is the ratio to PFLEGO's rounds,
-which were timed in turn with the method's. On Fashion-MNIST (High), 20 of 100 clients take part.
-On Omniglot, two alphabets of median size take part, where the paper (its Table 3) has ten of fifty.
-"""
-_SPEEDS = """\
-Images a second of local work on CIFAR-10, in process, from benchmark.json (what more epochs add to
-a round), and over FedAvg's; *paper* is Table 7 of the PGFed paper, on a GPU."""
-_TIME = re.compile(r"methods/\w+/\w+/over_pflego")
+_MEASURED = re.compile(r"methods/\w+/(\w+)/over_pflego")
 _SHARED = "pflego_shared_head"
 # The runs of `shared_head` that the first table shows, by what it calls them.
 _WITH_LABELS = {
@@ -43,17 +23,16 @@ _WITH_LABELS = {
 def pages(results: pathlib.Path) -> dict[str, bytes]:
     """Returns the pages by the names of their files, from the directory of the results."""
     report = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))
-    return {
-        "overview.md": _page("Cost and accuracy", _COSTS, _costs(results, report)),
-        "round_times.md": _page(
-            "Seconds per round", _TIMES.rstrip().format(report["cores"]), round_times(report)
-        ),
-        "local_speed.md": _page("PGFed paper, Table 7", _SPEEDS, _speeds(report)),
+    tables = {
+        "overview": ("Cost and accuracy", _costs(results, report)),
+        "round_times": ("Seconds per round", round_times(report)),
+        "local_speed": ("PGFed paper, Table 7", _speeds(report)),
     }
-
-
-def _page(*parts):
-    return page(*parts)[PAGE]
+    cores = str(report["cores"]).encode()
+    return {
+        f"{name}.md": page(title, name, table)[PAGE].replace(b"CORES", cores)
+        for name, (title, table) in tables.items()
+    }
 
 
 def _costs(results, report):
@@ -93,7 +72,8 @@ def round_times(report: dict) -> str:
     """Returns the table of the seconds of a round, from the part `methods` of the benchmark."""
     of_paper = {row["algorithm"]: row.get("seconds") for row in numbers_of("pflego")}
     lines = []
-    for method in dict.fromkeys(key.split("/")[2] for key in report if _TIME.fullmatch(key)):
+    measured = (_MEASURED.fullmatch(key) for key in report)
+    for method in dict.fromkeys(match[1] for match in measured if match):
         line = [f"`{method}`"]
         for dataset in ("fashion_mnist", "omniglot"):
             seconds = report.get(f"methods/{dataset}/{method}/seconds", {}).get("median")

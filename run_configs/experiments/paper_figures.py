@@ -81,11 +81,8 @@ def styles(labels: Sequence[str]) -> list[dict]:
         return [figures.look(number) for number in range(len(labels))]
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, 1 + max(c for _, c in places)))
     return [
-        {
-            "color": tuple(shades[column]),
-            "linestyle": figures.look(row)["linestyle"],
-            "marker": figures.look(column)["marker"],
-        }
+        figures.look(row)
+        | {"color": tuple(shades[column]), "marker": figures.MARKERS[column % len(figures.MARKERS)]}
         for row, column in places
     ]
 

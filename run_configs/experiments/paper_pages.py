@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,14 +13,7 @@ from tf_pflego.sweeps import Experiment, Sweep, store
 PERCENT = 100
 DEGREES = {"high": "High", "medium": "Medium", "no": "No"}
 PAGE = "tables.md"
-
-_EXPLANATION = """\
-Test accuracy is in percent: the mean of the last ten rounds and of the seeds, and (±) the standard
-deviation of the seeds. *Participants* are tested right after their local training, as hits over
-examples; this is the paper's protocol. *Paper* is the paper's figure, and *difference* is ours
-minus the paper's. *As served* is the accuracy of all clients, drawn or not, with the model that
-each would be served now, as the mean over clients. *Seconds* are seconds per round. The machine may
-have been busy with other work; round_times.md has times that can be compared."""
+_PAPERS = pathlib.Path(__file__).with_name("papers")
 
 
 def experiment(show: Callable) -> Callable[[Callable], Experiment]:
@@ -38,7 +32,7 @@ def experiment(show: Callable) -> Callable[[Callable], Experiment]:
 
 def numbers_of(paper: str) -> list[dict[str, Any]]:
     """Returns the rows of papers/PAPER.csv, without the fields that are empty."""
-    rows = store.read(pathlib.Path(__file__).with_name("papers") / f"{paper}.csv")
+    rows = store.read(_PAPERS / f"{paper}.csv")
     return [{key: _number(text) for key, text in row.items() if text} for row in rows]
 
 
@@ -58,9 +52,15 @@ def grouped(rows: Iterable[dict], *keys: str) -> dict[Any, list[dict]]:
     return groups
 
 
-def page(title: str, *parts: str) -> dict[str, bytes]:
-    """Returns the Markdown page with these paragraphs, headings and tables, by its file's name."""
-    return {PAGE: ("\n\n".join([f"# {title}", *parts]) + "\n").encode()}
+def said_in(name: str) -> str:
+    """Returns what a page says above its tables, from papers/pages.md."""
+    text = (_PAPERS / "pages.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^## (\w+)\n\n(.*?)\n(?=\n## |\Z)", text, re.M | re.S))[name]
+
+
+def page(title: str, name: str, *parts: str) -> dict[str, bytes]:
+    """Returns the page with what it says and these headings and tables, by its file's name."""
+    return {PAGE: ("\n\n".join([f"# {title}", said_in(name), *parts]) + "\n").encode()}
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -69,16 +69,18 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
-def table(what: str, groups: Iterable[tuple], *columns: tuple[str, Callable]) -> str:
+def table(what: str, groups: Iterable[tuple], *columns: str | tuple[str, Callable]) -> str:
     """Returns a table with a row for each (name, group).
 
     Args:
       what: The head of the names.
       groups: The names, and what the columns are of, such as runs.
-      columns: The head of each column, and a function from a group to its cell.
+      columns: The head of each column, if it is one of `_OF_RUNS`, or the head and a function from
+        a group to its cell.
     """
-    rows = ([_code(name), *(cell(group) for _, cell in columns)] for name, group in groups)
-    return markdown([what, *(head for head, _ in columns)], rows)
+    pairs = [(one, _OF_RUNS[one]) if isinstance(one, str) else one for one in columns]
+    rows = ([_code(name), *(cell(group) for _, cell in pairs)] for name, group in groups)
+    return markdown([what, *(head for head, _ in pairs)], rows)
 
 
 def _code(name):
@@ -94,19 +96,9 @@ def accuracy(rows: Sequence[dict], key: str) -> str:
     return f"{sum(values) / len(values):.2f}{spread}"
 
 
-def of(key: str) -> Callable:
-    """Returns the function from runs to their accuracy."""
-    return functools.partial(accuracy, key=key)
-
-
 def seconds(rows: Sequence[dict]) -> str:
     """Returns the mean over runs of the median seconds per round."""
     return f"{statistics.mean(row[store.SECONDS] for row in rows):.3f}"
-
-
-def paper(rows: Sequence[dict]) -> str:
-    """Returns what the paper gives for runs of a cell, if it does."""
-    return fixed(rows[0]["paper"] if rows else None)
 
 
 def fixed(value: float | None, form: str = ".2f") -> str:
@@ -120,13 +112,13 @@ def tables(sweep: Sweep) -> dict[str, bytes]:
     For each dataset it has a grid of methods by degrees of personalisation, if there are several of
     both, and a table with one row per cell.
     """
-    parts = [_EXPLANATION]
+    parts = []
     for dataset, rows in grouped(sweep.rows, "dataset").items():
         parts.append(f"## {dataset}")
         if all(len(grouped(rows, key)) > 1 for key in ("personalization", "algorithm")):
             parts += ["Participants:", _grid(rows)]
         parts.append(_list(rows))
-    return page(sweep.title, *parts)
+    return page(sweep.title, "beside_the_paper", *parts)
 
 
 def _grid(rows):
@@ -135,10 +127,7 @@ def _grid(rows):
     degrees = [degree for degree in DEGREES if any(degree in runs for runs in cells.values())]
     columns = []
     for degree in degrees:
-        columns += [
-            (DEGREES[degree], at(degree, of(store.PARTICIPANTS))),
-            ("paper", at(degree, paper)),
-        ]
+        columns += [at(degree, "participants", DEGREES[degree]), at(degree, "paper")]
 
     def counts(runs):
         return "-".join(map(str, sorted({len(runs.get(degree, [])) for degree in degrees})))
@@ -146,25 +135,20 @@ def _grid(rows):
     return table("method", cells.items(), ("seeds", counts), *columns)
 
 
-def at(degree: str, cell: Callable) -> Callable:
-    """Returns the function from {degree: runs} to a cell about the runs at a degree."""
-    return lambda runs: cell(runs.get(degree, []))
-
-
 def _list(rows):
-    known = any(row["paper"] is not None for row in rows)
-    beside = [("paper", paper), ("difference", _difference)] if known else []
-    participants, served = of(store.PARTICIPANTS), of(store.SERVED)
-    columns = ("participants", participants), *beside, ("as served", served), ("seconds", seconds)
-    return by_run(rows, *columns)
+    beside = ["paper", "difference"] if any(row["paper"] is not None for row in rows) else []
+    return by_run(rows, "participants", *beside, "as served", "seconds")
 
 
-def by_run(rows: Iterable[dict], *columns: tuple[str, Callable]) -> str:
+def by_run(rows: Iterable[dict], *columns: str | tuple[str, Callable]) -> str:
     """Returns a table with a row for each cell; the columns are those of `table`."""
     groups = ((run, same) for (run, _), same in grouped(rows, "run", "num_rounds").items())
-    return table(
-        "run", groups, ("rounds", lambda runs: runs[0]["num_rounds"]), ("seeds", len), *columns
-    )
+    return table("run", groups, "rounds", "seeds", *columns)
+
+
+def at(degree: str, column: str, head: str = "") -> tuple[str, Callable]:
+    """Returns a column of `_OF_RUNS`, about the runs at a degree of {degree: runs}."""
+    return head or column, lambda runs: _OF_RUNS[column](runs.get(degree, []))
 
 
 def _difference(runs):
@@ -173,3 +157,26 @@ def _difference(runs):
         return ""
     # Adding zero turns -0.0 into 0.0.
     return f"{round(PERCENT * statistics.mean(ours) - of_paper, 2) + 0.0:+.2f}"
+
+
+def _flattered(runs):
+    added = (PERCENT * (run[store.BEST] - run[store.SERVED]) for run in runs)
+    return f"{statistics.mean(added):+.2f}"
+
+
+_participants = functools.partial(accuracy, key=store.PARTICIPANTS)
+_served = functools.partial(accuracy, key=store.SERVED)
+# The columns about the runs of a cell, by their heads.
+_OF_RUNS = {
+    "rounds": lambda runs: runs[0]["num_rounds"],
+    "seeds": len,
+    "participants": _participants,
+    "as served": _served,
+    "last ten": _served,
+    "best": functools.partial(accuracy, key=store.BEST),
+    "flattered": _flattered,
+    "paper": lambda runs: fixed(runs[0]["paper"] if runs else None),
+    "difference": _difference,
+    "seconds": seconds,
+    "seconds a round": seconds,
+}

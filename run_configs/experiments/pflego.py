@@ -17,7 +17,6 @@ no such steps, and FedRep, which has that momentum here, does.
 """
 
 import itertools
-import re
 
 import paper_figures
 import paper_pages
@@ -25,11 +24,28 @@ from paper_pages import DEGREES
 
 _COMMON = {"num_clients": 100, "clients_per_round": 20, "num_rounds": 200, "local_steps": 50}
 _OMNIGLOT = {"dataset": "omniglot", "clients_per_round": 10, "num_rounds": 1000, "local_steps": 50}
-_LONG = _OMNIGLOT | {"num_rounds": 5000}  # of the figures
 _PAPER = paper_pages.numbers_of("pflego")
 _KEYS = "dataset", "personalization", "algorithm"
 _ROWS = {tuple(row.get(key) for key in _KEYS): row for row in _PAPER}
-_TABLE2 = [row for row in _PAPER if row["dataset"] == "omniglot"]
+# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with the rates of Table 6, for
+# machines that lack the data or the time. The twins are at Medium, since at High all methods end
+# within a point of each other.
+_TWIN = "fashion_mnist", "medium"
+
+
+def rates(dataset: str, degree: str | None, algorithm: str) -> dict:
+    """Returns a method's hyper-parameters in Table 6, or for Omniglot in Table 7."""
+    row = _ROWS[dataset, degree, algorithm]
+    return {key: value for key, value in row.items() if key not in (*_KEYS, "accuracy", "seconds")}
+
+
+def _cell(dataset, degree, algorithm, name="", /, **changes):
+    """Returns a cell of Table 1, or for Omniglot of Table 2, with changed settings."""
+    federation = {"dataset": dataset, "personalization": degree, **_COMMON} if degree else _OMNIGLOT
+    settings = {"algorithm": algorithm, **federation, **rates(dataset, degree, algorithm)} | changes
+    words = filter(None, (dataset, degree, name or settings["algorithm"]))
+    accuracy = _ROWS[dataset, degree, algorithm]["accuracy"]
+    return {"paper": accuracy, **settings, "name": "_".join(words).replace("/", "_")}
 
 
 def _show(sweep):
@@ -39,38 +55,10 @@ def _show(sweep):
 _experiment = paper_pages.experiment(_show)
 
 
-def rates(dataset: str, personalization: str | None, algorithm: str) -> dict:
-    """Returns a method's hyper-parameters in Table 6, or for Omniglot in Table 7."""
-    row = _ROWS[dataset, personalization, algorithm]
-    return {key: value for key, value in row.items() if key not in (*_KEYS, "accuracy", "seconds")}
-
-
-def _of_table1(algorithm, dataset, personalization, /, **changes):
-    settings = {"algorithm": algorithm, "dataset": dataset, "personalization": personalization}
-    return settings | _COMMON | rates(dataset, personalization, algorithm) | changes
-
-
-def _of_table2(algorithm, /, **changes):
-    return {"algorithm": algorithm, **_OMNIGLOT, **rates("omniglot", None, algorithm)} | changes
-
-
-def _on_fashion_mnist(algorithm, degree, name="", /, **changes):
-    """Returns a cell of Table 1, changed."""
-    settings = _of_table1(algorithm, "fashion_mnist", degree, **changes)
-    name = name or settings["algorithm"]
-    accuracy = _ROWS["fashion_mnist", degree, algorithm]["accuracy"]
-    return {"name": f"fashion_mnist_{degree}_{name}", "paper": accuracy, **settings}
-
-
 @_experiment
 def table1():
     """PFLEGO paper, Tables 1 and 6."""
-    for row in _PAPER:
-        if row["dataset"] != "omniglot":
-            dataset, degree, algorithm = (row[key] for key in _KEYS)
-            name = re.sub(r"\W", "_", f"{dataset}_{degree}_{algorithm}")
-            settings = _of_table1(algorithm, dataset, degree)
-            yield {"name": name, "paper": row["accuracy"], **settings}
+    return (_cell(*keys) for keys in _ROWS if "omniglot" not in keys)
 
 
 @_experiment
@@ -81,48 +69,41 @@ def more_methods():
     """
     for degree in DEGREES:
         for like, method in (("pflego", "fedrecon"), ("fedprox", "feddane")):
-            yield _on_fashion_mnist(like, degree, algorithm=method) | {"paper": None}
+            yield _cell("fashion_mnist", degree, like, algorithm=method, paper=None)
 
 
 @_experiment
 def table2():
     """PFLEGO paper, Tables 2, 3 and 7."""
-    for row in _TABLE2:
-        settings = _of_table2(row["algorithm"])
-        yield {"name": f"omniglot_{row['algorithm']}", "paper": row["accuracy"], **settings}
+    return (_cell(*keys) for keys in _ROWS if "omniglot" in keys)
 
 
 @_experiment
 def omniglot_small():
     """Table 2 of the PFLEGO paper on eight of its fifty alphabets."""
     small = {"omniglot_splits": "small1,small2", "clients_per_round": 2, "num_rounds": 200}
-    for row in _TABLE2:
-        settings = _of_table2(row["algorithm"], **small)
-        yield {"name": f"omniglot_small_{row['algorithm']}", **settings}
-    settings = _of_table2("pflego", **small, client_learning_rate="auto")
-    yield {"name": "omniglot_small_pflego_auto", **settings}
+
+    def cell(algorithm, name="", /, **changes):
+        name = f"small_{name or algorithm}"
+        return _cell("omniglot", None, algorithm, name, **small, **changes, paper=None)
+
+    yield from (cell(algorithm) for dataset, _, algorithm in _ROWS if dataset == "omniglot")
+    yield cell("pflego", "pflego_auto", client_learning_rate="auto")
     # Table 7 gives FedRecon a beta fifteen times smaller.
-    settings = _of_table2("pflego", **small, algorithm="fedrecon")
-    yield {"name": "omniglot_small_fedrecon_rates_of_pflego", **settings}
-
-
-# The figures on Omniglot and CIFAR-10 have twins on Fashion-MNIST, with the rates of Table 6, for
-# machines that lack the data or the time. The twins are at Medium, since at High all methods end
-# within a point of each other.
+    yield cell("pflego", "fedrecon_rates_of_pflego", algorithm="fedrecon")
 
 
 @_experiment
 def local_steps():
     """PFLEGO paper, Figure 7, and its twin on Fashion-MNIST."""
-    own = {"client_learning_rate": 0.007, "server_learning_rate": 0.001}
-    of_paper = {"algorithm": "pflego", **_LONG, **own}
-    twin = _of_table1("pflego", "fashion_mnist", "medium")
-    paper_and_twin = ("omniglot", of_paper, "4,28"), ("fashion_mnist_medium", twin, "8,56")
-    for name, settings, drawn in paper_and_twin:
+    of_paper = {"algorithm": "pflego", **_OMNIGLOT, "num_rounds": 5000}
+    of_paper |= {"client_learning_rate": 0.007, "server_learning_rate": 0.001}
+    both = ("omniglot", of_paper, "4,28"), ("fashion_mnist_medium", _cell(*_TWIN, "pflego"), "8,56")
+    for name, settings, drawn in both:
         for algorithm, steps in itertools.product(("pflego", "fedrecon"), (5, 10, 25, 50, 75, 100)):
-            changes = {"algorithm": algorithm, "local_steps": steps}
+            changes = {"algorithm": algorithm, "local_steps": steps, "paper": None}
             changes |= {"participation": "range", "clients_per_round_range": drawn}
-            yield {"name": f"{name}_{algorithm}_tau{steps}", **settings, **changes}
+            yield settings | changes | {"name": f"{name}_{algorithm}_tau{steps}"}
 
 
 @_experiment
@@ -132,29 +113,28 @@ def participation():
     for algorithm in ("pflego", "fedavg", "fedper"):
         of_paper = {"algorithm": algorithm, **cifar10, "client_learning_rate": 0.001}
         of_paper |= {"server_learning_rate": 0.001} if algorithm == "pflego" else {}
-        twin = _of_table1(algorithm, "fashion_mnist", "medium", num_rounds=60)
-        for name, settings in (("cifar10_high", of_paper), ("fashion_mnist_medium", twin)):
-            for drawn in (20, 40, 60, 100):
-                changes = {"clients_per_round": drawn}
-                yield {"name": f"{name}_{algorithm}_r{drawn}", **settings, **changes}
+        twin = _cell(*_TWIN, algorithm, num_rounds=60, paper=None)
+        both = ("cifar10_high", of_paper), ("fashion_mnist_medium", twin)
+        for (name, settings), drawn in itertools.product(both, (20, 40, 60, 100)):
+            changes = {"name": f"{name}_{algorithm}_r{drawn}", "clients_per_round": drawn}
+            yield settings | changes
 
 
 @_experiment
 def learning_rates():
     """PFLEGO paper, Figure 9, and its twin on Fashion-MNIST."""
-    twin = _of_table1("pflego", "fashion_mnist", "medium")
-    both = ("omniglot", {"algorithm": "pflego", **_LONG}), ("fashion_mnist_medium", twin)
+    of_paper = {"algorithm": "pflego", **_OMNIGLOT, "num_rounds": 5000}
+    both = ("omniglot", of_paper), ("fashion_mnist_medium", _cell(*_TWIN, "pflego", paper=None))
     betas, rhos = (0.001, 0.003, 0.005, 0.007, 0.009), (0.001, 0.002, 0.003)
     for (name, settings), rho, beta in itertools.product(both, rhos, betas):
         changes = {"client_learning_rate": beta, "server_learning_rate": rho}
-        yield {"name": f"{name}_rho{rho}_beta{beta}", **settings, **changes}
+        yield settings | changes | {"name": f"{name}_rho{rho}_beta{beta}"}
 
 
 @_experiment
 def without_momentum():
     """FedRep without the momentum that the PFLEGO paper's appendix names."""
-    for degree in DEGREES:
-        yield _on_fashion_mnist("fedrep", degree, momentum=0.0)
+    return (_cell("fashion_mnist", degree, "fedrep", momentum=0.0) for degree in DEGREES)
 
 
 @_experiment
@@ -165,4 +145,4 @@ def head_solvers():
         solvers = ("gd", beta), ("gd", "auto"), ("momentum", "auto")
         for solver, rate in (*solvers, ("adam", 0.01), ("newton", "auto")):
             changes = {"head_solver": solver, "client_learning_rate": rate}
-            yield _on_fashion_mnist("pflego", degree, f"{solver}_{rate}", **changes)
+            yield _cell("fashion_mnist", degree, "pflego", f"{solver}_{rate}", **changes)

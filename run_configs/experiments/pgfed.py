@@ -49,31 +49,9 @@ _GRIDS = {
     "pgfed": _RATES | {"risk_weight": (0.1, 0.05, 0.01)},
     "pflego": {"client_learning_rate": (0.1, 0.01), "server_learning_rate": (0.003, 0.001)},
 }
-# These differ from another method by a term or an approximation, and take its settings.
-_AS = {
-    "pgfedmo": "pgfed",
-    "pgfed_ce": "pgfed",
-    "fedprox": "fedavg",
-    "ditto": "fedavg",
-    "fedrecon": "pflego",
-}
-# What `pgfed_tuning` found best (a test holds it against results/pgfed_tuning).
-TUNED = {
-    "local": {"client_learning_rate": 0.01},
-    "fedavg": {"client_learning_rate": 0.01},
-    "feddyn": {"client_learning_rate": 0.1, "dynamic_weight": 0.01},
-    "pfedme": {"client_learning_rate": 0.05, "personal_learning_rate": 0.01},
-    "fedfomo": {"client_learning_rate": 0.1},
-    "apfl": {"client_learning_rate": 0.1, "mixing": 0.75},
-    "fedrep": {"client_learning_rate": 0.1},
-    "lg_fedavg": {"client_learning_rate": 0.01},
-    "fedper": {"client_learning_rate": 0.01},
-    "per_fedavg": {"client_learning_rate": 0.1, "inner_learning_rate": 0.01},
-    "fedrod": {"client_learning_rate": 0.1},
-    "fedbabu": {"client_learning_rate": 0.01, "fine_tuning_steps": 1},
-    "pgfed": {"client_learning_rate": 0.01, "risk_weight": 0.1},
-    "pflego": {"client_learning_rate": 0.1, "server_learning_rate": 0.001},
-}
+# What `pgfed_tuning` chose; a test holds it against results/pgfed_tuning. Methods that differ from
+# another by a term or an approximation take its settings.
+TUNED = {row.pop("algorithm"): row for row in numbers_of("pgfed_tuned")}
 
 
 def _base(algorithm):
@@ -87,7 +65,8 @@ def _base(algorithm):
 
 
 def _tuned(algorithm):
-    return _base(algorithm) | TUNED.get(_AS.get(algorithm, algorithm), {})
+    tuned = TUNED[algorithm].items()
+    return _base(algorithm) | {name: value for name, value in tuned if name != "as"}
 
 
 def _cell(dataset, num_clients, algorithm, name="", **changes):
@@ -107,7 +86,7 @@ def pgfed_tuning():
     Every method with each setting of its grid, on the clients of another seed.
     """
     for algorithm in _METHODS:
-        if algorithm not in _AS:
+        if "as" not in TUNED[algorithm]:
             for values in grid(**_GRIDS.get(algorithm, _RATES)):
                 words = "_".join(f"{value:g}" for value in values.values())
                 name = f"fashion_mnist_dirichlet_{algorithm}_{words}"

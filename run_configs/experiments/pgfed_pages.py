@@ -8,54 +8,16 @@ import operator
 import statistics
 
 import numpy as np
+import paper_pages as pages
 import pgfed_figures
-from paper_pages import (
-    PERCENT,
-    by_run,
-    fixed,
-    grouped,
-    markdown,
-    numbers_of,
-    of,
-    page,
-    paper,
-    seconds,
-    table,
-)
+from paper_pages import PERCENT, fixed, grouped, markdown, page, said_in, table
 
 from tf_pflego.sweeps import Sweep, store
 
 NUM_ROUNDS = 300
 DOMAINS = "Art", "Clipart", "Product", "Real World"
 _TARGETS = {"cifar10": 70.0, "cifar100": 30.0, "fashion_mnist": 93.0}  # Only CIFAR-10's is theirs.
-_PAPER = numbers_of("pgfed")
-
-_EXPLANATION = """\
-Test accuracy is in percent: every client with the model that it would be served after a round, or
-the last one that it had, as the mean over clients; with several seeds their mean and (±) standard
-deviation, in the order of the first seed, which all methods have. *Best* is the best of all
-rounds, as the PGFed paper reports it, *last ten* the mean of the last ten rounds, and *flattered*
-what the best adds to it. *Paper* is the paper's figure.
-*Gain* is what a client has over Local at the end of the runs with the same seed, in points, and its
-standard deviation is that of the clients. All deviations are those of a sample, by n - 1.
-*Bytes* are those down and up in a round over FedAvg's. *Rounds*, *megabytes* and *seconds* are
-those until the mean over clients first reaches the target, as the mean of the seeds that reach it;
-the machine may have been busy with other work."""
-_VARIED = """\
-Test accuracy is in percent: every client with the model that it would be served after a round, or
-the last one that it had, as the mean over clients: in the best of all rounds, and as the mean of
-the last ten. *Participants* are tested right after their local training, as hits over examples;
-this is the mean of the last ten rounds too."""
-_CHANGES = """\
-The change of A, from 1/M at first to the end of the run: a column of A says how much a client's
-risk counts for the others, a row how much the others' risks count for it. *Slope* is that of the
-regression line of the mean change on the client's number of training examples, per thousand
-examples, and *r* is their correlation. In the paper's Figure 3 columns rise with the number of
-examples and rows fall."""
-_NEW_CLIENTS = """\
-Clients that took no part start from what they would be served, and train it by plain SGD on their
-own examples. Test accuracy in percent, the mean over the new clients: before, after the last epoch,
-and in the best epoch."""
+_PAPER = pages.numbers_of("pgfed")
 
 
 def federations(rows: list[dict]) -> dict[tuple, dict[str, list[dict]]]:
@@ -75,6 +37,10 @@ def federations(rows: list[dict]) -> dict[tuple, dict[str, list[dict]]]:
     }
 
 
+def _each(curves, methods):
+    return {m: [curves[run["run"], run["seed"]] for run in runs] for m, runs in methods.items()}
+
+
 def _title(federation):
     return "{}, {} clients, {} rounds".format(*federation)
 
@@ -82,7 +48,7 @@ def _title(federation):
 def compared(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page with Tables 1 to 4 and 6 and the regression of Figure 3, and the figures."""
     curves, clients, changes = sweep.curves(), sweep.clients(), changes_of(sweep)
-    parts, images = [_EXPLANATION], {}
+    parts, images = [], {}
     for federation, methods in federations(sweep.rows).items():
         dataset, num_clients, num_rounds = federation
         parts += [f"## {_title(federation)}", "Accuracy (Table 1):", _accuracies(methods)]
@@ -93,15 +59,16 @@ def compared(sweep: Sweep) -> dict[str, bytes]:
             parts += ["By domain, at the end (Table 6):", _domains(methods, clients)]
         parts += ["Gain over Local (Tables 3 and 4):", _gains(federation, methods, clients)]
         name = f"{dataset}_{num_clients}_clients_{num_rounds}_rounds.png"
-        seeds = {m: [curves[run["run"], run["seed"]] for run in methods[m]] for m in methods}
+        seeds = _each(curves, methods)
         title = f"{sweep.title}: {dataset}, {num_clients} clients"
         images[name] = pgfed_figures.convergence(seeds, title)
         if federation in changes:
-            parts += ["Change of A (Figure 3):", _CHANGES, _regressions(changes[federation])]
+            parts += ["Change of A (Figure 3):", said_in("pgfed_changes_of_a")]
+            parts.append(_regressions(changes[federation]))
         runs = (one for one in changes.get(federation, ()) if one["run"].endswith("_pgfed"))
         for change in itertools.islice(runs, 1):
             images[f"{change['run']}_risk_weights.png"] = pgfed_figures.risk_weights(change)
-    return page(sweep.title, *parts) | images
+    return page(sweep.title, "pgfed_compared", *parts) | images
 
 
 def changes_of(sweep: Sweep) -> dict[tuple, list[dict]]:
@@ -130,23 +97,10 @@ def changes_of(sweep: Sweep) -> dict[tuple, list[dict]]:
 
 def _accuracies(methods):
     base = methods.get("fedavg")
-    beside = [("paper", paper)] if any(runs[0]["paper"] for runs in methods.values()) else []
-    return table(
-        "method",
-        methods.items(),
-        ("seeds", len),
-        ("best", of(store.BEST)),
-        ("last ten", of(store.SERVED)),
-        ("flattered", _flattered),
-        *beside,
-        ("bytes", lambda runs: fixed(_bytes(runs) / _bytes(base) if base else None)),
-        ("seconds a round", seconds),
-    )
-
-
-def _flattered(runs):
-    added = (PERCENT * (run[store.BEST] - run[store.SERVED]) for run in runs)
-    return f"{statistics.mean(added):+.2f}"
+    beside = ["paper"] if any(runs[0]["paper"] for runs in methods.values()) else []
+    sent = "bytes", lambda runs: fixed(_bytes(runs) / _bytes(base) if base else None)
+    columns = "seeds", "best", "last ten", "flattered", *beside, sent, "seconds a round"
+    return table("method", methods.items(), *columns)
 
 
 def _bytes(runs):
@@ -230,22 +184,21 @@ def _regressions(changes):
 
 def varied(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of runs that vary a setting."""
-    keys = {"best": store.BEST, "last ten": store.SERVED, "participants": store.PARTICIPANTS}
-    columns = *((head, of(key)) for head, key in keys.items()), ("seconds a round", seconds)
-    return page(sweep.title, _VARIED, by_run(sweep.rows, *columns))
+    columns = "best", "last ten", "participants", "seconds a round"
+    return page(sweep.title, "pgfed_varied", pages.by_run(sweep.rows, *columns))
 
 
 def new_clients(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of clients that took no part, and Figure 4."""
-    curves, parts, images = sweep.new_clients(), [_NEW_CLIENTS], {}
+    curves, parts, images = sweep.new_clients(), [], {}
     for federation, methods in federations(sweep.rows).items():
-        seeds = {m: [curves[run["run"], run["seed"]] for run in methods[m]] for m in methods}
+        seeds = _each(curves, methods)
         title = f"{sweep.title}: {federation[0]}"
         images[f"{federation[0]}.png"] = pgfed_figures.new_clients(seeds, title)
         columns = ("before", _mean(lambda run: run[0])), ("after", _mean(lambda run: run[-1]))
-        columns = ("seeds", len), *columns, ("best epoch", _mean(max))
+        columns = "seeds", *columns, ("best epoch", _mean(max))
         parts += [f"## {_title(federation)}", table("method", seeds.items(), *columns)]
-    return page(sweep.title, *parts) | images
+    return page(sweep.title, "pgfed_new_clients", *parts) | images
 
 
 def _mean(accuracy):

@@ -41,13 +41,8 @@ _CHANGES = {}, {"correction_penalty": 0.001}, {"server_schedule": "late_linear"}
 # all classes, plain PFLEGO is hardest to reach.
 _FEDERATIONS = (("high", 0.5), ("medium", 0.5), ("no", 0.5), ("no", 1.0))
 
-# Methods of the comparison, with what they need besides the settings of `_LOCAL_TRAINING`.
-_LOCAL_TRAINING = {
-    "label_space": "global",
-    "class_mask": True,
-    "local_epochs": 5,
-    "batch_size": 128,
-}
+_TRAINING = {"label_space": "global", "class_mask": True, "local_epochs": 5, "batch_size": 128}
+# The methods of the comparison, with what they need besides.
 _FIELD = {
     "fedavg": {"momentum": 0.9},
     "fedavg_adam": {"momentum": 0.9, "server_optimizer": "adam"},
@@ -87,7 +82,7 @@ def _plain(name, degree, **changes):
 
 def _of_field(method, degree, rate, name="", **changes):
     """Returns a method of the comparison; local training is over when data have passed 5 times."""
-    settings = {"algorithm": method.removesuffix("_adam"), **_FASHION_MNIST, **_LOCAL_TRAINING}
+    settings = {"algorithm": method.removesuffix("_adam"), **_FASHION_MNIST, **_TRAINING}
     settings |= {"personalization": degree, "client_learning_rate": rate}
     return {"name": name or f"{degree}_{method}", **settings} | _FIELD[method] | changes
 

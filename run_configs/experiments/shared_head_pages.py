@@ -5,7 +5,7 @@ import pathlib
 import re
 import statistics
 
-from paper_pages import DEGREES, PERCENT, at, fixed, markdown, of, page, seconds, table
+from paper_pages import DEGREES, PERCENT, at, fixed, markdown, page, seconds, table
 
 from tf_pflego.sweeps import Sweep, store
 
@@ -14,29 +14,6 @@ _OURS = "pflego_shared_head", "shared_head_with_muon", "pflego"
 # By how many points a setting may be below plain PFLEGO in a group of clients.
 _MARGIN = 0.5
 _OF_GROUP = re.compile(r"test_accuracy/client_mean/(\w+)/last10")
-_TUNING = """\
-Accuracy in percent on the validation examples, a fifth of each client's training examples, of all
-clients as served: the mean over clients and the last ten rounds, by degree of personalisation, by
-the share of clients that name the classes by a permutation of their own, and by group. Of the
-settings that are in no column more than half a point below plain PFLEGO, the one with the largest
-mean over the columns is taken, for all degrees and all datasets. Test examples have no part in it.
-"""
-_FIELD_TUNING = """\
-Accuracy in percent on the validation examples, a fifth of each client's training examples, of all
-clients as served, at Medium: the mean over clients and the last ten of 60 rounds. Each method takes
-the rate with the larger one."""
-_COMPARISON = """\
-Test accuracy in percent, the mean of the last ten rounds and of the seeds, and (±) the standard
-deviation of the seeds. *As served* is the accuracy of all clients, drawn or not, with the model
-that each would be served now, as the mean over clients. *Participants* are tested right after their
-local training, as hits over examples. *Seeds* counts those of High, Medium and No."""
-_ABLATION = """\
-Test accuracy in percent of all clients as served, the mean over clients, the last ten rounds and
-the seeds; in brackets what is lost or gained against the method as it is, with the same seeds."""
-_CONFLICTS = """\
-Test accuracy in percent of all clients as served, the mean over the clients of a group, the last
-ten rounds and the seeds: of PFLEGO with a shared head (shared), and of plain PFLEGO (plain) on the
-same clients. *Difference* is in points."""
 
 
 def tuning(sweep: Sweep) -> dict[str, bytes]:
@@ -45,7 +22,7 @@ def tuning(sweep: Sweep) -> dict[str, bytes]:
     columns = [_column(name, name) for name in next(iter(settings.values()))]
     columns.append(("mean", lambda values: f"{statistics.mean(values.values()):.2f}"))
     lines = table("setting", settings.items(), *columns)
-    return page(sweep.title, _TUNING.rstrip(), lines)
+    return page(sweep.title, "shared_head_tuning", lines)
 
 
 def _column(head, key, form=".2f"):
@@ -87,7 +64,7 @@ def field_tuning(sweep: Sweep) -> dict[str, bytes]:
     methods = validation_of_rates(sweep)
     rates = dict.fromkeys(rate for values in methods.values() for rate in values)
     columns = (_column(f"rate {rate:g}", rate) for rate in rates)
-    return page(sweep.title, _FIELD_TUNING, table("method", methods.items(), *columns))
+    return page(sweep.title, "shared_head_field_tuning", table("method", methods.items(), *columns))
 
 
 def validation_of_rates(sweep: Sweep) -> dict[str, dict[float, float]]:
@@ -125,12 +102,12 @@ def _seeds(runs):
 def comparison(sweep: Sweep) -> dict[str, bytes]:
     """Returns the page of `shared_head`: as served, and participants."""
     methods, parts = by_method([*sweep.rows, *on_own_labels(sweep.path.parent, "pflego")]), []
-    for heading, key in (("As served", store.SERVED), ("Participants", store.PARTICIPANTS)):
-        columns = [(words, at(degree, of(key))) for degree, words in DEGREES.items()]
+    for column in ("as served", "participants"):
+        columns = [at(degree, column, words) for degree, words in DEGREES.items()]
         columns += [("seeds", _seeds), ("seconds a round", _seconds)]
-        parts += [f"## {heading}", table("method", methods.items(), *columns)]
+        parts += [f"## {column.capitalize()}", table("method", methods.items(), *columns)]
     parts += ["## Muon less FedAvg with Adam", "As served, in points, seed by seed:"]
-    return page(sweep.title, _COMPARISON, *parts, _by_seed(methods))
+    return page(sweep.title, "shared_head", *parts, _by_seed(methods))
 
 
 def _seconds(runs):
@@ -174,7 +151,7 @@ def ablation(sweep: Sweep) -> dict[str, bytes]:
 
     columns = ((words, change(degree)) for degree, words in DEGREES.items())
     lines = table("method", methods.items(), *columns, ("seeds", _seeds))
-    return page(sweep.title, _ABLATION, lines)
+    return page(sweep.title, "shared_head_ablation", lines)
 
 
 def conflicts(sweep: Sweep) -> dict[str, bytes]:
@@ -184,7 +161,7 @@ def conflicts(sweep: Sweep) -> dict[str, bytes]:
         for key, (shared, plain, seeds) in groups_in_conflict(sweep).items()
     ]
     head = ["clients", "group", "shared", "plain", "difference", "seeds"]
-    return page(sweep.title, _CONFLICTS, markdown(head, lines))
+    return page(sweep.title, "shared_head_conflicts", markdown(head, lines))
 
 
 def groups_in_conflict(sweep: Sweep) -> dict[tuple[str, str], tuple[float, float, int]]:
