@@ -12,6 +12,7 @@ import pflego
 import pytest
 from absl import flags
 
+from tests.starts import in_this_process
 from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.reports import figures as drawn
@@ -99,6 +100,42 @@ def test_a_committed_run_is_finished_until_its_cells_settings_change(name):
         for flag in wanted.keys() - {"engine"}:
             fewer = {other: value for other, value in wanted.items() if other != flag}
             assert not store.is_made_with(row, fewer)
+
+
+def swept(capsys, file, *options):
+    """What `tf-pflego sweep` says of the committed results."""
+    place = ROOT / "run_configs" / "experiments" / file
+    result = in_this_process(["sweep", str(place), f"--output_dir={RESULTS}", *options], capsys)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_the_program_shows_what_a_file_of_experiments_has_results_of(capsys):
+    pages = [
+        (RESULTS / name / "tables.md").read_text(encoding="utf-8")
+        for name in vars(pflego)
+        if name in WITH_RUNS
+    ]
+    assert swept(capsys, "pflego.py", "--show") == "".join(pages)
+
+
+def test_the_program_lists_what_is_finished(capsys):
+    listed = swept(capsys, "pflego.py:table1", "--list", "--where", "dataset=fashion_mnist")
+    first, *lines = listed.splitlines()
+    names = [f"fashion_mnist_{row}" for row in ("high_fedper", "high_fedavg")]
+    assert pflego.table1.title in first
+    assert [line.split() for line in lines[:2]] == [[name, "finished"] for name in names]
+    assert len(lines) == 21
+
+
+def test_the_program_prints_a_flag_file_of_any_cell(capsys, tmp_path):
+    selected = "--flags", "--where", "name=omniglot_fedrecon_tau25"
+    path = tmp_path / "own.flags"
+    path.write_text(swept(capsys, "pflego.py:local_steps", *selected), encoding="utf-8")
+    (cell,) = [c for c in pflego.local_steps.planned if c.name == "omniglot_fedrecon_tau25"]
+    run_config, hyper_parameters, _ = parsed(f"--flagfile={path}")
+    settings = vars(run_config) | hyper_parameters
+    assert {name: settings[name] for name in cell.settings} == cell.settings
 
 
 def test_every_cell_is_valid_and_fits_its_algorithm():
