@@ -141,7 +141,8 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         options = dataclasses.replace(options, ray_address="")
     root = pathlib.Path(options.output_dir).expanduser()
     failures = []
-    for source, folder, experiment in _experiments(file, changes, _of_sweep(options, flag_values)):
+    experiments = _experiments(file, changes, _of_sweep(options, flag_values))
+    for source, folder, experiment in experiments:
         cells = _selected(experiment, options.where)
         place = root / folder
         if options.flags:
@@ -149,7 +150,9 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         elif options.list:
             _show_list(folder, experiment, cells, place)
         elif options.show or options.redraw:
-            _show_results(options, experiment, place)
+            # Of the several experiments of a file, some may have no run yet.
+            if place.exists() or len(experiments) == 1:
+                _show_results(options, experiment, place)
         else:
             failures += _make(options, experiment, cells, place, source, interruption)
     if failures:
