@@ -20,14 +20,17 @@ _HOME = {
     "Dataset": "tf_pflego.data",
     "EarlyStopping": "tf_pflego.runs.callbacks",
     "Examples": "tf_pflego.data",
+    "Experiment": "tf_pflego.sweeps.definition",
     "NewClients": "tf_pflego.serving.new_clients",
     "Partition": "tf_pflego.data",
     "Participation": "tf_pflego.core.participation",
+    "Range": "tf_pflego.sweeps.definition",
     "RayOptions": "tf_pflego.engines",
     "RunConfig": "tf_pflego.runs.config",
     "Simulation": "tf_pflego.simulation.simulation",
     "SplitModel": "tf_pflego.models",
     "StoredRun": "tf_pflego.runs.stored_run",
+    "Sweep": "tf_pflego.sweeps.results",
     "build_algorithm": "tf_pflego.algorithms:build",
     "build_simulation": "tf_pflego.runs.build",
     "dirichlet": "tf_pflego.data.partitions.dirichlet",
@@ -37,13 +40,16 @@ _HOME = {
     "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
     "from_tff": "tf_pflego.tff",
+    "grid": "tf_pflego.sweeps.definition",
     "load_dataset": "tf_pflego.data:load",
     "load_run": "tf_pflego.runs.stored_run",
+    "load_sweep": "tf_pflego.sweeps.results:load",
     "merged": "tf_pflego.data",
     "mlp": "tf_pflego.models",
     "report": "tf_pflego.reports:write",
     "round_robin": "tf_pflego.data",
     "run": "tf_pflego.runs.training",
+    "sweep": "tf_pflego.sweeps.runner",
 }
 
 # Type checkers read no other form. A test compares the three lists.
@@ -53,14 +59,17 @@ __all__ = [
     "Dataset",
     "EarlyStopping",
     "Examples",
+    "Experiment",
     "NewClients",
     "Participation",
     "Partition",
+    "Range",
     "RayOptions",
     "RunConfig",
     "Simulation",
     "SplitModel",
     "StoredRun",
+    "Sweep",
     "__version__",
     "build_algorithm",
     "build_simulation",
@@ -71,13 +80,16 @@ __all__ = [
     "fine_tune_new_clients",
     "from_arrays",
     "from_tff",
+    "grid",
     "load_dataset",
     "load_run",
+    "load_sweep",
     "merged",
     "mlp",
     "report",
     "round_robin",
     "run",
+    "sweep",
 ]
 
 # What type checkers and editors read in place of `_HOME`.
@@ -109,6 +121,10 @@ if TYPE_CHECKING:
     from tf_pflego.serving.new_clients import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.shared_body import export_shared_body
     from tf_pflego.simulation.simulation import Simulation
+    from tf_pflego.sweeps.definition import Experiment, Range, grid
+    from tf_pflego.sweeps.results import Sweep
+    from tf_pflego.sweeps.results import load as load_sweep
+    from tf_pflego.sweeps.runner import sweep
     from tf_pflego.tff import from_tff
 else:
 

@@ -29,3 +29,11 @@ def configured(directory: str) -> list[str]:
     pfl.run(config, local_steps=3)
     run: pfl.StoredRun = pfl.load_run(directory)
     return [str(path) for path in pfl.report([directory], f"{run.path}.html")]
+
+
+def compared(directory: str) -> list[str]:
+    """Compares two methods, and returns what was chosen for each."""
+    cells = pfl.grid(algorithm=["pflego", "fedavg"], client_learning_rate=pfl.Range(0.01, 1, True))
+    experiment = pfl.Experiment(cells, {"dataset": "digits"}, seeds=range(3), trials=5)
+    outcome: pfl.Sweep = pfl.sweep(experiment, directory, jobs=2)
+    return [str(settings) for settings in pfl.load_sweep(outcome.path).best().values()]

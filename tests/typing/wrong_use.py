@@ -9,3 +9,5 @@ pfl.Participation("all", 2)  # arg-type
 pfl.load_run("runs/digits").metrics()  # operator
 pfl.mlp(28, seed=0)  # arg-type
 pfl.load_run("runs/digits").simulation().client_model(3, "own", "other")  # call-arg
+pfl.Experiment("pflego", seeds="all")  # arg-type
+pfl.sweep("fedavg", "runs/fair")  # arg-type

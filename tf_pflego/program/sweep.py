@@ -107,6 +107,8 @@ class _ListParser(program_flags.Parser):
         super().__init__(field)
         self._is_text = self._kind is str and not self.choices and field.name != "algorithm"
         self.syntactic_help += ", or several with commas between them"
+        if self._kind in (int, float):
+            self.syntactic_help += ", or a range from a number to a larger one, as in 1e-3..1:log"
 
     def parse(self, argument):
         if not isinstance(argument, str) or self._is_text:
@@ -191,7 +193,7 @@ def _seeds_of(name, text):
     if not re.fullmatch(r"\d{1,19}(,\d{1,19})*", text):
         raise ValueError(
             f"`{name}` must be whole numbers, with commas between them if there are several; got "
-            f"{text!r}. Write them like --{name}=0,1,2."
+            f"{text!r}. Write them as in --{name}=0,1,2."
         )
     return [int(seed) for seed in text.split(",")]
 

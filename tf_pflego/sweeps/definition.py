@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,11 +173,23 @@ class Experiment:
         values.whole("trials", self.trials, 0)
         for name in ("seeds", "tuning_seeds"):
             object.__setattr__(self, name, _seeds(name, getattr(self, name)))
-        for name in ("base", "tuning", "trial"):
-            _check_names(name, getattr(self, name))
-        if not self.cells:
-            raise ValueError("`cells` must have at least one cell; got none. Make some by `grid`.")
+        if self.show is not None:
+            values.function("show", self.show)
+        if not (isinstance(self.cells, Sequence) and self.cells):
+            raise ValueError(
+                f"`cells` must be one cell or more; got {values.shown(self.cells)}. Make some by "
+                "`grid`."
+            )
+        groups = {name: getattr(self, name) for name in ("base", "tuning", "trial")}
+        groups |= {f"cells[{number}]": one for number, one in enumerate(self.cells)}
+        for what, settings in groups.items():
+            values.instance(what, settings, Mapping, "Give settings by their names.")
+            for name in _NOT_IN_CELLS & settings.keys():
+                raise ValueError(
+                    f"`{what}` must not have `{name}`, which the sweep says itself. Leave it out."
+                )
         cells = self.planned
+        _refuse_unread({name for settings in groups.values() for name in settings}, cells)
         if not self.trials and any(cell.is_searched for cell in cells):
             raise ValueError(
                 "`trials` must say how many settings of a range are tried; got 0. Set `trials=20`."
@@ -232,13 +244,6 @@ class Experiment:
 
     def _expanded(self):
         """Returns the settings of the cells; without a choice each value of a list makes one."""
-        for number, one in enumerate(self.cells):
-            if not isinstance(one, Mapping):
-                raise TypeError(
-                    "`cells` must be dictionaries of settings, such as those of `grid`; got "
-                    f"{values.shown(one)} as number {number}. Correct it."
-                )
-            _check_names(f"cells[{number}]", one, also=("name", "paper"))
         whole = [
             {name: _plain(value) for name, value in {**self.base, **one}.items()}
             for one in self.cells
@@ -250,25 +255,43 @@ class Experiment:
     def _cell(self, one):
         """Returns a cell, checked, but for its name and label if it has none."""
         fixed = {key: value for key, value in one.items() if key not in ("name", "paper")}
+        if isinstance(fixed.get("algorithm"), tuple | Range):
+            raise ValueError(
+                "`algorithm` must be one method in each of the `cells`; got "
+                f"{values.shown(fixed['algorithm'])}. Make a cell of each by `grid`."
+            )
         method = algorithms.method_of(fixed.setdefault("algorithm", "pflego"))
         of_method = {field.name: field for field in dataclasses.fields(method.settings)}
         choices = {}
         for name, value in list(fixed.items()):
             if name not in _OF_RUN and name not in of_method:
                 del fixed[name]  # It is another method's; that some method has it was checked.
+            elif isinstance(value, tuple) and len(value) == 1:
+                fixed[name] = value[0]  # It is no choice, and takes no trials.
             elif isinstance(value, tuple | Range):
+                _refuse_repeated(name, value)
                 choices[name] = fixed.pop(name)
                 if isinstance(value, Range):
                     choices[name] = value.of(settings_lib.kind_of((_OF_RUN | of_method)[name]))
         if choices and self.choose == "none":
             raise ValueError(
-                f"`choose` must be {CHOICES[0]} for a range; got none. Leave `choose` out, or "
-                "write the values as a list."
+                f"`choose` must be {CHOICES[0]} for a range; got none. Write its values as a list."
             )
-        cell = Cell(one.get("name", ""), fixed, choices, one.get("paper"))
-        for trial in _corners(choices):
-            configured(fixed | trial)  # It raises what is wrong with them.
+        cell = Cell(values.text("name", one.get("name", "")), fixed, choices, one.get("paper"))
+        for tried in _corners(choices):  # It raises what is wrong with them.
+            for settings in (fixed | tried, self.settings_of_trial(cell, tried)):
+                configured(settings)
+                configured({**settings, **self.trial})
         return cell
+
+
+def _refuse_repeated(name, among):
+    """Raises ValueError if a list has no value, or one twice."""
+    if isinstance(among, tuple) and not 0 < len(among) == len(set(among)):
+        raise ValueError(
+            f"`{name}` must have one value, or several that differ; got "
+            f"{values.shown(list(among))}. Correct it."
+        )
 
 
 def _corners(choices):
@@ -318,9 +341,7 @@ def _named(cells):
         method = cell.algorithm.rpartition(":")[2]  # The function of FILE.py:FUNCTION.
         changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
         label = f"{method} ({changes})" if changes else method
-        parts = [
-            name * value if value in (False, True) else value for name, value in condition.items()
-        ]
+        parts = [name * one if isinstance(one, bool) else one for name, one in condition.items()]
         parts += [method, *(f"{name}{words(value)}" for name, value in of_method.items())]
         name = cell.name or re.sub(r"[^\w.+-]+", "_", "_".join(filter(None, map(words, parts))))
         named.append(dataclasses.replace(cell, name=name, label=label, condition=condition))
@@ -328,8 +349,7 @@ def _named(cells):
     for name in names:
         if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
             raise ValueError(
-                f"the name of a cell must have letters, digits and _ . + - alone; got {name!r}. "
-                "Correct it."
+                f"the name of a cell must be of letters, digits and _.+-; got {name!r}. Correct it."
             )
         if names.count(name) > 1:
             raise ValueError(
@@ -353,30 +373,19 @@ def name_of(tried: Settings) -> str:
 
 
 def _seeds(name, seeds):
-    seeds = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    seeds = np.atleast_1d(seeds).tolist()
     checked = tuple(values.whole(name, seed, 0, values.SEED_LIMIT) for seed in seeds)
-    if not checked or len(set(checked)) < len(checked):
-        raise ValueError(
-            f"`{name}` must be one or more whole numbers, each once; got {list(seeds)}. Write them "
-            f"like `{name}=(0, 1, 2)`."
-        )
+    _refuse_repeated(name, checked)
     return checked
 
 
-def _check_names(what, settings, also: Iterable[str] = ()):
-    """Raises ValueError if a setting is none, or one that the sweep itself gives."""
-    known = {*_OF_RUN, *algorithms.settings_of_methods(), *also} - _NOT_IN_CELLS
-    methods = [m for m in _values_of(settings.get("algorithm", ())) if not isinstance(m, str)]
-    methods += [m for m in _values_of(settings.get("algorithm", ())) if m and ":" in str(m)]
-    for method in methods:
-        known |= {field.name for field in dataclasses.fields(algorithms.method_of(method).settings)}
-    for name in settings:
-        if name in _NOT_IN_CELLS:
-            raise ValueError(
-                f"`{what}` must not have `{name}`, which the sweep gives each run. Leave it out."
-            )
-        if name not in known:
-            raise ValueError(
-                f"`{what}` must have settings of runs or methods; got {name!r}. "
-                f"{texts.suggestion(name, known)}Correct it."
-            )
+def _refuse_unread(names, cells):
+    """Raises ValueError if a name is of no setting that a run of a cell reads."""
+    methods = {cell.algorithm: cell.settings["algorithm"] for cell in cells}
+    kinds = [algorithms.method_of(method).settings for method in methods.values()]
+    known = {*_OF_RUN, *(field.name for kind in kinds for field in dataclasses.fields(kind))}
+    for name in sorted(names - known - {"name", "paper"}):
+        raise ValueError(
+            f"`{name}` must be a setting of runs, or of a method of the cells; got the methods "
+            f"{', '.join(methods)}. {texts.suggestion(name, known)}Correct it or leave it out."
+        )

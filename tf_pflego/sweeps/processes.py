@@ -37,10 +37,11 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=self._log,
                 text=True,
+                bufsize=1,  # It sends each line.
             )
         left = list(job.seeds)
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(job, default=place_of), file=self._process.stdin, flush=True)
+            self._process.stdin.write(json.dumps(job, default=place_of) + "\n")
         for line in self._process.stdout:
             answer = json.loads(line)
             if answer is None:

@@ -186,7 +186,7 @@ def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:
 def main(argv: Sequence[str]) -> int:
     """Makes the jobs of a process; see the head of the module."""
     root, parent = pathlib.Path(argv[0]), os.getppid()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")  # It sends each line.
     os.dup2(2, 1)  # What libraries print goes to the log, as what they say on standard error does.
     experiment = _prepare(int(argv[1]), argv[2] if len(argv) > 2 else "")
     with Interruption() as interruption:
@@ -197,12 +197,12 @@ def main(argv: Sequence[str]) -> int:
                 raise KeyboardInterrupt  # Nobody waits for it any more.
 
         def tell(outcome):
-            print(json.dumps(outcome), file=answers, flush=True)
+            answers.write(json.dumps(outcome) + "\n")
 
         try:
             for line in sys.stdin:
                 make(Job(*json.loads(line)), root, experiment, between_steps, tell)
-                print("null", file=answers, flush=True)
+                tell(None)
                 between_steps()
         except KeyboardInterrupt:
             return 1

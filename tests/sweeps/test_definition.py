@@ -1,0 +1,226 @@
+"""What an experiment says: its cells with their names, and what is chosen; bad definitions."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.sweeps.own import build_mine
+from tf_pflego.sweeps import choice
+from tf_pflego.sweeps.definition import configured
+
+pytestmark = pytest.mark.same_on_both_lines
+
+RATES = {"client_learning_rate": [0.003, 0.01, 0.03]}
+
+
+def planned(*arguments, **options):
+    return pfl.Experiment(*arguments, **options).planned
+
+
+def test_a_grid_has_all_combinations_of_which_the_last_varies_fastest():
+    assert pfl.grid(algorithm=("pflego", "fedavg"), num_rounds=np.array([2, 3]), seed=1) == [
+        {"algorithm": algorithm, "num_rounds": num_rounds, "seed": 1}
+        for algorithm in ("pflego", "fedavg")
+        for num_rounds in (2, 3)
+    ]
+    assert pfl.grid() == [{}]
+
+
+def test_cells_are_named_by_what_they_differ_in():
+    cells = planned(
+        pfl.grid(dataset=["digits", "emnist/byclass"], algorithm=["fedavg", "fedrep"]),
+        {"local_epochs": 2, "head_epochs": 3} | RATES,
+    )
+    assert [cell.name for cell in cells] == [
+        "digits_fedavg",
+        "digits_fedrep",
+        "emnist_byclass_fedavg",
+        "emnist_byclass_fedrep",
+    ]
+    assert [cell.label for cell in cells] == 2 * ["fedavg", "fedrep"]
+    assert cells[2].condition == {"dataset": "emnist/byclass"}
+    assert cells[1].choices == {"client_learning_rate": (0.003, 0.01, 0.03)}
+    # A setting of another method is left out.
+    assert "head_epochs" in cells[1].settings
+    assert "head_epochs" not in cells[0].settings
+
+
+def test_hyper_parameters_that_differ_are_in_the_label_and_a_truth_value_is_named():
+    cells = planned(
+        pfl.grid(class_mask=[False, True], algorithm=["fedavg", "fedprox"], local_epochs=[1, 5]),
+        {"label_space": "global"},
+    )
+    assert cells[0].name == "fedavg_local_epochs1"
+    assert cells[-1].name == "class_mask_fedprox_local_epochs5"
+    assert cells[-1].label == "fedprox (local_epochs=5)"
+    assert cells[-1].condition == {"class_mask": True}
+
+
+def test_without_a_choice_each_value_makes_a_cell():
+    experiment = pfl.Experiment([{"algorithm": "fedavg"}], RATES, choose="none")
+    rates = [cell.settings["client_learning_rate"] for cell in experiment.planned]
+    assert rates == RATES["client_learning_rate"]
+    assert not any(cell.choices for cell in experiment.planned)
+    assert experiment.budget == 0
+    assert experiment.planned[0].name == "fedavg_client_learning_rate0.003"
+
+
+def test_all_methods_have_the_same_number_of_settings_evenly_drawn():
+    rates = list(np.geomspace(0.001, 1, 7))
+    cells = [
+        {"algorithm": "fedavg", "client_learning_rate": rates},
+        {"algorithm": "fedprox", "client_learning_rate": rates[:2], "proximal_weight": [0.1, 1]},
+        {"algorithm": "local"},
+    ]
+    for trials, expected in ((0, 4), (2, 2), (6, 6)):
+        experiment = pfl.Experiment(cells, trials=trials)
+        tried = [experiment.settings_tried(cell) for cell in experiment.planned]
+        assert experiment.budget == expected
+        assert [len(settings) for settings in tried] == [expected, min(4, expected), 0]
+        assert all(len({*map(str, settings)}) == len(settings) for settings in tried)
+    experiment = pfl.Experiment(cells)
+    drawn = experiment.settings_tried(experiment.planned[0])
+    assert drawn == [{"client_learning_rate": rates[place]} for place in (0, 1, 3, 5)]
+
+
+def test_one_value_in_a_list_is_no_choice():
+    (cell,) = planned([{"client_learning_rate": [0.1]}])
+    assert cell.settings == {"client_learning_rate": 0.1, "algorithm": "pflego"}
+    assert not cell.choices
+
+
+def test_values_of_numpy_are_plain():
+    experiment = pfl.Experiment(
+        [{"num_rounds": np.int64(3), "client_learning_rate": np.array([0.1, 0.2])}],
+        seeds=np.arange(2),
+        tuning_seeds=np.int64(7),
+    )
+    (cell,) = experiment.planned
+    assert repr(cell.settings["num_rounds"]) == "3"
+    assert repr(cell.choices["client_learning_rate"]) == "(0.1, 0.2)"
+    assert repr((experiment.seeds, experiment.tuning_seeds)) == "((0, 1), (7,))"
+
+
+def test_a_choice_holds_out_a_fifth_with_the_settings_of_tuning_alone():
+    experiment = pfl.Experiment([{}], RATES | {"num_rounds": 9}, tuning={"num_rounds": 3})
+    (cell,) = experiment.planned
+    settings = experiment.settings_of_trial(cell, {"client_learning_rate": 0.01})
+    config = configured(settings)["run_config"]
+    assert (config.num_rounds, config.validation_fraction, config.engine) == (3, 0.2, "in_process")
+    assert configured(cell.settings)["run_config"].validation_fraction == 0
+
+
+def test_a_method_of_the_users_own_is_a_cell_like_others():
+    cells = planned([{"algorithm": build_mine}, {"algorithm": "fedavg"}], {"pull": [0.1, 0.2]})
+    assert [cell.name for cell in cells] == ["build_mine", "fedavg"]
+    assert cells[0].algorithm == "own.py:build_mine"
+    assert cells[0].choices == {"pull": (0.1, 0.2)}
+    assert configured(cells[0].settings | {"pull": 0.2})["pull"] == 0.2
+
+
+def test_ranges_have_the_type_of_their_setting():
+    ranges = {"local_steps": pfl.Range(2, 9.0), "client_learning_rate": pfl.Range(1, 2)}
+    (cell,) = planned([ranges], trials=2)
+    assert cell.is_searched
+    assert repr(cell.choices["local_steps"].high) == "9"
+    assert str(cell.choices["client_learning_rate"]) == "1..2"
+    assert str(pfl.Range(1e-3, 1, log=True)) == "0.001..1:log"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """What a definition is refused with."""
+
+    said: str
+    cells: object = ({},)
+    base: object = dataclasses.field(default_factory=dict)
+    options: dict = dataclasses.field(default_factory=dict)
+
+
+BAD = [
+    Bad("`cells` must be one cell or more; got (). Make some by `grid`.", ()),
+    Bad("`cells` must be one cell or more; got 3. Make", 3),
+    Bad("`cells[0]` must be of the class Mapping; got str. Give settings", ["pflego"]),
+    Bad("`base` must be of the class Mapping; got list. Give settings", base=["pflego"]),
+    Bad("`algorithm` must be one of pflego,", [{"algorithm": "pflegoo"}]),
+    Bad("got 'pflegoo'. Did you mean pflego?", [{"algorithm": "pflegoo"}]),
+    Bad("`algorithm` must be one method in each of the `cells`; got ('fedavg', 'local'). Make a "
+        "cell of each by `grid`.", base={"algorithm": ["fedavg", "local"]}),
+    Bad("`local_stps` must be a setting of runs, or of a method of the cells; got the methods "
+        "pflego. Did you mean local_steps? Correct it", [{"local_stps": 3}]),
+    Bad("`head_epochs` must be a setting of runs, or of a method of the cells; got the methods "
+        "fedavg, local.", pfl.grid(algorithm=["fedavg", "local"]), {"head_epochs": 3}),
+    Bad("`num_round` must be a setting of runs", options={"tuning": {"num_round": 3}}),
+    Bad("`client_learning_rate` must have one value, or several that differ; got []. Correct",
+        base={"client_learning_rate": []}),
+    Bad("`client_learning_rate` must have one value, or several that differ; got [0.1, 0.1].",
+        base={"client_learning_rate": [0.1, 0.1]}),
+    Bad("`client_learning_rate` must be above 0; got -1.0. Raise",
+        base={"client_learning_rate": [0.1, 0.2, -1]}),
+    Bad("`num_rounds` must be at least 1; got 0. Raise", options={"tuning": {"num_rounds": 0},
+        "cells": [{"local_steps": [1, 2]}]}),
+    Bad("`num_rounds` must be at least 1; got 0. Raise", options={"trial": {"num_rounds": 0}}),
+    Bad("`seeds` must be a finite number; got 'one'. Correct `seeds`.", options={"seeds": "one"}),
+    Bad("`seeds` must be at least 0; got -1. Raise `seeds`.", options={"seeds": [0, -1]}),
+    Bad("`seeds` must have one value, or several that differ; got [0, 1, 0].",
+        options={"seeds": [0, 1, 0]}),
+    Bad("`tuning_seeds` must have one value, or several that differ; got [].",
+        options={"tuning_seeds": []}),
+    Bad("`tuning_seeds` must not be among the `seeds` that are reported, or the choice would be "
+        "made on what is compared; got 1 in both. Choose others.",
+        base=RATES, options={"seeds": [0, 1], "tuning_seeds": [1, 2]}),
+    Bad("`trials` must say how many settings of a range are tried; got 0. Set `trials=20`.",
+        base={"client_learning_rate": pfl.Range(0.1, 1)}),
+    Bad("`trials` must be a whole number; got 1.5.", options={"trials": 1.5}),
+    Bad("`choose` must be validation_accuracy for a range; got none.",
+        base={"client_learning_rate": pfl.Range(0.1, 1)}, options={"choose": "none", "trials": 2}),
+    Bad("`choose` must be one of validation_accuracy, none; got 'test_accuracy'.",
+        options={"choose": "test_accuracy"}),
+    Bad("`reference` must be one of pflego, fedavg; got 'fedavgg'. Did you mean fedavg? Correct",
+        pfl.grid(algorithm=["pflego", "fedavg"]), options={"reference": "fedavgg"}),
+    Bad("the cells must differ in a setting or a name; got two of fedavg. Leave one out.",
+        2 * [{"algorithm": "fedavg"}]),
+    Bad("the name of a cell must be of letters, digits and _.+-; got '../up'. Correct it.",
+        [{"name": "../up"}]),
+    Bad("`cells[1]` must not have `output_dir`, which the sweep says itself. Leave it out.",
+        [{}, {"output_dir": "x"}]),
+    Bad("`base` must not have `seed`, which the sweep says itself.", base={"seed": 3}),
+    Bad("`show` must be a function; got 'table'.", options={"show": "table"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.said[:60])
+def test_a_bad_definition_is_refused(bad):
+    arguments = {"cells": bad.cells, "base": bad.base} | bad.options
+    with pytest.raises((TypeError, ValueError)) as refused:
+        pfl.Experiment(**arguments)
+    assert bad.said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: pfl.grid(algorithm=[]),
+            "`algorithm` must have at least one value; got none. Give",
+        ),
+        (
+            lambda: pfl.Range(1, 1),
+            "from a number to a larger one; got 1..1. Write it as in 1e-3..1",
+        ),
+        (lambda: pfl.Range(0, 1, log=True), "to a larger one, above 0; got 0..1:log. Write it as"),
+        (lambda: pfl.Range("a", 1), "`low` must be a finite number; got 'a'. Correct `low`."),
+    ],
+)
+def test_a_bad_grid_or_range_is_refused(make, said):
+    with pytest.raises(ValueError, match=said.replace("`", ".")):
+        make()
+
+
+def test_a_choice_at_the_edge_of_its_numbers_is_known():
+    (cell,) = planned([{"server_optimizer": ["adam", "sgd"], "local_steps": [1, 5, 20]}])
+    tried = {"server_optimizer": "adam", "local_steps": 20}
+    assert choice.at_edge(cell, tried) == {"local_steps": "largest"}
+    assert choice.at_edge(cell, tried | {"local_steps": 5}) == {}
