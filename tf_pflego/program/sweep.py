@@ -232,11 +232,15 @@ def _selected(experiment, where):
 def _make(options, experiment, cells, place, source, interruption):
     """Makes the runs, shows the tables, and returns the runs that failed."""
     if options.trial:
-        cells_of_trial = [{**cell, **experiment.trial} for cell in experiment.cells]
+        cells_of_trial = [  # Those that differ in what a trial sets keep their names.
+            {**cell.settings, **cell.choices, "name": cell.name, **experiment.trial}
+            for cell in experiment.planned
+        ]
         seeds, tuning_seeds = experiment.seeds[:1], experiment.tuning_seeds[:1]
         experiment = dataclasses.replace(
             experiment,
             cells=cells_of_trial,
+            base={},
             seeds=seeds,
             tuning_seeds=tuning_seeds,
             tuning={**experiment.tuning, **experiment.trial},
