@@ -19,7 +19,7 @@ from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, files
 from tf_pflego.sweeps.definition import Experiment, configured
 from tf_pflego.sweeps.search import MedianPruning
-from tf_pflego.sweeps.store import RAW
+from tf_pflego.sweeps.store import RAW, DamagedRunError, read_run
 from tf_pflego.system import terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.system.signals import Interruption
@@ -126,7 +126,8 @@ def _run(job, seed, root, experiment, between_steps):
     with _quiet():
         try:
             summary, state = run(resume=True)
-        except RunDirectoryError:  # It is damaged, or has other settings than the cell has now.
+            read_run(place)
+        except (RunDirectoryError, DamagedRunError):  # Or it has other settings than it has now.
             summary, state = run(overwrite=True)
     kind = "test" if job.trial is None else "validation"
     return summary[f"{kind}_accuracy/client_mean/last10"], state
