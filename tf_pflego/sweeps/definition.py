@@ -229,15 +229,6 @@ class Experiment:
             (math.prod(map(len, cell.choices.values())) for cell in cells), default=0
         )
 
-    def settings_tried(self, cell: Cell) -> list[dict[str, Any]]:
-        """Returns the settings of a grid that are tried, evenly drawn if there are more."""
-        if cell.is_searched or not cell.choices:
-            return []
-        combinations = grid(**cell.choices)
-        count = min(self.budget, len(combinations))
-        places = [number * len(combinations) // count for number in range(count)]
-        return [combinations[place] for place in places]
-
     def settings_of_trial(self, cell: Cell, tried: Settings) -> dict[str, Any]:
         """Returns the settings of the runs by which a choice is made."""
         return {**cell.settings, **tried, "validation_fraction": _HELD_OUT, **self.tuning}
@@ -283,6 +274,16 @@ class Experiment:
                 configured(settings)
                 configured({**settings, **self.trial})
         return cell
+
+
+def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
+    """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+    if cell.is_searched or not cell.choices:
+        return []
+    combinations = grid(**cell.choices)
+    count = min(budget, len(combinations))
+    places = [number * len(combinations) // count for number in range(count)]
+    return [combinations[place] for place in places]
 
 
 def _refuse_repeated(name, among):
