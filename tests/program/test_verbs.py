@@ -189,14 +189,17 @@ def test_the_version_and_help_of_each_verb(capsys):
         shown = in_this_process([verb, "--help"], capsys).stdout
         assert shown.startswith("usage: tf-pflego")
         assert f"\n  {line}" in shown
-        for other in {"train", "export", "personalize", "report", "list"} - {verb}:
+        for other in {"train", "sweep", "export", "personalize", "report", "list"} - {verb}:
             assert re.search(rf"\b{other}\b", shown)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["exprt"], "a verb must be one of train, export, personalize, report, list, or left out"),
+        (
+            ["exprt"],
+            "a verb must be one of train, sweep, export, personalize, report, list, or left",
+        ),
         (["exprt"], "Did you mean export?"),
         (["export"], "--run must be given; got nothing"),
         (["export", "--run={run}"], "--output_dir must be given; got nothing"),

@@ -41,15 +41,15 @@ def traced(monkeypatch):
 def run(traced, tmp_path):
     """Runs a method, and returns what its directory has of it and how much was traced."""
 
-    def run(seed, clients, algorithm="pflego", model=None, **hyper_parameters):
+    def run(seed, clients, algorithm="pflego", model=None, **more):
         traced.clear()
-        output = tmp_path / f"run {len(list(tmp_path.iterdir()))}"
-        of_run = {"clients_per_round": 2, "num_rounds": 2, "engine": "in_process"}
-        named = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
-        config = RunConfig(seed=seed, output_dir=output, **of_run, **named)
-        own = None if named else algorithm
-        training.run(config, clients=clients, model=model, algorithm=own, **hyper_parameters)
-        return written_in(output), dict(traced)
+        of_config = {name: more.pop(name) for name in more.keys() & RunConfig.__dataclass_fields__}
+        of_config |= {"clients_per_round": 2, "num_rounds": 2, "engine": "in_process"}
+        if isinstance(algorithm, str):
+            of_config["algorithm"], algorithm = algorithm, None
+        config = RunConfig(seed=seed, output_dir=tmp_path / "run", overwrite=True, **of_config)
+        training.run(config, clients=clients, model=model, algorithm=algorithm, **more)
+        return written_in(tmp_path / "run"), dict(traced)
 
     return run
 
@@ -80,11 +80,12 @@ def test_the_second_seed_traces_nothing_and_changes_no_bit(algorithm, run, tiny_
 
 def test_other_settings_and_shapes_trace_anew(run, tiny_clients):
     wider = make_clients(num_classes=(2, 4, 3))
-    others = [(tiny_clients, {"local_steps": 3}), (wider, {})]
+    in_blocks = {"activation_gigabytes": 1e-9}
+    others = (tiny_clients, {"local_steps": 3}), (tiny_clients, in_blocks), (wider, {})
     with build.shared_traces():
-        run(0, tiny_clients)
-        in_block = [run(1, clients, **changed) for clients, changed in others]
-    assert in_block == [run(1, clients, **changed) for clients, changed in others]
+        run(0, tiny_clients, "fedavg")
+        sharing = [run(1, clients, "fedavg", **changed) for clients, changed in others]
+    assert sharing == [run(1, clients, "fedavg", **changed) for clients, changed in others]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,12 +122,13 @@ def with_frozen_layer(seed):
 
 def test_models_of_the_users_own_share_what_is_traced_if_they_are_one(run, tiny_clients):
     one, other = map(with_frozen_layer, (0, 1))
-    alone = run(1, tiny_clients, model=one), run(1, tiny_clients, model=other)
+    predicting = {"metrics": {"sureness": lambda labels, shares: shares.max(axis=1).mean()}}
+    alone = [run(1, tiny_clients, model=model, **predicting) for model in (one, other)]
     with build.shared_traces():
-        run(0, tiny_clients, model=one)
-        written, traced = run(1, tiny_clients, model=one)
+        run(0, tiny_clients, model=one, **predicting)
+        written, traced = run(1, tiny_clients, model=one, **predicting)
         assert (written, set(traced)) == (alone[0][0], {FIRST_STATES})
-        assert run(1, tiny_clients, model=other) == alone[1]
+        assert run(1, tiny_clients, model=other, **predicting) == alone[1]
 
 
 def test_what_is_traced_goes_with_the_block(tiny_clients):

@@ -52,11 +52,7 @@ def traces_of(algorithm: Algorithm, server_state: Structure, *more: Hashable) ->
 
 
 def sharing(algorithm: Algorithm, traced: Algorithm) -> Algorithm:
-    """Returns an algorithm that starts as the first and runs the functions and traces of the other.
-
-    Both are of one method with the same settings. The other was built of a model `without_start`,
-    so that its functions are those of any start.
-    """
+    """Returns an algorithm with the functions and traces of one that is alike but has no start."""
     served = {  # `predict` stays that of the algorithm's own model, by which it is known.
         name: dataclasses.replace(one, predict=algorithm.served[name].predict)
         for name, one in traced.served.items()

@@ -1,8 +1,8 @@
-"""Writes a page about runs, or figures for a paper.
+"""Writes a page about runs or a sweep, or figures of runs for a paper.
 
-The page has curves, clients, partition, cost to a target accuracy and settings. It needs no network
-and no program but a browser. Runs that still go on or were interrupted are shown as far as they
-are.
+The page of runs has curves, clients, partition, cost to a target accuracy and settings; that of a
+sweep the methods compared, what was chosen, curves, clients and settings. It needs no network and
+no program but a browser. Runs that still go on or were interrupted are shown as far as they are.
 """
 
 import dataclasses
@@ -11,12 +11,13 @@ from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags
 from tf_pflego.reports import FORMATS, write
+from tf_pflego.sweeps import results
 from tf_pflego.system import terminal
 from tf_pflego.system.signals import Interruption
 
 USAGE = "DIR [DIR ...] [--NAME=VALUE ...]"
 EXAMPLE = "runs/first runs/second --output=report.html"
-PLACES = {"DIR": "output directory of a run"}
+PLACES = {"DIR": "output directory of a run, or of one sweep"}
 MOST_PLACES = 10_000
 _DEFAULTS = {"html": "report.html", "png": "report"}
 
@@ -52,8 +53,17 @@ def run(flag_values, interruption: Interruption, *dirs: str) -> None:
             "`tf-pflego report runs/first`; --help has more."
         )
     output = options.output or _DEFAULTS[options.format]
+    is_sweep = len(dirs) == 1 and results.is_sweep(dirs[0])
+    if is_sweep and (options.format != "html" or options.reference):
+        raise ValueError(
+            f"`format` and `reference` must be left out for a sweep; {dirs[0]} is one. Its figures "
+            "are in its directory, and `tf-pflego sweep` takes its reference."
+        )
     try:
-        paths = write(dirs, output, options.format, options.reference or None)
+        if is_sweep:
+            paths = [results.load(dirs[0]).report(output)]
+        else:
+            paths = write(dirs, output, options.format, options.reference or None)
     except OSError as error:
         raise ValueError(
             f"`output` must be a place that can be written; {error.filename or output} is not "

@@ -15,6 +15,6 @@ VERBS = {
     "sweep": "train many methods and settings, choose among them and compare them",
     "export": "write clients' models of a run to files that need TensorFlow or TFLite alone",
     "personalize": "let clients that never took part learn on from a run, and export them",
-    "report": "write a page about runs, or figures for a paper",
+    "report": "write a page about runs or a sweep, or figures for a paper",
     "list": "list the runs in a directory",
 }

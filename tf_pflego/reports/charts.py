@@ -184,9 +184,15 @@ def _draw_scale(axis, most, style, of_blocks):
     axis.annotate(words, (0.32, 1.06), xycoords="axes fraction", **style)
 
 
-def for_paper(runs: Runs) -> Iterator[tuple[str, Figure]]:
-    """Yields the name and the figure, with title and legend, of each PNG file of a report."""
-    dataset = " and ".join(dict.fromkeys(str(run.configuration.get("dataset")) for run in runs.all))
+def for_paper(
+    runs: Runs, heading: str = "", drawn_metrics: Sequence[str] | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """Yields the name and the figure, with title and legend, of each PNG file of a report.
+
+    Their titles begin with the heading, or the dataset. All metrics are drawn if none are named.
+    """
+    names = dict.fromkeys(str(run.configuration.get("dataset")) for run in runs.all)
+    heading = heading or " and ".join(names)
     axes, size = telling_axes(runs.rounds), (1.6 * _WIDTH, _HEIGHT)
     banded = len(runs.series) <= figures.CROWD and any(len(one.runs) > 1 for one in runs.series)
     seeds = " (line: mean, band: lowest and highest of seeds)" * banded
@@ -196,7 +202,7 @@ def for_paper(runs: Runs) -> Iterator[tuple[str, Figure]]:
             curves(runs, (_WIDTH * len(axes), _HEIGHT), metric, axes),
             f"{metrics.title_of(metric)}{seeds}",
         )
-        for metric in metrics.metrics_of(runs.rounds)
+        for metric in drawn_metrics or metrics.metrics_of(runs.rounds)
     ]
     drawn += [
         ("clients", distribution(runs, size), "accuracies of the clients at the end"),
@@ -205,7 +211,7 @@ def for_paper(runs: Runs) -> Iterator[tuple[str, Figure]]:
     ]
     for name, figure, title in drawn:
         if figure is not None:
-            yield name, figures.finish(figure, f"{dataset}: {title}")
+            yield name, figures.finish(figure, f"{heading}: {title}")
     partitions: dict[tuple, Holdings] = {}
     for run in runs.all:
         if run.holdings is not None:

@@ -28,11 +28,20 @@ _MARKS = {
 
 
 class Runs:
-    """The runs of a page, and how they are named and drawn in all of its sections."""
+    """The runs of a page, and how they are named and drawn in all of its sections.
 
-    def __init__(self, runs: Sequence[ReportedRun], reference: ReportedRun):
-        self.all = runs
-        self.series = series_of(runs)
+    The key is the beginning of the names of their drawings, which no others of the page have.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[ReportedRun],
+        reference: ReportedRun,
+        together: Sequence[Series] | None = None,
+        key: str = "f",
+    ):
+        self.all, self._key = runs, key
+        self.series = series_of(runs) if together is None else together
         (self.base,) = [one for one in self.series if reference in one.runs]
         self._names = {
             id(run): name
@@ -75,7 +84,7 @@ class Runs:
         for width, size in (("wide", figures.WIDE), ("narrow", figures.NARROW)):
             self._drawn += 1
             figure = draw(self, size, *arguments)
-            pictures[width] = figures.svg_of(figure, f"f{self._drawn}", description)
+            pictures[width] = figures.svg_of(figure, f"{self._key}{self._drawn}", description)
         legend = [
             {
                 "label": one.label + (f" ({len(one.runs)} seeds)" if len(one.runs) > 1 else ""),

@@ -33,7 +33,7 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
         "new-clients": ("New clients", clients.new_clients(runs)),
         "partition": ("Who holds what", clients.partitions(runs)),
         "table": ("Every client", table),
-        "settings": ("Settings", _settings(runs)),
+        "settings": ("Settings", settings(runs)),
         "terms": ("What the metrics are", {"metrics": runs.metrics}),
     }
     data = {"target": target and target["data"], "clients": table and table["data"]}
@@ -140,7 +140,7 @@ def _curves(runs):
         "has_marked": 0 < sum(one.marked for one in runs.series) < len(runs.series),
         "not_drawn": runs.not_drawn,
         "charts": [
-            _chart(runs, number, metric, axis, hidden=number > 0 or axis != axes[0])
+            chart(runs, number, metric, axis, hidden=number > 0 or axis != axes[0])
             for number, metric in enumerate(runs.metrics)
             for axis in axes
         ],
@@ -164,7 +164,8 @@ def _what_is_drawn(runs):
     return {"smoothed_from": is_smoothed and series.FEWEST_TO_SMOOTH, "behind": behind}
 
 
-def _chart(runs, number, metric, axis, hidden):
+def chart(runs: Runs, number: int, metric: str, axis: str, hidden: bool = False) -> dict[str, Any]:
+    """Returns the figure of a metric along an axis, and its numbers."""
     lines = charts.lines_of(runs, metric, axis)
     what = f"{metrics.title_of(metric)} along {series.AXES[axis]}"
 
@@ -240,7 +241,8 @@ def _target(runs):
     }
 
 
-def _settings(runs):
+def settings(runs: Runs) -> dict[str, Any]:
+    """Returns in which settings the runs differ, and all that they have."""
     configurations = [series.settings(run) for run in runs.all]
     differing = series.differing(configurations)
     head = ["setting", *runs.names(runs.all)]

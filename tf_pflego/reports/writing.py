@@ -8,7 +8,7 @@ put into the file. Without scripts there are the first figures, all tables and t
 import base64
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_pflego.reports import metrics
@@ -49,7 +49,7 @@ def write(
     output = pathlib.Path(values.path("output", output)).expanduser()
     if not paths:
         raise ValueError("there must be at least one run; got none. Name the directory of a run.")
-    _check_output(output, format)
+    check_output(output, format)
     places = [path.resolve() for path in paths]
     for number, place in enumerate(places):
         if place in places[:number]:
@@ -69,7 +69,8 @@ def write(
     return _write_page(runs, base, output) if format == "html" else _write_png(runs, base, output)
 
 
-def _check_output(output, format):
+def check_output(output: pathlib.Path, format: str = "html") -> None:
+    """Raises ValueError if a report of this format cannot be written there."""
     values.one_of("format", format, FORMATS)
     if not output.parent.is_dir():
         raise ValueError(
@@ -91,17 +92,28 @@ def _check_output(output, format):
 
 def _write_page(runs, reference, output):
     # matplotlib and Jinja2 take a part of a second, which an error need not wait for.
+    from tf_pflego.reports import view
+
+    write_page(_HERE / "page.html.jinja", view.page_of(runs, reference), output)
+    return [output]
+
+
+def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathlib.Path) -> None:
+    """Writes a page that needs nothing else, from a template and what it shows.
+
+    The template may extend and import those of this folder.
+    """
     import jinja2
     from markupsafe import Markup
 
-    from tf_pflego.reports import figures, view
+    from tf_pflego.reports import figures
 
     def text(value: Any) -> Any:
         """Makes visible what would be obeyed, such as what turns the order of letters round."""
         return value if isinstance(value, Markup) else terminal.printable(str(value))
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FileSystemLoader([_HERE, template.parent]),
         autoescape=True,
         finalize=text,
         undefined=jinja2.StrictUndefined,
@@ -125,15 +137,14 @@ def _write_page(runs, reference, output):
         "style-src-elem": _hash_of(style),
         "style-src-attr": "'unsafe-inline'",
     }
-    page = environment.get_template("page.html.jinja").render(
-        view.page_of(runs, reference),
+    page = environment.get_template(template.name).render(
+        content,
         style=style,
         script=script,
         policy="; ".join(f"{key} {source}" for key, source in policy.items()),
     )
     with durable.batch() as files, files.open(output) as stream:
         stream.write(page.encode("utf-8"))
-    return [output]
 
 
 def _palette(colors):

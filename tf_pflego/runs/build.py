@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_pflego import algorithms, data, models
-from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.engines import tracing
 from tf_pflego.models import networks
@@ -159,9 +158,8 @@ def build_simulation(
     participation = run_config.participation_of(clients.num_clients)
     network: Any = model
     if model is None:
-        network = run_config.chosen("network"), clients.example_shape
-        name, example_shape = network
-        body = networks.build(name, example_shape, run_config.seed)
+        network = name, shape = run_config.chosen("network"), clients.example_shape
+        body = networks.build(name, shape, run_config.seed)
         model = models.SplitModel(
             body,
             clients.num_classes.max(),
@@ -185,17 +183,16 @@ def build_simulation(
     )
 
 
-# In a block of `shared_traces`, the algorithm whose traces runs share, by what they agree in.
-_shared: contextvars.ContextVar[dict[tuple, Algorithm]] = contextvars.ContextVar("shared_traces")
+# In a block of `shared_traces`, the algorithms whose traces runs share, by what these agree in.
+_shared: contextvars.ContextVar[dict[tuple, Any]] = contextvars.ContextVar("shared_traces")
 
 
 @contextlib.contextmanager
 def shared_traces() -> Iterator[None]:
     """Within it, runs of this thread that differ in the seed alone trace once, to the same bits.
 
-    What they have traced goes when it ends. With a model of the user's own, runs share if it is the
-    same object. Each run traces anew what may have constants of its seed: a method of the user's
-    own, and FedBABU, whose head is fixed.
+    Runs with a model of the user's own share if it is one object. Methods that may have constants
+    of the seed are traced for each run: those of the user's own, and FedBABU with its fixed head.
     """
     token = _shared.set({})
     try:

@@ -2,6 +2,7 @@
 
 import pathlib
 
+from tf_pflego.reports import writing
 from tf_pflego.runs.reader import PLACES
 from tf_pflego.sweeps import tables
 from tf_pflego.sweeps.contents import Contents
@@ -43,6 +44,27 @@ class Sweep(Contents):
         """
         return tables.Comparison(self, reference)
 
+    def report(self, output: str | pathlib.Path) -> pathlib.Path:
+        """Writes a page about the sweep: tables, what was chosen, curves, clients and settings.
+
+        Args:
+          output: The page, a file that ends in .html. A file that is there is replaced when the new
+            one is whole.
+
+        Returns:
+          The file.
+
+        Raises:
+          ValueError: The output cannot be one.
+          OSError: The output cannot be written.
+        """
+        from tf_pflego.sweeps import page  # matplotlib takes a part of a second.
+
+        place = pathlib.Path(values.path("output", output)).expanduser()
+        writing.check_output(place)
+        page.write(self, place)
+        return place
+
 
 def describe(path: pathlib.Path, experiment: Experiment) -> None:
     """Writes what a sweep is into its directory."""
@@ -75,6 +97,11 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
     }
     with durable.batch() as files:
         files.json(path / _DESCRIPTION, about)
+
+
+def is_sweep(path: str | pathlib.Path) -> bool:
+    """Returns whether a directory is that of a sweep."""
+    return (pathlib.Path(path).expanduser() / _DESCRIPTION).is_file()
 
 
 def load(path: str | pathlib.Path) -> Sweep:

@@ -127,6 +127,11 @@ def _parsed(text):
     return {name: value for name, _, value in pairs}
 
 
+def configuration_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Returns all settings of the run of a row as text, given or by default."""
+    return _parsed(row["defaults"]) | _parsed(row["flags"])
+
+
 def is_made_with(row: Mapping[str, Any], flags: Mapping[str, str]) -> bool:
     """Returns whether the run of a row was made with these flags.
 

@@ -1,11 +1,11 @@
 """The tables of a sweep: what its methods reach, compared seed by seed and client by client.
 
-Numbers come first, one dictionary for each cell; the texts of the tables are made from them.
+Numbers come first, a dictionary for each cell; the texts of the tables are made from them.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,16 @@ class Comparison:
     """
 
     def __init__(self, sweep: Contents, reference: str | None = None):
-        self.rows = list(numbers(sweep, reference).values())
-        self.tables = comparison(sweep, reference)
+        labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
+        reference = sweep.reference if reference is None else reference
+        if reference not in labels:
+            raise ValueError(
+                f"`reference` must be one of {', '.join(labels)}; got {values.shown(reference)}. "
+                f"{texts.suggestion(str(reference), labels)}Correct it."
+            )
+        groups = _numbers(sweep, reference)
+        self.rows: list[dict[str, Any]] = [row for rows in groups.values() for row in rows]
+        self.tables = [_table(name, rows, reference) for name, rows in groups.items() if rows]
 
     @property
     def columns(self) -> dict[str, list[Any]]:
@@ -47,9 +55,9 @@ class Comparison:
 
     def markdown(self) -> str:
         """Returns the tables in Markdown, each below what it compares."""
-        return "\n".join(
-            f"**{_escaped(t.caption, _MARKDOWN)}**\n\n{markdown(t)}" for t in self.tables
-        )
+        captions = [_escaped(table.caption, _MARKDOWN) for table in self.tables]
+        pairs = zip(captions, map(markdown, self.tables), strict=True)
+        return "\n".join(f"**{caption}**\n\n{table}" for caption, table in pairs)
 
     def latex(self) -> str:
         """Returns the tables in LaTeX, for which a document needs the package booktabs."""
@@ -62,102 +70,80 @@ class Comparison:
     __str__ = _repr_markdown_ = markdown
 
 
-def numbers(sweep: Contents, reference: str | None = None) -> dict[str, dict[str, Any]]:
-    """Returns {cell: numbers} of the cells that have a run; `Comparison.rows` says which.
-
-    Raises:
-      ValueError: The reference is not the label of a cell.
-    """
-    reference = sweep.reference if reference is None else reference
-    labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
-    if reference not in labels:
-        raise ValueError(
-            f"`reference` must be one of {', '.join(labels)}; got {values.shown(reference)}. "
-            f"{texts.suggestion(str(reference), labels)}Correct it."
-        )
-    clients, chosen = sweep.clients(), sweep.best()
-    runs = {cell.name: runs_of(sweep, cell) for cell in sweep.cells}
-    rows = {}
-    for cell in sweep.cells:
-        if not runs[cell.name]:
-            continue
-        trials = choice.trials_of(cell, sweep.tuning_rows)
-        settings = chosen.get(cell.name, {})
-        seconds = _known(runs[cell.name].values(), store.SECONDS)
-        megabytes = [
-            (float(row["bytes_down"]) + float(row["bytes_up"])) / 1e6
-            for row in runs[cell.name].values()
-            if row["bytes_down"] and row["bytes_up"]
-        ]
-        rows[cell.name] = {
-            **cell.condition,
-            "method": cell.label,
-            "seeds": len(runs[cell.name]),
-            "seeds_planned": len(sweep.seeds),
-            **_accuracy("test_accuracy", runs[cell.name], store.SERVED),
-            **_accuracy("best_round", runs[cell.name], store.BEST),
-            **_accuracy("participants", runs[cell.name], store.PARTICIPANTS),
-            "paper": cell.paper,
-            **_compared(runs, clients, cell, _reference_of(sweep, cell, reference)),
-            "seconds_per_round": statistics.mean(seconds) if seconds else None,
-            "megabytes": statistics.mean(megabytes) if megabytes else None,
-            "tuning_runs": sum(trial.runs for trial in trials) or None,
-            "tuning_rounds": sum(trial.rounds for trial in trials) or None,
-            "chosen": ", ".join(f"{name}={words(one)}" for name, one in settings.items()),
-            **settings,
+def _numbers(sweep, reference):
+    """Returns {condition: the numbers of each cell that has a run}."""
+    clients, groups = sweep.clients(), {}
+    for cells in conditions(sweep):
+        runs = {
+            cell.name: {
+                seed: (_measured(row), clients.get((cell.name, seed)))
+                for seed, row in runs_of(sweep, cell).items()
+            }
+            for cell in cells
         }
-    return rows
+        base = next((runs[cell.name] for cell in cells if cell.label == reference), {})
+        groups[condition_of(cells[0])] = [
+            _numbers_of(sweep, cell, runs[cell.name], base) for cell in cells if runs[cell.name]
+        ]
+    return groups
 
 
-def _reference_of(sweep, cell, label):
-    """Returns the cell that a cell is compared with, which may be itself, or None."""
-    (alike,) = [group for group in conditions(sweep) if cell in group]
-    return next((other for other in alike if other.label == label), None)
+def _measured(row):
+    """Returns the numbers of a run, with NaN for what is not known."""
 
+    def number(key):
+        return math.nan if row[key] is None else float(row[key])
 
-def _known(rows, key):
-    return [row[key] for row in rows if row.get(key) is not None]
-
-
-def _accuracy(name, runs, key):
-    """Returns the mean over seeds of an accuracy, and the deviation of several."""
-    accuracies = [PERCENT * one for one in _known(runs.values(), key)]
     return {
-        name: statistics.mean(accuracies) if accuracies else None,
-        f"{name}_deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        "test_accuracy": PERCENT * number(store.SERVED),
+        "best_round": PERCENT * number(store.BEST),
+        "participants": PERCENT * number(store.PARTICIPANTS),
+        "seconds_per_round": number(store.SECONDS),
+        "megabytes": (number("bytes_down") + number("bytes_up")) / 1e6,
     }
 
 
-def _compared(runs, clients, cell, base):
-    """Returns the difference to the reference over the seeds that both have, and who gains."""
-    differences, shares = [], []
-    if base is not None and base is not cell:
-        for seed in runs[cell.name].keys() & runs[base.name].keys():
-            pair = _known((runs[cell.name][seed], runs[base.name][seed]), store.SERVED)
-            if len(pair) == 2:
-                differences.append(PERCENT * (pair[0] - pair[1]))
-            gains = _gains(clients.get((cell.name, seed)), clients.get((base.name, seed)))
-            if len(gains):
-                shares.append(PERCENT * float(np.mean(gains > 0)))
-    several = len(differences) > 1
-    error = statistics.stdev(differences) / len(differences) ** 0.5 if several else None
-    return {
-        "difference": statistics.mean(differences) if differences else None,
-        "difference_error": error,
-        "clients_that_gain": statistics.mean(shares) if shares else None,
+def _numbers_of(sweep, cell, runs, base):
+    """Returns the numbers of a cell, whose runs are compared with those of the base, by seed."""
+    numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
+    numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
+    for name in next(iter(runs.values()))[0]:
+        numbers |= _summary(name, [measured[name] for measured, _ in runs.values()])
+    pairs = [(runs[seed], base[seed]) for seed in runs if seed in base and runs is not base]
+    differences = [run["test_accuracy"] - other["test_accuracy"] for (run, _), (other, _) in pairs]
+    numbers |= _summary("difference", differences, "error")
+    shares = [_share_that_gains(run, other) for (_, run), (_, other) in pairs]
+    trials = choice.trials_of(cell, sweep.tuning_rows)
+    settings = sweep.best().get(cell.name, {})
+    return numbers | {
+        "clients_that_gain": _summary("share", shares)["share"],
+        "tuning_runs": sum(trial.runs for trial in trials) or None,
+        "tuning_rounds": sum(trial.rounds for trial in trials) or None,
+        "chosen": ", ".join(f"{name}={words(value)}" for name, value in settings.items()),
+        **settings,
     }
 
 
-def _gains(ours, theirs):
-    """Returns what the clients gain that two runs have in common, [n], where both are finite."""
+def _summary(name, measured, spread="deviation"):
+    """Returns the mean over seeds, and of several their standard deviation, or that of the mean."""
+    known = [one for one in measured if math.isfinite(one)]
+    deviation = statistics.stdev(known) if len(known) > 1 else None
+    if spread == "error" and deviation is not None:
+        deviation /= math.sqrt(len(known))
+    return {name: statistics.mean(known) if known else None, f"{name}_{spread}": deviation}
+
+
+def _share_that_gains(ours, theirs):
+    """Returns how many percent of the clients of two runs are better off in the first."""
     if ours is None or theirs is None:
-        return np.zeros(0)
+        return math.nan
     _, here, there = np.intersect1d(ours["client"], theirs["client"], return_indices=True)
     gains = ours["test_accuracy"][here] - theirs["test_accuracy"][there]
-    return gains[np.isfinite(gains)]
+    gains = gains[np.isfinite(gains)]
+    return PERCENT * float(np.mean(gains > 0)) if len(gains) else math.nan
 
 
-def _written(key, form=".2f", spread=""):
+def _written(key, form=".2f", spread="deviation"):
     """Returns a function from the numbers of a cell to one of them as text, with its spread."""
 
     def text(row):
@@ -170,108 +156,87 @@ def _written(key, form=".2f", spread=""):
     return text
 
 
-def _seeds(row):
-    done, planned = row["seeds"], row["seeds_planned"]
-    return str(done) if done == planned else f"{done} of {planned}"
-
-
-def _cost(row):
-    if row["tuning_runs"] is None:
-        return ""
-    return f"{row['tuning_runs']} ({texts.counted(row['tuning_rounds'] or 0, 'round')})"
-
-
 # The columns by their heads: the text of a cell, and a sentence about what it means.
-_COLUMNS: dict[str, tuple[Callable[[dict], str], str]] = {
+_COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "method": (lambda row: row["method"], ""),
-    "seeds": (_seeds, ""),
+    "seeds": (
+        lambda row: (
+            str(row["seeds"])
+            if row["seeds"] == row["seeds_planned"]
+            else f"{row['seeds']} of {row['seeds_planned']}"
+        ),
+        "",
+    ),
     "test accuracy, %": (
-        _written("test_accuracy", spread="deviation"),
-        "Test accuracy is that of all clients, each with the model that it would be served: the "
-        "mean over clients, the last ten rounds and the seeds; ± is the standard deviation over "
-        "seeds.",
+        _written("test_accuracy"),
+        "Test accuracy is the mean over all clients, the last ten rounds and the seeds; ± is the "
+        "standard deviation over seeds.",
     ),
     "best round, %": (
-        _written("best_round", spread="deviation"),
-        "The best round is the one with the highest test accuracy, which nobody can know without "
-        "the test examples.",
+        _written("best_round"),
+        "The best round has the highest test accuracy, which takes test examples to know.",
     ),
     "participants, %": (
-        _written("participants", spread="deviation"),
+        _written("participants"),
         "Participants are the clients of a round, tested right after their local training.",
     ),
     "paper, %": (_written("paper"), "The paper's figure is the one that it gives for this method."),
     "difference, points": (
         _written("difference", "+.2f", "error"),
-        "The difference in test accuracy is taken seed by seed, where both runs have the same "
-        "clients and the same participants; ± is its standard error over seeds.",
+        "The difference in test accuracy is taken seed by seed, since both runs of a seed have the "
+        "same clients and participants; ± is its standard error over seeds.",
     ),
     "clients that gain, %": (
-        _written("clients_that_gain", ".1f"),
-        "A client gains if its test accuracy at the end is higher than with the reference on the "
-        "same seed; the share is a mean over seeds.",
+        _written("clients_that_gain", ".1f", ""),
+        "A client gains if it ends with a higher test accuracy than with the reference.",
     ),
     "seconds a round": (
-        _written("seconds_per_round", ".3g"),
-        "Seconds are the median of a run's rounds, and compare only if nothing else used the "
-        "machine.",
+        _written("seconds_per_round", ".3g", ""),
+        "Seconds are the median of rounds, and compare only if nothing else used the machine.",
     ),
     "megabytes": (
-        _written("megabytes", ".5g"),
+        _written("megabytes", ".5g", ""),
         "Megabytes are what a whole run sends down to the participants and up from them.",
     ),
     "runs to choose": (
-        _cost,
-        "The runs to choose, and their rounds, are what the choice of the settings cost; those "
-        "that were ended early count.",
+        lambda row: (
+            row["tuning_runs"]
+            and f"{row['tuning_runs']} ({texts.counted(row['tuning_rounds'] or 0, 'round')})"
+        ),
+        "The runs to choose are what the choice of settings cost, also those that ended early.",
     ),
     "chosen": (lambda row: row["chosen"], ""),
 }
 
 
-def comparison(sweep: Contents, reference: str | None = None) -> list[Table]:
-    """Returns a table for each condition that has a run; columns without any content are left out.
-
-    Raises:
-      ValueError: The reference is not the label of a cell.
-    """
-    rows = numbers(sweep, reference)
-    tables = []
-    for cells in conditions(sweep):
-        numbered = [rows[cell.name] for cell in cells if cell.name in rows]
-        columns = {head: list(map(text, numbered)) for head, (text, _) in _COLUMNS.items()}
-        columns = {head: column for head, column in columns.items() if any(column)}
-        if numbered:
-            condition = condition_of(cells[0])
-            caption = "Methods" + f" with {condition}" * bool(condition)
-            if "difference, points" in columns:
-                caption += f", compared with {reference or sweep.reference}"
-            lines = [
-                [cell or UNKNOWN for cell in line] for line in zip(*columns.values(), strict=True)
-            ]
-            tables.append(Table(caption, list(columns), lines))
-    return tables
+def _table(condition, rows, reference):
+    """Returns the table of a condition, without the columns in which no row has anything."""
+    columns = {head: list(map(text, rows)) for head, (text, _) in _COLUMNS.items()}
+    columns = {head: column for head, column in columns.items() if any(column)}
+    caption = f"Methods with {condition}" if condition else "Methods"
+    if "difference, points" in columns:
+        caption += f", compared with {reference}"
+    lines = zip(*columns.values(), strict=True)
+    return Table(caption, list(columns), [[text or UNKNOWN for text in line] for line in lines])
 
 
 def notes(sweep: Contents) -> list[str]:
     """Returns sentences that say what the numbers are, and how settings were chosen."""
-    heads = {head for table in comparison(sweep) for head in table.head}
+    heads = {head for table in Comparison(sweep).tables for head in table.head}
     sentences = [meaning for head, (_, meaning) in _COLUMNS.items() if meaning and head in heads]
     if any(cell.choices for cell in sweep.cells):
-        seeds = f"seed{'s' * (len(sweep.tuning_seeds) > 1)} {listed(sweep.tuning_seeds)}"
         sentences.append(
             "The settings of each method were chosen by its accuracy on validation examples, which "
-            f"are held out of the clients' training examples, with {seeds}, which "
-            f"{'are' if len(sweep.tuning_seeds) > 1 else 'is'} not reported; up to "
-            f"{texts.counted(sweep.budget, 'setting')} of each were tried. The runs that are "
-            "reported train on all training examples."
+            "are held out of the clients' training examples, with seeds that are not reported "
+            f"({listed(sweep.tuning_seeds)}); up to {texts.counted(sweep.budget, 'setting')} of "
+            "each were tried. The runs that are reported train on all training examples."
         )
     return sentences
 
 
 def warnings(sweep: Contents) -> list[str]:
     """Returns sentences that say where a comparison is not fair or not whole."""
-    sentences, chosen, fewer = [], sweep.best(), []
+    sentences, fewer, chosen = [], [], sweep.best()
     for cell in sweep.cells:
         condition = condition_of(cell)
         name = f"{cell.label} ({condition})" if condition else cell.label
@@ -279,14 +244,14 @@ def warnings(sweep: Contents) -> list[str]:
             sentences.append(f"{name} has no run yet, and is not in the tables.")
         if not cell.choices:
             continue
-        trials = choice.trials_of(cell, sweep.tuning_rows)
         planned = sweep.budget
         if not cell.is_searched:
             planned = min(planned, math.prod(map(len, cell.choices.values())))
         if planned < sweep.budget:
             fewer.append(name)
-        if len(trials) < planned:
-            sentences.append(f"{name} has tried {len(trials)} of {planned} settings so far.")
+        tried = len(choice.trials_of(cell, sweep.tuning_rows))
+        if tried < planned:
+            sentences.append(f"{name} has tried {tried} of {planned} settings so far.")
         edges = choice.at_edge(cell, chosen[cell.name]) if cell.name in chosen else {}
         for setting, edge in edges.items():
             sentences.append(
@@ -295,52 +260,53 @@ def warnings(sweep: Contents) -> list[str]:
             )
     if fewer:
         sentences.append(
-            f"{listed(fewer)} had fewer settings to choose among than the {sweep.budget} that the "
-            "others tried, and so cost less to choose."
+            f"{listed(fewer)} had fewer settings to choose among than the {sweep.budget} that "
+            "others tried."
         )
     return sentences
 
 
 def files_of(sweep: Contents) -> dict[str, bytes]:
-    """Returns the tables of a comparison as Markdown, CSV and LaTeX, by the names of the files."""
+    """Returns the tables and figures of a comparison, by the names of their files."""
+    from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
+
     compared = Comparison(sweep)
-    notices = [_escaped(one, _MARKDOWN) for one in (*notes(sweep), *warnings(sweep))]
+    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*notes(sweep), *warnings(sweep))]
     title = _escaped(sweep.title, _MARKDOWN)
-    lines = [f"# {title}", compared.markdown(), *(f"- {notice}" for notice in notices)]
     pages = {
-        "tables.md": "\n\n".join(lines[:2]) + "\n" + "\n".join(lines[2:]) + "\n",
+        "tables.md": f"# {title}\n\n{compared.markdown()}\n{''.join(said)}",
         "tables.csv": compared.csv(),
         "tables.tex": compared.latex(),
     }
-    return {name: page.encode("utf-8") for name, page in pages.items()}
+    content = {name: page.encode("utf-8") for name, page in pages.items()}
+    return content | figures.files_of(sweep)
 
 
 def markdown(table: Table) -> str:
     """Returns a table in Markdown, with columns as wide as need be."""
     lines = [[_escaped(cell, _MARKDOWN) for cell in line] for line in (table.head, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [">" if right else "<" for right in _numeric(table)]
-    rules = ["-" * (w - 1) + (":" if s == ">" else "-") for w, s in zip(widths, sides, strict=True)]
-    padded = [
-        [f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)]
-        for line in lines
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (padded[0], rules, *padded[1:]))
+    columns = list(zip(widths, _are_numeric(table), strict=True))
+    rule = ["-" * (width - right) + ":" * right for width, right in columns]
+    for line in lines:
+        for number, (width, right) in enumerate(columns):
+            line[number] = line[number].rjust(width) if right else line[number].ljust(width)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
 
 
 def latex(table: Table) -> str:
     """Returns a table as a tabular of LaTeX's package booktabs."""
-    head, *rows = (
+    lines = [
         " & ".join(_escaped(cell, _LATEX) for cell in line) + r" \\"
         for line in (table.head, *table.rows)
-    )
-    sides = "".join("r" if right else "l" for right in _numeric(table))
-    body = [r"\toprule", head, r"\midrule", *rows, r"\bottomrule"]
-    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", *body, "\\end{tabular}\n"])
+    ]
+    sides = "".join("r" if right else "l" for right in _are_numeric(table))
+    lines = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", *lines, "\\end{tabular}\n"])
 
 
-def _numeric(table: Table) -> Sequence[bool]:
-    """Returns which columns have numbers, which are flush right."""
+def _are_numeric(table):
+    """Returns of each column whether it has numbers, which are flush right."""
     return ["number" in classes.split() for _, classes in table.lines()[0]]
 
 

@@ -1,6 +1,7 @@
 """Any Keras model serves as a body; those that cannot are in `test_refused`."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -105,6 +106,15 @@ def test_the_bytes_of_an_example_are_those_of_all_layers():
     assert Body(model).bytes_per_example == 4 * (4 + 5 + 5 + 5 + 3 + 3)
     time_first = called(TimeFirst(), 5, 3)
     assert Body(time_first, (5, 3)).bytes_per_example >= 4 * (5 * 3 + 5 * 3)
+
+
+def test_a_body_goes_with_its_weights_when_nobody_needs_it():
+    body = Body(sequential((4,), layers.Dense(5)))
+    of_body(body, theta_of(body), tf.ones([2, 4]))
+    needed = weakref.ref(body)
+    del body
+    gc.collect()
+    assert needed() is None
 
 
 class TimeFirst(tf.keras.Model):

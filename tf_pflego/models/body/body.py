@@ -11,6 +11,7 @@ body that has a loop in it, as recurrent layers have.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,8 +50,8 @@ class Body:
         self.theta_names = tuple(map(trace.name_of, model.trainable_variables))
         self.initial_theta = [np.array(weight) for weight in model.trainable_variables]
         traced = trace.traced(model, example)
-        self.num_features = int(traced.features.shape[-1])
         self._graphs = trace.forward_and_backward(traced, model)
+        self.num_features = self._graphs.num_features
         self.bytes_per_example = traced.bytes_per_example
         self._trace()
         passed = self.forward.get_concrete_function(specs_of(self.initial_theta), example)
@@ -65,9 +66,10 @@ class Body:
         needs of this pass, a list. `backward` goes from (theta, examples, saved, gradient by phi
         [n, M]) to the gradient by theta, a list.
         """
-        self._features = tf.function(self._differentiable, autograph=False)
-        self.forward = tf.function(self._forward, autograph=False)
-        self.backward = tf.function(self._backward, autograph=False)
+        passes = _differentiable, _forward, _backward
+        self._features, self.forward, self.backward = (
+            tf.function(functools.partial(one, self._graphs), autograph=False) for one in passes
+        )
 
     def __getstate__(self):
         """What another process needs; it traces the functions anew."""
@@ -97,7 +99,7 @@ class Body:
         """Returns phi(x; theta) as files hold it, without its gradient; see `to_be_served`."""
         one_example = self._one_example
         if not one_by_one or one_example is None:
-            return self._forward(theta, examples)[0]
+            return _forward(self._graphs, theta, examples)[0]
         spec = tf.TensorSpec([self.num_features])
         return tf.map_fn(lambda x: one_example(theta, x), examples, fn_output_signature=spec)
 
@@ -109,30 +111,32 @@ class Body:
         """Raises ValueError if the model has layers that hold code; `what` would have them."""
         self._cloning.refuse_lambda_layers(what)
 
-    def _forward(self, theta, examples):
-        parts = self._graphs
-        arguments = {parts.examples: examples} | dict(zip(parts.theta, theta, strict=True))
-        features, *saved = graphs.call(parts.forward, arguments, [parts.features, *parts.saved])
-        return tf.ensure_shape(features, [examples.shape[0], self.num_features]), saved
 
-    def _backward(self, theta, examples, saved, features_gradient):
-        parts = self._graphs
-        arguments = {parts.examples: examples, parts.features_gradient: features_gradient}
-        names = [*parts.theta, *parts.saved]
-        arguments |= dict(zip(names, [*theta, *saved], strict=True))
-        gradient = graphs.call(parts.backward, arguments, parts.gradient)
-        return [tf.ensure_shape(g, w.shape) for g, w in zip(gradient, theta, strict=True)]
+def _forward(parts, theta, examples):
+    arguments = {parts.examples: examples} | dict(zip(parts.theta, theta, strict=True))
+    features, *saved = graphs.call(parts.forward, arguments, [parts.features, *parts.saved])
+    return tf.ensure_shape(features, [examples.shape[0], parts.num_features]), saved
 
-    def _differentiable(self, theta, examples):
-        @tf.custom_gradient
-        def features(*theta):
-            features, saved = self._forward(theta, examples)
 
-            def pull_back(features_gradient):
-                # The gradient may be built in another graph than the features were.
-                arguments = (theta, examples, saved, features_gradient)
-                return self._backward(*tf.nest.map_structure(tf.identity, arguments))
+def _backward(parts, theta, examples, saved, features_gradient):
+    arguments = {parts.examples: examples, parts.features_gradient: features_gradient}
+    names = [*parts.theta, *parts.saved]
+    arguments |= dict(zip(names, [*theta, *saved], strict=True))
+    gradient = graphs.call(parts.backward, arguments, parts.gradient)
+    return [tf.ensure_shape(g, w.shape) for g, w in zip(gradient, theta, strict=True)]
 
-            return features, pull_back
 
-        return features(*theta)
+def _differentiable(parts, theta, examples):
+    # TensorFlow keeps this gradient for ever, so it must not hold the model and its weights.
+    @tf.custom_gradient
+    def features(*theta):
+        features, saved = _forward(parts, theta, examples)
+
+        def pull_back(features_gradient):
+            # The gradient may be built in another graph than the features were.
+            arguments = (theta, examples, saved, features_gradient)
+            return _backward(parts, *tf.nest.map_structure(tf.identity, arguments))
+
+        return features, pull_back
+
+    return features(*theta)

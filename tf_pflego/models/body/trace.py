@@ -39,6 +39,7 @@ class ForwardAndBackward(NamedTuple):
     examples: str
     theta: list[str]
     features: str
+    num_features: int  # M
     features_gradient: str
     saved: list[str]
     gradient: list[str]
@@ -237,6 +238,7 @@ def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBac
         examples=f"{examples}:0",
         theta=[f"{name}:0" for name in theta],
         features=features,
+        num_features=int(traced.features.shape[-1]),
         features_gradient=f"{traced.features_gradient}:0",
         saved=sorted(saved),
         gradient=gradient,

@@ -1,0 +1,139 @@
+"""The figures of a sweep: its curves, its clients, and how good each setting was that was tried.
+
+The runs are put together as those of a report are, and drawn by the same functions.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tf_pflego.reports import charts, figures
+from tf_pflego.reports.metrics import PERCENT
+from tf_pflego.reports.parts import Runs
+from tf_pflego.reports.series import Series
+from tf_pflego.reports.stored import ReportedRun
+from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps.contents import Contents, condition_of, conditions, runs_of
+from tf_pflego.sweeps.definition import Cell, Range, words
+
+ACCURACY = "test_accuracy/client_mean"
+_PANEL_HEIGHT, _MOST_COLUMNS = 2.3, 4
+# Values that are further apart than this are drawn on a logarithmic axis.
+_LOGARITHMIC = 8
+
+
+def reported(sweep: Contents) -> dict[str, tuple[ReportedRun, ...]]:
+    """Returns {cell: the runs of its seeds} as a report has runs, of the cells that have any."""
+    curves, clients = sweep.curves(), sweep.clients()
+    return {
+        cell.name: tuple(
+            ReportedRun(
+                path=sweep.path / cell.name / str(seed),
+                configuration=dict(store.configuration_of(row)),
+                versions={},
+                rounds=curves[cell.name, seed],
+                lost={},
+                left_out=np.zeros(0),
+                clients=clients.get((cell.name, seed)),
+                new_clients=None,
+                holdings=None,
+                finished=True,
+            )
+            for seed, row in runs_of(sweep, cell).items()
+        )
+        for cell in sweep.cells
+        if runs_of(sweep, cell)
+    }
+
+
+def by_condition(sweep: Contents) -> dict[str, Runs]:
+    """Returns {condition: its runs}, where a method looks the same in all of them."""
+    runs_by_cell, labels = reported(sweep), list(dict.fromkeys(c.label for c in sweep.cells))
+    groups = {}
+    for number, cells in enumerate(conditions(sweep)):
+        together = [
+            Series(
+                labels.index(cell.label),
+                cell.label,
+                runs_by_cell[cell.name],
+                tuple(f"{cell.label}, seed {row}" for row in runs_of(sweep, cell)),
+            )
+            for cell in cells
+            if cell.name in runs_by_cell
+        ]
+        if together:
+            runs = [run for one in together for run in one.runs]
+            groups[condition_of(cells[0])] = Runs(runs, runs[0], together, f"c{number}-")
+    return groups
+
+
+def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) -> Figure:
+    """Returns a figure of the validation accuracy of what was tried, a panel for each setting.
+
+    It is as wide as the size, and as high as the panels need.
+    """
+    panels = [(cell, name) for cell in cells for name in cell.choices]
+    columns = min(len(panels), _MOST_COLUMNS if size == figures.WIDE else _MOST_COLUMNS // 2)
+    rows = -(-len(panels) // columns)
+    figure, axes = figures.grid((size[0], _PANEL_HEIGHT * rows), rows, columns, sharey="all")
+    labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
+    for place, axis in enumerate(axes.flat):
+        if place < len(panels):
+            cell, name = panels[place]
+            _draw_setting(axis, sweep, cell, name, figures.look(labels.index(cell.label))["color"])
+        else:
+            axis.set_visible(False)
+    figure.supylabel("validation accuracy, percent", fontsize=11, color=figures.INK)
+    return figure
+
+
+def _draw_setting(axis: Axes, sweep, cell, name, color):
+    """Draws what was tried of a setting: a dot for each trial, and a line through the best."""
+    trials = choice.trials_of(cell, sweep.tuning_rows)
+    tried = [(one.settings[name], one.accuracy) for one in trials if one.accuracy is not None]
+    among = cell.choices[name]
+    are_numbers = all(isinstance(value, int | float) for value, _ in tried)
+    place = {value: k for k, value in enumerate(() if isinstance(among, Range) else among)}
+    points = [(x if are_numbers else place[x], PERCENT * accuracy) for x, accuracy in tried]
+    axis.set_title(figures.plain(cell.label), fontsize=10, color=figures.INK)
+    axis.set_xlabel(figures.plain(name), fontsize=9)
+    axis.tick_params(labelsize=9)
+    if not points:
+        return
+    axis.plot(*zip(*points, strict=True), "o", color=color, markersize=4, alpha=0.6, label="tried")
+    values = sorted({x for x, _ in points})
+    if are_numbers and values[0] > 0 and values[-1] > _LOGARITHMIC * values[0]:
+        axis.set_xscale("log")
+        figures.write_numbers(axis.xaxis, subs=(1,))
+    if not isinstance(among, Range):
+        best = [max(accuracy for x, accuracy in points if x == value) for value in values]
+        axis.plot(values, best, color=color, label="best of each value")
+        axis.set_xticks(values, [words(x if are_numbers else among[x]) for x in values])
+        axis.minorticks_off()
+    ring: Any = {"markersize": 10, "markerfacecolor": "none", "color": figures.INK}
+    axis.plot(*max(points, key=lambda point: point[1]), "o", label="chosen", clip_on=False, **ring)
+
+
+def files_of(sweep: Contents) -> dict[str, bytes]:
+    """Returns the figures of each condition as PNG, by the names of their files."""
+    drawn: dict[str, Figure] = {}
+    for condition, runs in by_condition(sweep).items():
+        title = ": ".join(filter(None, (sweep.title, condition)))
+        pictures = charts.for_paper(runs, title, [ACCURACY])
+        drawn |= {f"{name}{_ending(condition)}": figure for name, figure in pictures}
+    for cells in conditions(sweep):
+        condition = condition_of(cells[0])
+        if any(choice.trials_of(cell, sweep.tuning_rows) for cell in cells):
+            title = ": ".join(filter(None, (sweep.title, condition, "settings that were tried")))
+            figure = figures.finish(settings(sweep, cells, figures.WIDE), title)
+            drawn[f"settings{_ending(condition)}"] = figure
+    return {f"{name}.png": figures.png_of(figure) for name, figure in drawn.items()}
+
+
+def _ending(condition):
+    """Returns what the names of the files of a condition end in."""
+    return f"_{re.sub(r'[^a-zA-Z0-9.]+', '_', condition)}" if condition else ""

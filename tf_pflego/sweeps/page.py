@@ -1,0 +1,91 @@
+"""The page of a sweep: one HTML file, by the machinery of the reports of runs."""
+
+import pathlib
+
+from tf_pflego.reports import clients, view, writing
+from tf_pflego.reports import figures as drawing
+from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed, percent
+from tf_pflego.reports.parts import Runs, Table
+from tf_pflego.reports.series import Series
+from tf_pflego.sweeps import choice, figures, tables
+from tf_pflego.sweeps.contents import Contents, condition_of, conditions
+from tf_pflego.sweeps.definition import words
+
+_TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
+_OF_TRIALS = ("method", "settings", "validation accuracy", "runs", "rounds", "chosen")
+
+
+def write(sweep: Contents, output: pathlib.Path) -> None:
+    """Writes the page; `Sweep.report` says more."""
+    groups = figures.by_condition(sweep)
+    ended = {condition: clients.distribution(runs) for condition, runs in groups.items()}
+    sections = {
+        "choice": ("What was chosen", _choices(sweep)),
+        "curves": (
+            "Training",
+            {
+                condition: view.chart(runs, 0, figures.ACCURACY, "rounds")
+                for condition, runs in groups.items()
+                if figures.ACCURACY in runs.metrics
+            },
+        ),
+        "clients": (
+            "Clients at the end",
+            {
+                condition: {"drawing": one["drawing"], "numbers": one["table"]}
+                for condition, one in ended.items()
+                if one["ended"]
+            },
+        ),
+    }
+    content = {
+        "title": sweep.title,
+        "sweep": sweep,
+        "tables": tables.Comparison(sweep).tables,
+        "notes": tables.notes(sweep),
+        "warnings": tables.warnings(sweep),
+        "sections": {key: section for key, section in sections.items() if section[1]},
+        "of_cells": _settings(sweep),
+        "data": {},
+    }
+    writing.write_page(_TEMPLATE, content, output)
+
+
+def _choices(sweep):
+    """Returns {condition: what was tried, drawn and as numbers}."""
+    choices = {}
+    for number, cells in enumerate(conditions(sweep)):
+        rows = [row for cell in cells for row in _trials(cell, sweep)]
+        if rows:
+            chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
+            pictures = {
+                width: drawing.svg_of(
+                    figures.settings(sweep, cells, size),
+                    f"s{number}{width}",
+                    f"Validation accuracies of what was tried. Chosen: {listed(chosen)}.",
+                )
+                for width, size in (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
+            }
+            choices[condition_of(cells[0])] = {
+                "drawing": {"pictures": pictures, "legend": []},
+                "numbers": Table("Settings that were tried", _OF_TRIALS, rows),
+            }
+    return choices
+
+
+def _trials(cell, sweep):
+    """Yields a row for each of the settings of a cell that were tried."""
+    best = choice.best(cell, sweep.tuning_rows)
+    for trial in choice.trials_of(cell, sweep.tuning_rows):
+        settings = ", ".join(f"{name}={words(value)}" for name, value in trial.settings.items())
+        accuracy = "ended early" if trial.accuracy is None else percent(PERCENT * trial.accuracy)
+        chosen = "yes" if trial == best else UNKNOWN
+        yield [cell.label, settings, accuracy, trial.runs, trial.rounds, chosen]
+
+
+def _settings(sweep):
+    """Returns the settings of one run of each cell, or None without any run."""
+    runs = {name: runs[0] for name, runs in figures.reported(sweep).items()}
+    together = [Series(k, name, (run,), (name,)) for k, (name, run) in enumerate(runs.items())]
+    first = next(iter(runs.values()), None)
+    return None if first is None else view.settings(Runs(list(runs.values()), first, together))
