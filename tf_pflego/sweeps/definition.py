@@ -342,9 +342,7 @@ def _named(cells):
         method = cell.algorithm.rpartition(":")[2]  # The function of FILE.py:FUNCTION.
         changes = ", ".join(f"{name}={words(value)}" for name, value in of_method.items())
         label = f"{method} ({changes})" if changes else method
-        parts = [
-            name * value if value in (False, True) else value for name, value in condition.items()
-        ]
+        parts = [name * one if isinstance(one, bool) else one for name, one in condition.items()]
         parts += [method, *(f"{name}{words(value)}" for name, value in of_method.items())]
         name = cell.name or re.sub(r"[^\w.+-]+", "_", "_".join(filter(None, map(words, parts))))
         named.append(dataclasses.replace(cell, name=name, label=label, condition=condition))
