@@ -7,7 +7,6 @@ import pytest
 
 import tf_pflego as pfl
 from tests.sweeps.own import build_mine
-from tf_pflego.sweeps import choice
 from tf_pflego.sweeps.definition import configured, settings_tried
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -218,10 +217,3 @@ def test_a_bad_definition_is_refused(bad):
 def test_a_bad_grid_or_range_is_refused(make, said):
     with pytest.raises(ValueError, match=said.replace("`", ".")):
         make()
-
-
-def test_a_choice_at_the_edge_of_its_numbers_is_known():
-    (cell,) = planned([{"server_optimizer": ["adam", "sgd"], "local_steps": [1, 5, 20]}])
-    tried = {"server_optimizer": "adam", "local_steps": 20}
-    assert choice.at_edge(cell, tried) == {"local_steps": "largest"}
-    assert choice.at_edge(cell, tried | {"local_steps": 5}) == {}
