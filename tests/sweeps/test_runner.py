@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.starts import assert_refused
+from tests.starts import assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
 from tf_pflego.sweeps import store
 from tf_pflego.sweeps.queue import Queue
@@ -159,13 +159,25 @@ def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_
     assert not (tmp_path / "new").exists()
 
 
+def test_of_several_experiments_those_are_run_that_have_cells_which_are_asked_for(tmp_path, capsys):
+    path = tmp_path / "several.py"
+    path.write_text(
+        "from tf_pflego.sweeps import Experiment, grid\n"
+        "first, second = (Experiment(grid(algorithm=names)) for names in (('fedavg', 'local'),"
+        " ('ditto',)))\n"
+    )
+    flags = ["sweep", str(path), f"--output_dir={tmp_path}", "--list"]
+    result = in_this_process([*flags, "--where=algorithm=local,fedavg"], capsys)
+    assert result.stdout.splitlines()[0] == "first: 0 of 2 runs done"
+    assert "second" not in result.stdout
+    assert len(in_this_process(flags, capsys).stdout.splitlines()) == 5
+
+
 def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_again):
     text = sweep_again(tmp_path, "--flags", "--where=name=pfl*").stdout
     assert text.startswith(f"# pflego\n# {TRIAL} is chosen: [0.003, 0.1]\n--")
     path = tmp_path / "own.flags"
     path.write_text(text, encoding="utf-8")
-    from tests.starts import in_this_process
-
     result = in_this_process(
         [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"], capsys
     )

@@ -386,7 +386,9 @@ def _refuse_unread(names, cells):
     kinds = [algorithms.method_of(method).settings for method in methods.values()]
     known = {*_OF_RUN, *(field.name for kind in kinds for field in dataclasses.fields(kind))}
     for name in sorted(names - known - {"name", "paper"}):
+        is_of_other = name in algorithms.settings_of_methods()
+        like = "" if is_of_other else texts.suggestion(name, known)
         raise ValueError(
             f"`{name}` must be a setting of runs, or of a method of the cells; got the methods "
-            f"{', '.join(methods)}. {texts.suggestion(name, known)}Correct it or leave it out."
+            f"{', '.join(methods)}. {like}Correct it or leave it out."
         )
