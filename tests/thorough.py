@@ -109,6 +109,7 @@ TESTS = (
     "tests/tff/test_learning.py::test_tffs_loop_trains_as_a_simulation_and_resumes",
     "tests/tools/test_attack.py",
     "tests/tools/test_pin_hashes.py",
+    "tests/sweeps/test_search.py::test_a_search_comes_within_a_point_of_a_grid_of_twice_as_many_runs",
     "tests/tools/test_reproduce.py::test_a_damaged_run_is_set_aside_and_made_again",
     "tests/tools/test_reproduce.py::test_a_run_goes_on_if_its_flags_are_the_same",
     "tests/tools/test_reproduce.py::test_a_table_is_run_written_skipped_and_continued",
