@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 
 import documents
 import matplotlib
@@ -57,6 +58,14 @@ def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkey
 def test_committed_figures_are_those_of_the_committed_runs(name):
     for file, content in documents.EXPERIMENTS[name].show(load_sweep(RESULTS / name)).items():
         assert (RESULTS / name / file).read_bytes() == content, file
+
+
+@pytest.mark.parametrize("name", ["shared_head", "shared_head_ablation"])
+def test_a_page_is_made_without_the_experiment_that_it_compares_with(name, tmp_path):
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    page = documents.EXPERIMENTS[name].show(load_sweep(tmp_path / name))["tables.md"].decode()
+    for row in store.runs_in(RESULTS / name / store.RUNS):
+        assert f"| `{row['run'].split('_', 1)[1]}` |" in page
 
 
 @pytest.mark.parametrize("name", WITH_RUNS)
