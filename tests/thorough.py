@@ -105,6 +105,9 @@ TESTS = (
     "tests/simulation/test_checkpoint.py::test_segments_are_few_small_and_enough[64]",
     "tests/simulation/test_not_finite.py::test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report[tff",
     "tests/simulation/test_sampled_evaluation.py::test_the_page_says_that_a_sample_was_tested",
+    "tests/sweeps/test_processes.py",
+    "tests/sweeps/test_runner.py::test_a_change_of_the_definition",
+    "tests/sweeps/test_runner.py::test_what_is_no_longer_tried",
     "tests/system/test_file_arrays.py::test_a_dataset_is_dealt_out_in_less_memory_than_it_needs",
     "tests/system/test_file_arrays.py::test_a_dataset_is_read_as_tfds_gives_it",
     "tests/tff/test_aggregators.py::test_what_changes_nothing_changes_nothing[pflego-factory1",
@@ -114,6 +117,7 @@ TESTS = (
     "tests/tff/test_learning.py::test_tffs_loop_trains_as_a_simulation_and_resumes",
     "tests/tools/test_attack.py",
     "tests/tools/test_pin_hashes.py",
+    "tests/sweeps/test_search.py::test_a_search_comes_within_a_point_of_a_grid_of_twice_as_many_runs",
 )
 
 
