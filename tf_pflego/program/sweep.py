@@ -148,16 +148,17 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         options = dataclasses.replace(options, ray_address="")
     root = pathlib.Path(options.output_dir).expanduser()
     failures = []
-    for (source, folder, experiment), cells in _selected(
-        _experiments(file, changes, _of_sweep(options, flag_values)), options.where
-    ):
+    experiments = _experiments(file, changes, _of_sweep(options, flag_values))
+    for (source, folder, experiment), cells in _selected(experiments, options.where):
         place = root / folder
         if options.flags:
             terminal.show("\n".join(map(_flag_file, cells)), end="")
         elif options.list:
             _show_list(folder, experiment, cells, place)
         elif options.show or options.redraw:
-            _show_results(options, experiment, place)
+            # Of the several experiments of a file, some may have no run yet.
+            if place.exists() or len(experiments) == 1:
+                _show_results(options, experiment, place)
         else:
             failures += _make(options, experiment, cells, place, source, interruption)
     if failures:

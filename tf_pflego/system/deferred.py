@@ -25,6 +25,8 @@ class _Deferred(types.ModuleType):
     """Stands for a module, and imports it when an attribute of it is asked for."""
 
     def __getattr__(self, name):
+        if name == "is_tensor" and not is_started():
+            raise AttributeError(name)  # matplotlib asks it about what it draws, which is none.
         module = _imported(self.__name__)
         self.__dict__.update(module.__dict__)  # From now on this is as fast as the module.
         return getattr(module, name)

@@ -1,0 +1,139 @@
+"""The page and the figures of a sweep, whose files are written by hand."""
+
+import html
+import itertools
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.starts import in_this_process
+from tf_pflego import sweeps
+from tf_pflego.sweeps import definition, figures, results, store, tables
+
+pytestmark = pytest.mark.same_on_both_lines
+
+MARKUP = """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp; $x$"""
+CELLS = (
+    {"algorithm": "local", "client_learning_rate": [0.003, 0.03, 0.3], "momentum": [0.0, 0.9]},
+    {"algorithm": "pflego", "client_learning_rate": sweeps.Range(1e-3, 1.0, log=True)},
+    {"algorithm": "fedavg", "server_optimizer": ["sgd", "adam"]},
+)
+EXPERIMENT = sweeps.Experiment(
+    [cell | {"personalization": degree} for degree in ("high", "no") for cell in CELLS],
+    seeds=(0, 1),
+    trials=4,
+    title=MARKUP,
+)
+
+
+def tried_of(cell):
+    """Returns the settings of the trials of a cell."""
+    if cell.is_searched:
+        return [{"client_learning_rate": 10.0**power} for power in (-3, -2, -1, 0)]
+    return EXPERIMENT.settings_tried(cell)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A sweep whose last trial of each cell was pruned, and whose last cell has no run yet."""
+    root = tmp_path / "sweep"
+    root.mkdir()
+    results.describe(root, EXPERIMENT)
+    rng = np.random.default_rng(0)
+    files = {name: [] for name in (store.RUNS, store.CURVES, store.CLIENTS, store.TUNING)}
+    for cell in EXPERIMENT.planned:
+        tried = tried_of(cell)
+        for number, settings in enumerate(tried):
+            state = "pruned" if number == len(tried) - 1 else "finished"
+            key = {"run": cell.name, "trial": str(settings), "seed": 1000}
+            about = {"state": state, "num_rounds": 5, definition.CHOSEN_BY: rng.random()}
+            files[store.TUNING].append(key | settings | about)
+        for seed in EXPERIMENT.seeds if cell is not EXPERIMENT.planned[-1] else ():
+            key = {"run": cell.name, "seed": seed}
+            measured = dict.fromkeys((store.SERVED, store.BEST, store.PARTICIPANTS), rng.random())
+            flags = {"flags": f"--algorithm={cell.algorithm}", "defaults": "--engine=in_process"}
+            moved = {store.SECONDS: 0.5, "bytes_down": 1000, "bytes_up": 1000}
+            files[store.RUNS].append(key | measured | moved | flags)
+            for number in range(1, 6):
+                times = {"round": number, "seconds": 0.5, "bytes_down": 200, "bytes_up": 200}
+                curve = {figures.ACCURACY: rng.random()}
+                files[store.CURVES].append(key | times | curve)
+            for client in range(5):
+                about = {"client": client, "train_examples": 9, "test_examples": 3}
+                files[store.CLIENTS].append(key | about | {"test_accuracy": rng.random()})
+    for name, rows in files.items():
+        store.write(root / name, rows)
+    return root
+
+
+def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path):
+    sweep = sweeps.load_sweep(directory)
+    page = sweep.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert MARKUP not in page and html.escape(MARKUP, quote=False)[:30] in page
+    headings = "The methods compared", "What was chosen", "Training", "Clients at the end"
+    for heading in (*headings, "Settings"):
+        assert f">{heading}</h2>" in page
+    assert page.count("<h3>personalization=no</h3>") == 3
+    text = html.unescape(page)
+    for said in (*tables.notes(sweep), *tables.warnings(sweep)):
+        assert said in text
+    # The last trial of each cell was pruned: it is shown, counts as cost, and is not chosen.
+    assert page.count(">ended early<") == len(sweep.cells)
+    assert all(tried_of(cell)[-1] != sweep.best()[cell.name] for cell in EXPERIMENT.planned)
+    assert sweep.table().rows[0]["tuning_rounds"] == 20
+    # Ids are not used twice, every reference inside has its target, and nothing is fetched.
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    used = itertools.chain(*re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page))
+    assert {one for one in used if one} <= set(ids)
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)|@import|url\((?!#)""", page)
+    assert "default-src &#39;none&#39;" in page
+
+
+def test_a_panel_for_each_setting_marks_what_was_chosen(directory):
+    sweep = sweeps.load_sweep(directory)
+    figure = figures.settings(sweep, sweep.cells[:3], (10.4, 4.5))
+    panels = [axis for axis in figure.axes if axis.get_visible()]
+    assert [axis.get_title() for axis in panels] == ["local", "local", "pflego", "fedavg"]
+    assert [axis.get_xscale() for axis in panels] == ["log", "linear", "log", "linear"]
+    best = sweep.best()
+    for axis, cell, name in (
+        (panels[0], "high_local", "client_learning_rate"),
+        (panels[1], "high_local", "momentum"),
+        (panels[2], "high_pflego", "client_learning_rate"),
+    ):
+        (ring,) = [line for line in axis.lines if line.get_label() == "chosen"]
+        assert ring.get_xdata() == [best[cell][name]]
+
+
+def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path):
+    for name in (store.RUNS, store.CURVES, store.CLIENTS):
+        (directory / name).unlink()
+    page = sweeps.load_sweep(directory).report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "No run has ended yet" in page and "What was chosen" in page
+    (directory / store.TUNING).unlink()
+    page = sweeps.load_sweep(directory).report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "What was chosen" not in page
+
+
+def test_the_program_writes_the_page_of_a_sweep(directory, tmp_path, capsys):
+    output = tmp_path / "page.html"
+    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
+    assert (result.returncode, result.stdout) == (0, f"written to {output}\n")
+    assert "The methods compared" in output.read_text(encoding="utf-8")
+    result = in_this_process(["report", str(directory), "--format=png"], capsys)
+    assert result.returncode == 2 and "--format and --reference must be left out" in result.stderr
+    (directory / "sweep.json").write_text(json.dumps({"title": "-"}))
+    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
+    assert result.returncode == 2 and "must be the directory of a sweep" in result.stderr
+
+
+def test_the_program_does_without_tensorflow(directory, tmp_path):
+    code = "import sys; from tf_pflego.main import entry_point\ntry: entry_point()\n"
+    code += "finally: assert 'tensorflow.python' not in sys.modules"
+    arguments = ["report", str(directory), f"--output={tmp_path / 'page.html'}"]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True)
