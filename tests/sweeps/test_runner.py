@@ -25,6 +25,7 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
     chosen = outcome.best()
     assert [row["run"] for row in outcome.rows] == ["fedavg", "fedavg", "pflego", "pflego"]
     assert outcome.runs["seed"] == [0, 1, 0, 1]
+    assert repr(outcome) == f"Sweep({finished}, 4 of 4 runs reported)"
     assert len(outcome.tuning["trial"]) == 4
     curves, clients = outcome.curves(), outcome.clients()
     for row in outcome.rows:
