@@ -26,13 +26,12 @@ class Contents:
         self.reference: str = about["reference"]
         self.failures: list[Any] = []
         names = {cell.name for cell in self.cells}
-        rows, tuning_rows = (
+        self.rows, tuning_rows = (
             [row for row in store.runs_in(path / name) if row["run"] in names]
             for name in (store.RUNS, store.TUNING)
         )
-        # Rows that a change of the definition has left do not count.
+        # Trials that a change of the definition has left do not count.
         tried = {cell.name: self._trials(cell) for cell in self.cells if not cell.is_searched}
-        self.rows = [row for row in rows if row["seed"] in self.seeds]
         self.tuning_rows = [
             row
             for row in tuning_rows
@@ -96,7 +95,8 @@ class Contents:
 
 def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
     """Returns {seed: row} of the runs of a cell that are reported."""
-    return {row["seed"]: row for row in sweep.rows if row["run"] == cell.name}
+    rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
+    return {row["seed"]: row for row in rows}
 
 
 def conditions(sweep: Contents) -> list[list[Cell]]:

@@ -30,8 +30,8 @@ class Sweep(Contents):
     """
 
     def __repr__(self):
-        planned = len(self.cells) * len(self.seeds)
-        return f"Sweep({self.path}, {len(self.rows)} of {texts.counted(planned, 'run')} reported)"
+        cells = texts.counted(len(self.cells), "cell")
+        return f"Sweep({self.path}, {cells}, {texts.counted(len(self.rows), 'run')} reported)"
 
     def table(self, reference: str | None = None) -> tables.Comparison:
         """Compares the methods, each by the mean over seeds.
