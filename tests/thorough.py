@@ -108,6 +108,7 @@ TESTS = (
     "tests/sweeps/test_processes.py",
     "tests/sweeps/test_runner.py::test_a_change_of_the_definition",
     "tests/sweeps/test_runner.py::test_what_is_no_longer_tried",
+    "tests/sweeps/test_user_sweep.py",
     "tests/system/test_file_arrays.py::test_a_dataset_is_dealt_out_in_less_memory_than_it_needs",
     "tests/system/test_file_arrays.py::test_a_dataset_is_read_as_tfds_gives_it",
     "tests/tff/test_aggregators.py::test_what_changes_nothing_changes_nothing[pflego-factory1",

@@ -12,6 +12,7 @@ import pytest
 
 from tests.starts import ROOT, TIMEOUT_SECONDS
 from tests.starts import finished as ended
+from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
 from tf_pflego.sweeps.work import LOG
@@ -150,7 +151,8 @@ def model(settings, clients):
 
 SMALL = {"num_rounds": 2, "clients_per_round": 2, "client_learning_rate": 0.1}
 first = Experiment(
-    grid(algorithm=["fedavg", "local", "ditto"]), SMALL, seeds=(0, 1), clients=clients, model=model
+    grid(algorithm=["fedavg", "local", build_mine]), SMALL, seeds=(0, 1), clients=clients,
+    model=model,
 )
 second = Experiment(grid(algorithm=["fedrep"]), SMALL, clients=clients, model=model)
 """
@@ -159,7 +161,7 @@ second = Experiment(grid(algorithm=["fedrep"]), SMALL, clients=clients, model=mo
 def test_experiments_of_a_file_with_own_clients_and_models(tmp_path):
     """Each has a directory of its own, and what fails in one process is named by its cell."""
     path = tmp_path / "own.py"
-    path.write_text(EXPERIMENT)
+    path.write_text(pathlib.Path(own.__file__).read_text() + EXPERIMENT)
     for jobs in (1, 2):
         directory = tmp_path / str(jobs)
         arguments = ["sweep", str(path), f"--output_dir={directory}", f"--jobs={jobs}"]
@@ -170,6 +172,6 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path):
             assert said in result.stderr
         assert "every run must end; 2 runs did not" in result.stderr
         runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
-        assert runs == ["fedavg", "fedavg", "ditto", "ditto"]
+        assert runs == ["fedavg", "fedavg", "build_mine", "build_mine"]
     for name in ("first", "second"):
         assert contents(tmp_path / "1" / name) == contents(tmp_path / "2" / name)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import tf_pflego as pfl
 from tests.starts import assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
-from tf_pflego.sweeps import store
+from tf_pflego.sweeps import store, tables
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system.lock import DirectoryLock
 
@@ -24,6 +25,7 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
     chosen = outcome.best()
     assert [row["run"] for row in outcome.rows] == ["fedavg", "fedavg", "pflego", "pflego"]
     assert outcome.runs["seed"] == [0, 1, 0, 1]
+    assert repr(outcome) == f"Sweep({finished}, 2 cells, 4 runs reported)"
     assert len(outcome.tuning["trial"]) == 4
     curves, clients = outcome.curves(), outcome.clients()
     for row in outcome.rows:
@@ -93,8 +95,8 @@ def test_a_change_of_the_definition_makes_only_what_is_new(swept, sweep_again):
     assert len(made(result)) == 2 + 2 + 3
     kept = sweep_again(swept, "--seeds=1")
     assert made(kept) == []
-    outcome = pfl.load_sweep(swept)
-    assert outcome.runs["seed"] == [1, 1]
+    compared = pfl.load_sweep(swept).table()
+    assert [row["seeds"] for row in compared.rows] == [1, 1]
 
 
 def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
@@ -138,8 +140,7 @@ def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_
     assert cells[0].startswith("fedavg  1 run left, about ")
     assert cells[1].startswith("local   2 trials and 3 runs left")
     before = {path.name: path.read_bytes() for path in swept.iterdir() if path.is_file()}
-    shown = sweep_again(swept, "--show").stdout
-    assert "fedavg" in shown
+    assert sweep_again(swept, "--show").stdout == (swept / "tables.md").read_text()
     drawn = [
         path
         for path in swept.iterdir()
@@ -151,12 +152,25 @@ def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_
     for path in drawn:
         path.unlink()
     redrawn = sweep_again(swept, "--redraw")
-    assert redrawn.stdout.splitlines() == [f"written: {path}" for path in drawn] or redrawn
+    assert sorted(redrawn.stdout.splitlines()) == sorted(f"written: {path}" for path in drawn)
     assert {path.name: path.read_bytes() for path in swept.iterdir() if path.is_file()} == before
 
     nothing = sweep_again(tmp_path / "new", "--list")
     assert nothing.stdout.startswith("0 of 8 runs done\n")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_terminal_has_the_columns_that_fit_it(finished):
+    outcome = pfl.load_sweep(finished)
+    first = ["method", "test accuracy, %", "difference, points", "chosen"]
+    for width, expected in ((12, first[:1]), (30, first[:2]), (50, first[:3]), (75, first)):
+        caption, _, head, *rows = tables.brief(outcome, width).splitlines()[:5]
+        assert caption == "Methods, compared with fedavg"
+        assert re.split("  +", head) == expected
+        assert max(map(len, [head, *rows])) <= width
+        assert [row.split()[0] for row in rows] == ["fedavg", "pflego"]
+    whole = tables.brief(outcome, 400).splitlines()[2]
+    assert re.split("  +", whole) == outcome.table().tables[0].head
 
 
 def test_of_several_experiments_those_are_run_that_have_cells_which_are_asked_for(tmp_path, capsys):

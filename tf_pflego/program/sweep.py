@@ -25,7 +25,7 @@ from tf_pflego.program import flags as program_flags
 from tf_pflego.program import help_pages
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.sweeps import definition, files, results, runner, store
+from tf_pflego.sweeps import definition, files, results, runner, store, tables
 from tf_pflego.sweeps.definition import Experiment, Range, grid
 from tf_pflego.system import temporary, terminal, texts
 from tf_pflego.system.signals import Interruption
@@ -286,7 +286,7 @@ def _make(options, experiment, cells, place, source, interruption):
     if not outcome.rows:
         return outcome.failures
     _show_tables(outcome, experiment)
-    terminal.show(f"written to {place}; a page about it:")
+    terminal.show(f"written to {place}, whose tables.md has all columns; a page about it:")
     terminal.STDOUT.write(f"tf-pflego report {shlex.quote(str(place))}\n")
     return outcome.failures
 
@@ -306,7 +306,13 @@ def _show_results(options, experiment, place):
 
 
 def _show_tables(outcome, experiment):
-    terminal.show(runner.shown(outcome, experiment).get("tables.md", b"").decode(), end="")
+    """Shows the tables; a terminal has the columns that fit it."""
+    width = terminal.STDOUT.columns()
+    if experiment.show is not None:
+        text = runner.shown(outcome, experiment).get("tables.md", b"").decode()
+    else:
+        text = tables.page(outcome) if width is None else tables.brief(outcome, width)
+    terminal.show(text, end="")
 
 
 def _show_list(folder, experiment, cells, place):

@@ -95,7 +95,8 @@ class Contents:
 
 def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
     """Returns {seed: row} of the runs of a cell that are reported."""
-    return {row["seed"]: row for row in sweep.rows if row["run"] == cell.name}
+    rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
+    return {row["seed"]: row for row in rows}
 
 
 def conditions(sweep: Contents) -> list[list[Cell]]:

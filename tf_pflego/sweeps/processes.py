@@ -57,6 +57,8 @@ class Process:
     def end(self) -> None:
         """Tells the process to end; a run in it writes a checkpoint first."""
         if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()  # One without a job ends by it at once.
             self._process.terminate()
 
     def close(self) -> None:

@@ -205,7 +205,7 @@ class Queue:
             seconds = (time.monotonic() - self._started) / self._made * (self.total - self.done)
             left = f", about {texts.duration(seconds)} left"
         names = ", ".join(dict.fromkeys(job.cell for job in self._running))
-        if names:
+        if names and self.done < self.total:
             terminal.doing(f"{self.done} of {self.total} runs done{left}; running {names}")
 
 

@@ -7,7 +7,7 @@ from tf_pflego.runs.reader import PLACES
 from tf_pflego.sweeps import tables
 from tf_pflego.sweeps.contents import Contents
 from tf_pflego.sweeps.definition import Experiment, Range
-from tf_pflego.system import durable, limited_files, values
+from tf_pflego.system import durable, limited_files, texts, values
 
 _DESCRIPTION = "sweep.json"
 
@@ -28,6 +28,10 @@ class Sweep(Contents):
       tuning_rows: The same of tuning.csv.
       failures: How those runs ended that failed, if `sweep` returned this.
     """
+
+    def __repr__(self):
+        cells = texts.counted(len(self.cells), "cell")
+        return f"Sweep({self.path}, {cells}, {texts.counted(len(self.rows), 'run')} reported)"
 
     def table(self, reference: str | None = None) -> tables.Comparison:
         """Compares the methods, each by the mean over seeds.

@@ -83,8 +83,12 @@ def sweep(
                     _one_by_one(queue, between_steps)
         finally:
             terminal.done()
+        terminal.doing("drawing tables and figures")
         outcome = results.load(root)
-        redraw(outcome, experiment)
+        try:
+            redraw(outcome, experiment)
+        finally:
+            terminal.done()
     if queue.failures:
         terminal.say(
             f"tf_pflego: {texts.counted(len(queue.failures), 'run')} failed, which the same "

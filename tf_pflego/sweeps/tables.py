@@ -209,6 +209,10 @@ _COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
 }
 
 
+# What a narrow terminal shows first.
+_FIRST = "method", "test accuracy, %", "difference, points", "chosen"
+
+
 def _table(condition, rows, reference):
     """Returns the table of a condition, without the columns in which no row has anything."""
     columns = {head: list(map(text, rows)) for head, (text, _) in _COLUMNS.items()}
@@ -271,15 +275,37 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
     from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
 
     compared = Comparison(sweep)
-    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*notes(sweep), *warnings(sweep))]
-    title = _escaped(sweep.title, _MARKDOWN)
     pages = {
-        "tables.md": f"# {title}\n\n{compared.markdown()}\n{''.join(said)}",
+        "tables.md": page(sweep),
         "tables.csv": compared.csv(),
         "tables.tex": compared.latex(),
     }
     content = {name: page.encode("utf-8") for name, page in pages.items()}
     return content | figures.files_of(sweep)
+
+
+def page(sweep: Contents) -> str:
+    """Returns the tables in Markdown, with what they mean."""
+    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*notes(sweep), *warnings(sweep))]
+    title = _escaped(sweep.title, _MARKDOWN)
+    return f"# {title}\n\n{Comparison(sweep).markdown()}\n{''.join(said)}"
+
+
+def brief(sweep: Contents, width: int) -> str:
+    """Returns the tables with the columns that fit a line, and what the comparison lacks."""
+    parts = []
+    for table in Comparison(sweep).tables:
+        sides, shown = ["<>"[right] for right in _are_numeric(table)], list[int]()
+        for head in (*_FIRST, *table.head):
+            places = sorted({*shown, *(k for k, name in enumerate(table.head) if name == head)})
+            lines = texts.aligned(
+                [[line[k] for k in places] for line in (table.head, *table.rows)],
+                "".join(sides[k] for k in places),
+            )
+            if head == _FIRST[0] or max(map(len, lines)) <= width:
+                shown, fitting = places, lines
+        parts.append("\n".join([table.caption, "", *fitting, ""]))
+    return "\n".join([*parts, *warnings(sweep), ""])
 
 
 def markdown(table: Table) -> str:
