@@ -12,7 +12,7 @@ import pytest
 
 from tests.starts import in_this_process
 from tf_pflego import sweeps
-from tf_pflego.sweeps import definition, figures, results, store, tables
+from tf_pflego.sweeps import definition, figures, results, store
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -79,7 +79,7 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path):
         assert f">{heading}</h2>" in page
     assert page.count("<h3>personalization=no</h3>") == 3
     text = html.unescape(page)
-    for said in (*tables.notes(sweep), *tables.warnings(sweep)):
+    for said in (*sweep.table().notes, *sweep.table().warnings):
         assert said in text
     # The last trial of each cell was pruned: it is shown, counts as cost, and is not chosen.
     assert page.count(">ended early<") == len(sweep.cells)
@@ -130,6 +130,25 @@ def test_the_program_writes_the_page_of_a_sweep(directory, tmp_path, capsys):
     (directory / "sweep.json").write_text(json.dumps({"title": "-"}))
     result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
     assert result.returncode == 2 and "must be the directory of a sweep" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (store.CURVES, lambda content: content[:-9]),
+        (store.CLIENTS, lambda content: b"\x1f\x8b" + content[20:]),
+        (store.TUNING, lambda content: content.replace(b",5,", b",five,")),
+        (store.RUNS, lambda content: content.replace(b"run,", b"ran,")),
+    ],
+)
+def test_a_damaged_file_is_named(directory, tmp_path, capsys, name, change):
+    path = directory / name
+    path.write_bytes(change(path.read_bytes()))
+    output = tmp_path / "page.html"
+    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert name in result.stderr
+    assert not output.exists()
 
 
 def test_the_program_does_without_tensorflow(directory, tmp_path):

@@ -26,48 +26,37 @@ _PANEL_HEIGHT, _MOST_COLUMNS = 2.3, 4
 _LOGARITHMIC = 8
 
 
-def reported(sweep: Contents) -> dict[str, tuple[ReportedRun, ...]]:
-    """Returns {cell: the runs of its seeds} as a report has runs, of the cells that have any."""
-    curves, clients = sweep.curves(), sweep.clients()
-    return {
-        cell.name: tuple(
-            ReportedRun(
-                path=sweep.path / cell.name / str(seed),
-                configuration=dict(store.configuration_of(row)),
-                versions={},
-                rounds=curves[cell.name, seed],
-                lost={},
-                left_out=np.zeros(0),
-                clients=clients.get((cell.name, seed)),
-                new_clients=None,
-                holdings=None,
-                finished=True,
-            )
-            for seed, row in runs_of(sweep, cell).items()
-        )
-        for cell in sweep.cells
-        if runs_of(sweep, cell)
-    }
-
-
 def by_condition(sweep: Contents) -> dict[str, Runs]:
-    """Returns {condition: its runs}, where a method looks the same in all of them."""
-    runs_by_cell, labels = reported(sweep), list(dict.fromkeys(c.label for c in sweep.cells))
+    """Returns {condition: its runs, as a report has them}; a method looks the same in all."""
+    curves, clients = sweep.curves(), sweep.clients()
+    labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
     groups = {}
     for number, cells in enumerate(conditions(sweep)):
-        together = [
-            Series(
-                labels.index(cell.label),
-                cell.label,
-                runs_by_cell[cell.name],
-                tuple(f"{cell.label}, seed {row}" for row in runs_of(sweep, cell)),
+        together = []
+        for cell in cells:
+            rows = {s: row for s, row in runs_of(sweep, cell).items() if (cell.name, s) in curves}
+            runs = tuple(
+                ReportedRun(
+                    path=sweep.path / cell.name / str(seed),
+                    configuration=dict(store.configuration_of(row)),
+                    versions={},
+                    rounds=curves[cell.name, seed],
+                    lost={},
+                    left_out=np.zeros(0),
+                    clients=clients.get((cell.name, seed)),
+                    new_clients=None,
+                    holdings=None,
+                    finished=True,
+                )
+                for seed, row in rows.items()
             )
-            for cell in cells
-            if cell.name in runs_by_cell
-        ]
+            if runs:
+                names = tuple(f"{cell.label}, seed {seed}" for seed in rows)
+                together.append(Series(labels.index(cell.label), cell.label, runs, names))
         if together:
-            runs = [run for one in together for run in one.runs]
-            groups[condition_of(cells[0])] = Runs(runs, runs[0], together, f"c{number}-")
+            all_runs = [run for one in together for run in one.runs]
+            key = f"c{number}-"
+            groups[condition_of(cells[0])] = Runs(all_runs, all_runs[0], together, key)
     return groups
 
 

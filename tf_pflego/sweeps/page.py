@@ -41,11 +41,9 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
     content = {
         "title": sweep.title,
         "sweep": sweep,
-        "tables": tables.Comparison(sweep).tables,
-        "notes": tables.notes(sweep),
-        "warnings": tables.warnings(sweep),
+        "compared": tables.Comparison(sweep),
         "sections": {key: section for key, section in sections.items() if section[1]},
-        "of_cells": _settings(sweep),
+        "of_cells": _settings(groups),
         "data": {},
     }
     writing.write_page(_TEMPLATE, content, output)
@@ -83,9 +81,11 @@ def _trials(cell, sweep):
         yield [cell.label, settings, accuracy, trial.runs, trial.rounds, chosen]
 
 
-def _settings(sweep):
+def _settings(groups):
     """Returns the settings of one run of each cell, or None without any run."""
-    runs = {name: runs[0] for name, runs in figures.reported(sweep).items()}
-    together = [Series(k, name, (run,), (name,)) for k, (name, run) in enumerate(runs.items())]
-    first = next(iter(runs.values()), None)
-    return None if first is None else view.settings(Runs(list(runs.values()), first, together))
+    firsts = [one.runs[0] for runs in groups.values() for one in runs.series]
+    together = [
+        Series(number, run.path.parent.name, (run,), (run.path.parent.name,))
+        for number, run in enumerate(firsts)
+    ]
+    return view.settings(Runs(firsts, firsts[0], together)) if firsts else None

@@ -34,6 +34,8 @@ class Comparison:
       rows: A dictionary of numbers for each cell that has a run: accuracies in percent, differences
         in points of percent, None where a number is not known.
       tables: The same as texts.
+      notes: Sentences that say what the numbers are, and how settings were chosen.
+      warnings: Sentences that say where the comparison is not fair or not whole.
     """
 
     def __init__(self, sweep: Contents, reference: str | None = None):
@@ -47,6 +49,8 @@ class Comparison:
         groups = _numbers(sweep, reference)
         self.rows: list[dict[str, Any]] = [row for rows in groups.values() for row in rows]
         self.tables = [_table(name, rows, reference) for name, rows in groups.items() if rows]
+        self.notes = _notes(sweep, {head for table in self.tables for head in table.head})
+        self.warnings = _warnings(sweep)
 
     @property
     def columns(self) -> dict[str, list[Any]]:
@@ -220,9 +224,7 @@ def _table(condition, rows, reference):
     return Table(caption, list(columns), [[text or UNKNOWN for text in line] for line in lines])
 
 
-def notes(sweep: Contents) -> list[str]:
-    """Returns sentences that say what the numbers are, and how settings were chosen."""
-    heads = {head for table in Comparison(sweep).tables for head in table.head}
+def _notes(sweep, heads):
     sentences = [meaning for head, (_, meaning) in _COLUMNS.items() if meaning and head in heads]
     if any(cell.choices for cell in sweep.cells):
         sentences.append(
@@ -234,8 +236,7 @@ def notes(sweep: Contents) -> list[str]:
     return sentences
 
 
-def warnings(sweep: Contents) -> list[str]:
-    """Returns sentences that say where a comparison is not fair or not whole."""
+def _warnings(sweep):
     sentences, fewer, chosen = [], [], sweep.best()
     for cell in sweep.cells:
         condition = condition_of(cell)
@@ -271,7 +272,7 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
     from tf_pflego.sweeps import figures  # matplotlib takes a part of a second.
 
     compared = Comparison(sweep)
-    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*notes(sweep), *warnings(sweep))]
+    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*compared.notes, *compared.warnings)]
     title = _escaped(sweep.title, _MARKDOWN)
     pages = {
         "tables.md": f"# {title}\n\n{compared.markdown()}\n{''.join(said)}",
