@@ -10,6 +10,7 @@ import pathlib
 import time
 
 import numpy as np
+from benchmark_methods import methods
 from benchmark_process import process
 from benchmark_work import (
     CIFAR_SHARE,
@@ -340,11 +341,11 @@ def million(data_dir, repeats):
     pixels. The peak is that of what is resident, with the mapped files: what the kernel calls
     VmHWM. It counts from before the data are made.
     """
-    methods = (
+    cases = (
         ("pflego", 20, 5, (8, 8, 1), repeats, 10_000),
         ("ditto", 2, 1, (28, 28, 1), min(10, repeats), 1_000),
     )
-    for algorithm, train, test, shape, rounds, sample in methods:
+    for algorithm, train, test, shape, rounds, sample in cases:
         name = f"million/{algorithm}/in_process"
         pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
         clients = federation_in_files(10**6, train, test, shape)
@@ -375,8 +376,8 @@ PARTS = {
     part.__name__: part
     for part in (
         *(fashion_mnist, omniglot, cifar10, synthetic),
-        *(shared_head, million, large_models, process, ray),
+        *(shared_head, million, large_models, methods, process, ray),
     )
 }
-# The part `million` takes gigabytes of the directory for temporary files.
-BY_DEFAULT = [name for name in PARTS if name != "million"]
+# Of the others, `million` takes gigabytes of temporary files, and `methods` times all methods.
+BY_DEFAULT = [name for name in PARTS if name not in ("million", "methods")]

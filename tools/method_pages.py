@@ -113,13 +113,13 @@ def overview_of(path: pathlib.Path, name: str) -> dict[str, str]:
 # Tables in which a method's row may be: the file, what the row says, and where it is explained.
 _MEASURED = (
     (
-        "results/table1.md",
+        "results/table1/tables.md",
         "Test accuracy of a round's participants on Fashion-MNIST, in percent, beside the PFLEGO "
         "paper's: clients hold two classes (High), five (Medium) or all ten (No).",
         "results.md#the-pflego-papers-table-1",
     ),
     (
-        "results/pgfed_table1.md",
+        "results/pgfed_table1/tables.md",
         "25 clients of Fashion-MNIST by Dirichlet(0.3), 120 rounds: test accuracy of all clients "
         "as served, in percent, and bytes over FedAvg's.",
         "results/pgfed.md",

@@ -3,10 +3,10 @@
 import pathlib
 import shlex
 
-import cell_runs
 import pytest
-import tables
-import tables_shared_head
+import shared_head_pages
+
+from tf_pflego.sweeps import load_sweep, store
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -17,17 +17,15 @@ DEGREES = ("high", "medium", "no")
 @pytest.fixture(scope="module")
 def served():
     """Percent of all clients as served: {method or run: {(degree, seed): value}}."""
-    found = {}
-    rows = tables_shared_head.with_plain_pflego(tables.read_runs(RESULTS, "shared_head"), RESULTS)
-    for row in rows:
+    values = {}
+    for row in load_sweep(RESULTS / "shared_head").rows:
         degree, name = row["run"].split("_", 1)
-        found.setdefault(name, {})[degree, row["seed"]] = 100 * row[tables.SERVED]
-    for row in tables.read_runs(RESULTS, "table1"):
-        if row["dataset"] == "fashion_mnist":
-            name = f"{row['algorithm']}, own labels"
-            key = row["personalization"], row["seed"]
-            found.setdefault(name, {})[key] = 100 * row[tables.SERVED]
-    return found
+        values.setdefault(name, {})[degree, row["seed"]] = 100 * row[store.SERVED]
+    for row in shared_head_pages.on_own_labels(RESULTS):
+        name = f"{row['algorithm']}, own labels"
+        key = row["personalization"], row["seed"]
+        values.setdefault(name, {})[key] = 100 * row[store.SERVED]
+    return values | {"pflego": values["pflego, own labels"]}
 
 
 def mean_gap(served, one, other, degree):
@@ -58,5 +56,5 @@ def test_muon_is_level_with_fedavg_with_adam_in_a_fifth_of_its_passes(served):
     for degree in ("high", "medium"):
         assert abs(mean_gap(served, "shared_head_with_muon", "fedavg_adam", degree)) < 0.25
     assert -0.5 < mean_gap(served, "shared_head_with_muon", "fedavg_adam", "no") < 0
-    runs = [row for row in tables.read_runs(RESULTS, "shared_head") if "fedavg_adam" in row["run"]]
-    assert all(cell_runs.flags_of(shlex.split(run["flags"]))["local_epochs"] == "5" for run in runs)
+    runs = [row for row in load_sweep(RESULTS / "shared_head").rows if "fedavg_adam" in row["run"]]
+    assert runs and all("--local_epochs=5" in shlex.split(run["flags"]) for run in runs)

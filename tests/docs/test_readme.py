@@ -6,10 +6,7 @@ import re
 import subprocess
 import sys
 
-import overview
 import pytest
-import reproduce
-import tables
 
 from tests.docs import pages
 
@@ -50,19 +47,6 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
     # Of what TensorFlow logs, at most that the check of an export has started TFLite.
     said = {line for line in result.stderr.splitlines() if not line.startswith("round ")}
     assert said <= {"INFO: Created TensorFlow Lite XNNPACK delegate for CPU."}
-
-
-@pytest.mark.parametrize("document", reproduce.DOCUMENTS, ids=lambda path: path.name)
-def test_tables_are_those_of_the_result_files(document):
-    text = document.read_text(encoding="utf-8")
-    assert re.search(r"<!-- results/\w+\.md, table 1 -->", text)
-    assert tables.refresh(document, ROOT) == text, "run `python tools/reproduce.py documents`"
-
-
-def test_the_table_of_cost_and_accuracy_is_made_from_the_results():
-    results = ROOT / "results"
-    page = (results / "overview.md").read_text(encoding="utf-8")
-    assert overview.page_of(results) == page, "run `python tools/reproduce.py redraw`"
 
 
 def test_a_short_script_exports_a_model_of_own_arrays(tmp_path):

@@ -66,10 +66,13 @@ def test_output_never_fails_a_run(redirection, printed, said, digits_dir, tmp_pa
     assert_whole(output)
 
 
+LISTING = "tf_pflego.main sweep run_configs/experiments/pflego.py --output_dir=results --list"
+
+
 @pytest.mark.parametrize("reader", ["head -n 1", "true"])
-def test_a_tool_whose_reader_leaves_says_nothing(reader):
+def test_a_list_whose_reader_leaves_says_nothing(reader):
     result = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; '{sys.executable}' tools/reproduce.py list | {reader}"],
+        ["bash", "-c", f"set -o pipefail; '{sys.executable}' -m {LISTING} | {reader}"],
         cwd=ROOT,
         capture_output=True,
         timeout=TIMEOUT_SECONDS,

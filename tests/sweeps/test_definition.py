@@ -7,8 +7,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.sweeps.own import build_mine
-from tf_pflego.sweeps import choice
-from tf_pflego.sweeps.definition import configured
+from tf_pflego.sweeps.definition import configured, settings_tried
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -76,12 +75,12 @@ def test_all_methods_have_the_same_number_of_settings_evenly_drawn():
     ]
     for trials, expected in ((0, 4), (2, 2), (6, 6)):
         experiment = pfl.Experiment(cells, trials=trials)
-        tried = [experiment.settings_tried(cell) for cell in experiment.planned]
+        tried = [settings_tried(cell, experiment.budget) for cell in experiment.planned]
         assert experiment.budget == expected
         assert [len(settings) for settings in tried] == [expected, min(4, expected), 0]
         assert all(len({*map(str, settings)}) == len(settings) for settings in tried)
     experiment = pfl.Experiment(cells)
-    drawn = experiment.settings_tried(experiment.planned[0])
+    drawn = settings_tried(experiment.planned[0], experiment.budget)
     assert drawn == [{"client_learning_rate": rates[place]} for place in (0, 1, 3, 5)]
 
 
@@ -152,7 +151,8 @@ BAD = [
         "pflego. Did you mean local_steps? Correct it", [{"local_stps": 3}]),
     Bad("`head_epochs` must be a setting of runs, or of a method of the cells; got the methods "
         "fedavg, local.", pfl.grid(algorithm=["fedavg", "local"]), {"head_epochs": 3}),
-    Bad("`num_round` must be a setting of runs", options={"tuning": {"num_round": 3}}),
+    Bad("`num_round` must be a hyper-parameter of pflego",
+        options={"tuning": {"num_round": 3}}),
     Bad("`client_learning_rate` must have one value, or several that differ; got []. Correct",
         base={"client_learning_rate": []}),
     Bad("`client_learning_rate` must have one value, or several that differ; got [0.1, 0.1].",
@@ -217,10 +217,3 @@ def test_a_bad_definition_is_refused(bad):
 def test_a_bad_grid_or_range_is_refused(make, said):
     with pytest.raises(ValueError, match=said.replace("`", ".")):
         make()
-
-
-def test_a_choice_at_the_edge_of_its_numbers_is_known():
-    (cell,) = planned([{"server_optimizer": ["adam", "sgd"], "local_steps": [1, 5, 20]}])
-    tried = {"server_optimizer": "adam", "local_steps": 20}
-    assert choice.at_edge(cell, tried) == {"local_steps": "largest"}
-    assert choice.at_edge(cell, tried | {"local_steps": 5}) == {}

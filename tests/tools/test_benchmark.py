@@ -4,11 +4,17 @@ import json
 import pathlib
 
 import benchmark
+import benchmark_methods
 import benchmark_work
 import numpy as np
+import overview
 import pytest
+import timing
 
+from tests.comparison import assert_identical
 from tf_pflego import models
+from tf_pflego.core.participation import Participation
+from tf_pflego.simulation.simulation import Simulation
 
 ROOT = pathlib.Path(__file__).parents[2]
 REPORT = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
@@ -62,6 +68,60 @@ def test_the_committed_ratios_are_those_of_the_committed_seconds():
         assert REPORT[f"{name}over_in_process"] == round(whole / here, 3)
     outside = REPORT["fashion_mnist/pflego/ray2/outside_slowest_node_seconds"]["median"]
     assert outside < REPORT["fashion_mnist/pflego/ray2/seconds"]["median"]
+
+
+@same_on_both_lines
+def test_clients_of_median_size():
+    sizes = ([9, 4, 5, 8, 6], [3, 1, 1, 2, 2])
+    clients = benchmark_work.federation(*sizes, [2, 3, 4, 5, 6], (4, 4, 1))
+    chosen = benchmark_methods.of_median_size(clients, 2)
+    np.testing.assert_array_equal(chosen.train.sizes, [5, 6])
+    np.testing.assert_array_equal(chosen.num_classes, [4, 6])
+    for few, whole in ((chosen.train, clients.train), (chosen.test, clients.test)):
+        for new, old in ((0, 2), (1, 4)):
+            assert_identical(few.of(new), whole.of(old))
+
+
+@same_on_both_lines
+def test_the_parts_of_a_round_add_up():
+    seconds = {"idle": [1, 2, 9], "reading": [3], "passes": [7], "pflego": [10], "floor": [4]}
+    assert benchmark_work.floors_of("here", seconds) == {
+        "here/floors_of_engine": 0.5,
+        "here/floors_of_reading": 0.25,
+        "here/floors_of_passes": 1.0,
+        "here/floors_of_head": 0.75,
+    }
+
+
+@same_on_both_lines
+@pytest.mark.parametrize("work", benchmark_work.WORK)
+def test_rounds_of_less_work_run(work):
+    clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
+    model = models.SplitModel(models.mlp((4, 4, 1), 0), 2)
+    algorithm = benchmark_work.part_of_round(model, work)
+    with Simulation(algorithm, clients, Participation(2, 2), "in_process") as simulation:
+        assert simulation.run_round()["participants"] == 2
+
+
+@same_on_both_lines
+def test_rounds_are_timed_beside_those_of_pflego():
+    pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
+    body = models.mlp((4, 4, 1), 0)
+    report = {}
+    for case in benchmark_methods.beside_pflego(
+        "fashion_mnist", clients, body, 2, 2, ("pflego", "fedper")
+    ):
+        report |= timing.measured(case)
+    name = "methods/fashion_mnist/fedper"
+    seconds, of_pflego = (report[f"{name}/{key}"] for key in ("seconds", "pflego_seconds"))
+    assert seconds["runs"] == of_pflego["runs"] == 2
+    ratio = report[f"{name}/over_pflego"]
+    assert ratio == round(seconds["median"] / of_pflego["median"], 3)
+    assert (
+        f"| `fedper` | {seconds['median']:.3f} | {ratio:.2f} |  |  | 14.436 | 2.06 |"
+        in overview.round_times(report).splitlines()
+    )
 
 
 @pytest.fixture

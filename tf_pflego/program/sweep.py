@@ -1,9 +1,10 @@
 """Trains many methods and settings over several seeds, and compares them.
 
-A list as the value of a flag means a choice. Each combination of methods, datasets and other
-settings of runs makes a cell; among lists of hyper-parameters it is chosen for each cell, on
-validation examples and with seeds that are not reported. What runs and methods are told is as in
-tf-pflego --help. The same command goes on with a sweep that was interrupted.
+The flags of runs and methods, which tf-pflego --help lists, take several values with commas between
+them. Each combination of methods, datasets and other settings of runs makes a cell, a line of the
+tables. Among values of a hyper-parameter, or in a range such as 1e-3..1:log, the best on validation
+examples is chosen for each cell, with seeds that are not reported. The same command goes on with a
+sweep that was interrupted, and makes what is new in one that has changed.
 """
 
 import dataclasses
@@ -39,6 +40,7 @@ PLACES = {
     "DIR/NAME"
 }
 MOST_PLACES = 1
+FLAGS_OF_ARGUMENTS = {"path": "output_dir"}
 _RANGE = re.compile(r"(?P<low>[^:]+?)\.\.(?P<high>[^:]+?)(?P<log>:log)?")
 # Flags of a run that a sweep gives its runs itself.
 _OF_SWEEP = {"output_dir", "overwrite", "resume", "seed", "ray_address"}
@@ -65,12 +67,17 @@ class Options:
     )
     trials: int = setting(
         0,
-        "how many settings of each cell are tried; 0 for as many as the smallest grid has",
+        "how many settings of each cell are tried, which a range needs; 0 for as many as the "
+        "smallest list has",
         at_least=0,
     )
-    reference: str = setting("", "method that others are compared with; local if left out")
+    reference: str = setting(
+        "", "method that others are compared with; if left out, local or else the first"
+    )
     where: str = setting(
-        "", "the cells that are run, as NAME=VALUE,...; name=PATTERN for the cell's name"
+        "",
+        "which cells are run: those with these settings, as algorithm=pflego,fedrep; or, as "
+        "name=PATTERN, those with such names",
     )
     jobs: int = setting(1, "how many runs go on side by side", at_least=1, at_most=1000)
     ray_address: str = setting(
@@ -141,15 +148,17 @@ def run(flag_values, interruption: Interruption, file: str = "") -> None:
         options = dataclasses.replace(options, ray_address="")
     root = pathlib.Path(options.output_dir).expanduser()
     failures = []
-    for source, folder, experiment in _experiments(file, changes, _of_sweep(options, flag_values)):
-        cells = _selected(experiment, options.where)
+    experiments = _experiments(file, changes, _of_sweep(options, flag_values))
+    for (source, folder, experiment), cells in _selected(experiments, options.where):
         place = root / folder
         if options.flags:
             terminal.show("\n".join(map(_flag_file, cells)), end="")
         elif options.list:
             _show_list(folder, experiment, cells, place)
         elif options.show or options.redraw:
-            _show_results(options, experiment, place)
+            # Of the several experiments of a file, some may have no run yet.
+            if place.exists() or len(experiments) == 1:
+                _show_results(options, experiment, place)
         else:
             failures += _make(options, experiment, cells, place, source, interruption)
     if failures:
@@ -167,8 +176,10 @@ def _experiments(file, changes, of_sweep):
         return [files.InFile("", "", Experiment(grid(**lists), base, **of_sweep))]
 
     def changed(one):
-        cells = [{**cell, **changes} for cell in one.experiment.cells]
-        return one._replace(experiment=dataclasses.replace(one.experiment, cells=cells, **of_sweep))
+        tuning = {**one.experiment.tuning, **of_sweep.get("tuning", {})}
+        parts = {**of_sweep, "tuning": tuning}
+        parts["cells"] = [{**cell, **changes} for cell in one.experiment.cells]
+        return one._replace(experiment=dataclasses.replace(one.experiment, **parts))
 
     return [changed(one) for one in files.load(file)]
 
@@ -198,8 +209,20 @@ def _seeds_of(name, text):
     return [int(seed) for seed in text.split(",")]
 
 
-def _selected(experiment, where):
-    """Returns the cells that --where selects: all that have one of the values of each name."""
+def _selected(experiments, where):
+    """Returns the experiments that have cells which --where selects, each with these."""
+    selected = [(one, _cells_of(one.experiment, where)) for one in experiments]
+    if not any(cells for _, cells in selected):
+        count = sum(len(one.experiment.planned) for one, _ in selected)
+        raise ValueError(
+            f"`where` must select a cell, by NAME=VALUE; got {where!r}, which selects none of "
+            f"{count}. Correct it; --list shows the cells."
+        )
+    return [(one, cells) for one, cells in selected if cells]
+
+
+def _cells_of(experiment, where):
+    """Returns the cells that have one of the values of each name."""
     wanted: dict[str, list[str]] = {}
     name = ""
     for part in filter(None, where.split(",")):
@@ -208,35 +231,34 @@ def _selected(experiment, where):
         wanted.setdefault(name, []).append(value if equals else part)
 
     def value_of(cell, name):
-        if name in ("name", "label"):
+        if name in ("name", "label", "algorithm"):
             return getattr(cell, name)
         is_set = any(name in other.settings for other in experiment.planned)
         return str(cell.settings.get(name, "" if is_set else getattr(RunConfig, name, "")))
 
-    cells = [
+    return [
         cell
         for cell in experiment.planned
-        if all(
+        if "" not in wanted
+        and all(
             any(fnmatch.fnmatchcase(value_of(cell, name), value) for value in values)
             for name, values in wanted.items()
         )
     ]
-    if not cells or "" in wanted:
-        raise ValueError(
-            f"`where` must select a cell, by NAME=VALUE; got {where!r}, which selects none of "
-            f"{len(experiment.planned)}. Correct it; --list shows the cells."
-        )
-    return cells
 
 
 def _make(options, experiment, cells, place, source, interruption):
     """Makes the runs, shows the tables, and returns the runs that failed."""
     if options.trial:
-        cells_of_trial = [{**cell, **experiment.trial} for cell in experiment.cells]
+        cells_of_trial = [  # Those that differ in what a trial sets keep their names.
+            {**cell.settings, **cell.choices, "name": cell.name, **experiment.trial}
+            for cell in experiment.planned
+        ]
         seeds, tuning_seeds = experiment.seeds[:1], experiment.tuning_seeds[:1]
         experiment = dataclasses.replace(
             experiment,
             cells=cells_of_trial,
+            base={},
             seeds=seeds,
             tuning_seeds=tuning_seeds,
             tuning={**experiment.tuning, **experiment.trial},
@@ -261,6 +283,8 @@ def _make(options, experiment, cells, place, source, interruption):
             source=source,
             between_steps=interruption.check,
         )
+    if not outcome.rows:
+        return outcome.failures
     _show_tables(outcome, experiment)
     terminal.show(f"written to {place}; a page about it:")
     terminal.STDOUT.write(f"tf-pflego report {shlex.quote(str(place))}\n")
@@ -269,6 +293,11 @@ def _make(options, experiment, cells, place, source, interruption):
 
 def _show_results(options, experiment, place):
     outcome = results.load(place)
+    if not outcome.rows:
+        raise ValueError(
+            f"`output_dir` must have a run that is finished; {place} has none. Run the same "
+            "command without this flag first."
+        )
     if options.show:
         _show_tables(outcome, experiment)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell, Range, words
+from tf_pflego.sweeps.definition import Cell, Range, name_of, settings_tried, words
 
 
 class Contents:
@@ -26,10 +26,22 @@ class Contents:
         self.reference: str = about["reference"]
         self.failures: list[Any] = []
         names = {cell.name for cell in self.cells}
-        self.rows, self.tuning_rows = (
+        rows, tuning_rows = (
             [row for row in store.runs_in(path / name) if row["run"] in names]
             for name in (store.RUNS, store.TUNING)
         )
+        # Rows that a change of the definition has left do not count.
+        tried = {cell.name: self._trials(cell) for cell in self.cells if not cell.is_searched}
+        self.rows = [row for row in rows if row["seed"] in self.seeds]
+        self.tuning_rows = [
+            row
+            for row in tuning_rows
+            if row["seed"] in self.tuning_seeds
+            and row["trial"] in tried.get(row["run"], (row["trial"],))
+        ]
+
+    def _trials(self, cell):
+        return {name_of(one) for one in settings_tried(cell, self.budget)}
 
     @property
     def runs(self) -> dict[str, list[Any]]:
@@ -70,15 +82,21 @@ class Contents:
         """Returns {cell: settings} of what was chosen for each cell whose trials are all done."""
         chosen = {}
         for cell in self.cells:
-            if cell.choices and (trial := choice.best(cell, self.tuning_rows)) is not None:
-                chosen[cell.name] = trial.settings
+            ended = [
+                trial
+                for trial in choice.trials_of(cell, self.tuning_rows)
+                if trial.accuracy is None or trial.runs == len(self.tuning_seeds)
+            ]
+            count = self.budget if cell.is_searched else len(self._trials(cell))
+            best = choice.best(cell, self.tuning_rows) if len(ended) == count else None
+            if best is not None:
+                chosen[cell.name] = best.settings
         return chosen
 
 
 def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
     """Returns {seed: row} of the runs of a cell that are reported."""
-    rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
-    return {row["seed"]: row for row in rows}
+    return {row["seed"]: row for row in sweep.rows if row["run"] == cell.name}
 
 
 def conditions(sweep: Contents) -> list[list[Cell]]:

@@ -229,15 +229,6 @@ class Experiment:
             (math.prod(map(len, cell.choices.values())) for cell in cells), default=0
         )
 
-    def settings_tried(self, cell: Cell) -> list[dict[str, Any]]:
-        """Returns the settings of a grid that are tried, evenly drawn if there are more."""
-        if cell.is_searched or not cell.choices:
-            return []
-        combinations = grid(**cell.choices)
-        count = min(self.budget, len(combinations))
-        places = [number * len(combinations) // count for number in range(count)]
-        return [combinations[place] for place in places]
-
     def settings_of_trial(self, cell: Cell, tried: Settings) -> dict[str, Any]:
         """Returns the settings of the runs by which a choice is made."""
         return {**cell.settings, **tried, "validation_fraction": _HELD_OUT, **self.tuning}
@@ -283,6 +274,16 @@ class Experiment:
                 configured(settings)
                 configured({**settings, **self.trial})
         return cell
+
+
+def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
+    """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+    if cell.is_searched or not cell.choices:
+        return []
+    combinations = grid(**cell.choices)
+    count = min(budget, len(combinations))
+    places = [number * len(combinations) // count for number in range(count)]
+    return [combinations[place] for place in places]
 
 
 def _refuse_repeated(name, among):
@@ -385,7 +386,9 @@ def _refuse_unread(names, cells):
     kinds = [algorithms.method_of(method).settings for method in methods.values()]
     known = {*_OF_RUN, *(field.name for kind in kinds for field in dataclasses.fields(kind))}
     for name in sorted(names - known - {"name", "paper"}):
+        is_of_other = name in algorithms.settings_of_methods()
+        like = "" if is_of_other else texts.suggestion(name, known)
         raise ValueError(
             f"`{name}` must be a setting of runs, or of a method of the cells; got the methods "
-            f"{', '.join(methods)}. {texts.suggestion(name, known)}Correct it or leave it out."
+            f"{', '.join(methods)}. {like}Correct it or leave it out."
         )

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -24,7 +25,7 @@ class Process:
     """
 
     def __init__(self, root: pathlib.Path, cores: int, source: str):
-        self._arguments = [str(root), str(cores), *([source] if source else [])]
+        self._arguments = [str(root), str(cores), str(os.getpid()), source]
         self._log = open(root / work.LOG, "ab")
         self._process: Any = None
 
@@ -38,6 +39,7 @@ class Process:
                 stderr=self._log,
                 text=True,
                 bufsize=1,  # It sends each line.
+                start_new_session=True,  # Ctrl-C is for the sweep, which then ends this process.
             )
         left = list(job.seeds)
         with contextlib.suppress(BrokenPipeError):

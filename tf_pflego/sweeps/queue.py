@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
+from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of, settings_tried
 from tf_pflego.sweeps.search import Search
 from tf_pflego.sweeps.work import FAILED, Job, Outcome
 from tf_pflego.system import durable, terminal, texts
@@ -25,7 +25,7 @@ class Queue:
         self._cells = {cell.name: cell for cell in cells}
         # The settings that are tried of each cell, by their names; a search adds to its own.
         self._tried = {
-            cell.name: {name_of(one): one for one in experiment.settings_tried(cell)}
+            cell.name: {name_of(one): one for one in settings_tried(cell, experiment.budget)}
             for cell in experiment.planned
         }
         self._searches = {
@@ -45,9 +45,9 @@ class Queue:
     def take(self) -> Job | None:
         """Returns the next job when there is one; None when all are done."""
         with self._changed:
-            while not self._waiting and self._running:
+            while not self._waiting and self._running and not self._stopped:
                 self._changed.wait()
-            if not self._waiting:
+            if not self._waiting or self._stopped:
                 return None
             job = self._waiting.popleft()
             self._running.append(job)
@@ -66,7 +66,8 @@ class Queue:
                     self._keep(cell, job, outcome)
                 except store.DamagedRunError as error:
                     durable.remove(job.place(self.root, outcome.seed))
-                    outcome = outcome._replace(state=FAILED, message=f"{error}; it is removed")
+                    message = f"{error}; it is removed"
+                    outcome = outcome._replace(state=FAILED, accuracy=None, message=message)
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
             self.done += 1 + skipped * (outcome.state in (choice.PRUNED, choice.NOT_FINITE))
             self._made += 1
@@ -82,7 +83,7 @@ class Queue:
         """Says that all runs of a job have ended."""
         with self._changed:
             self._running.remove(job)
-            if job.trial is not None:
+            if job.trial is not None and not self._stopped:
                 # It goes first, so that an interruption leaves cells that are whole.
                 put = self._waiting.appendleft
                 cell = self._cells[job.cell]
@@ -97,7 +98,6 @@ class Queue:
         """Lets no job begin any more."""
         with self._changed:
             self._stopped = True
-            self._waiting.clear()
             self._changed.notify_all()
 
     def left(self, cell: Cell) -> tuple[int, list[int]]:

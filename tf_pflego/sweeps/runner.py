@@ -56,6 +56,8 @@ def sweep(
       TypeError, ValueError: An argument does not take its value, or the directory is in use.
     """
     values.instance("experiment", experiment, Experiment, "Make one: `Experiment(cells, base)`.")
+    for name in only or ():
+        values.one_of("only", name, [cell.name for cell in experiment.planned])
     jobs = values.whole("jobs", jobs, 1, 1000)
     changes = {"clients": clients, "model": model}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -118,6 +120,11 @@ def _locked(root):
             f"`output_dir` must not be in use; another sweep writes to {root} ({error}). Wait for "
             "its end, or choose another `output_dir`."
         ) from None
+    except OSError as error:
+        raise ValueError(
+            f"`output_dir` must be a directory that can be written; {root} is not "
+            f"({error.strerror}). Choose another `output_dir`."
+        ) from error
     try:
         yield
     finally:

@@ -222,19 +222,10 @@ class Store:
           DamagedRunError: A file of the run is damaged; nothing is added.
         """
         key = {"run": cell.name, "seed": str(seed)}
-        try:
-            records, added = _records(raw), dict[str, list]()
-            added[CURVES] = [key | _numbers_of(record) for record in records]
-            clients = read(raw / "clients.csv")
-            added[CLIENTS] = [key | {name: row[name] for name in _OF_CLIENT} for row in clients]
-            if not clients:
-                raise ValueError("clients.csv has no clients")
-            added[RISK_WEIGHTS] = [key | entry for entry in _risk_weights(raw)]
-            added[NEW_CLIENTS] = [key | row for row in read(raw / "new_clients.csv")]
-            # This file is the last, since a run counts as finished when its row is there.
-            added[RUNS] = [self._row(cell, seed, raw, flags, len(records))]
-        except _UNREADABLE as error:
-            raise _damaged(raw, error) from error
+        config, summary, rows = read_run(raw)
+        added = {name: [key | row for row in of_file] for name, of_file in rows.items()}
+        # This file is the last, since a run counts as finished when its row is there.
+        added[RUNS] = [self._row(cell, seed, config, summary, flags)]
         self._add(added, key)
         # Nothing goes on from them any more, and the states of all clients may take much space.
         shutil.rmtree(raw / "checkpoints", ignore_errors=True)
@@ -256,12 +247,9 @@ class Store:
         """
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         records, about = [], {VALIDATION + "/last10": "", SECONDS: ""}
-        try:
-            if state != "not finite":
-                records, summary = _records(raw), limited_files.json_object(raw / "summary.json")
-                about = {name: summary[name] for name in about}
-        except _UNREADABLE as error:
-            raise _damaged(raw, error) from error
+        if state != choice.NOT_FINITE:
+            _, summary, rows = read_run(raw)
+            records, about = rows[CURVES], {name: summary[name] for name in about}
         row = key | dict(settings) | {"state": state, "num_rounds": len(records)} | about
         row |= {"flags": shlex.join(lines_of(flags).splitlines()), "defaults": ""}
         curve = [
@@ -291,16 +279,13 @@ class Store:
             if self._rows[name]:
                 write(self.path / name, self._rows[name])
 
-    def _row(self, cell, seed, raw, flags, num_rounds):
+    def _row(self, cell, seed, config, summary, flags):
         """Returns the row of a finished run in the table of runs."""
-        config, summary = (limited_files.json_object(raw / f"{n}.json") for n in _DESCRIBED)
         versions = config.pop("versions")
-        if num_rounds != summary["round"]:
-            raise ValueError(f"metrics.jsonl has not each of the {summary['round']} rounds")
         others = {name: value for name, value in config.items() if name not in {*flags, *PLACES}}
         return (
             {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
-            | {"seed": str(seed), "run": cell.name, "num_rounds": num_rounds}
+            | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
             | {key: config.get(key) for key in self._columns}
             | {key: summary.get(key) for key in _RESULTS}
             | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
@@ -311,16 +296,34 @@ class Store:
         )
 
 
+def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
+    """Returns the configuration, the summary, and the rows for other files of a finished run.
+
+    Raises:
+      DamagedRunError: A file of the run is damaged.
+    """
+    try:
+        config, summary = (limited_files.json_object(raw / f"{n}.json") for n in _DESCRIBED)
+        records, clients = _records(raw), read(raw / "clients.csv")
+        if len(records) != summary["round"] or not clients or "versions" not in config:
+            raise ValueError("a file has not all rounds, clients or settings")
+        rows = {
+            CURVES: [_numbers_of(record) for record in records],
+            CLIENTS: [{name: row[name] for name in _OF_CLIENT} for row in clients],
+            RISK_WEIGHTS: list(_risk_weights(raw)),
+            NEW_CLIENTS: read(raw / "new_clients.csv"),
+        }
+    except _UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DamagedRunError(f"{raw} cannot be read as a run ({reason})") from error
+    return config, summary, rows
+
+
 _DESCRIBED = "config", "summary"
 _UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, EOFError),
     *(csv.Error, zlib.error, zipfile.BadZipFile),
 )
-
-
-def _damaged(raw, error):
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DamagedRunError(f"{raw} cannot be read as a run ({reason})")
 
 
 def _records(raw):

@@ -1,8 +1,8 @@
 """Makes runs of a sweep one after the other in one process, and the process that does so.
 
-`python -m tf_pflego.sweeps.work DIR CORES [FILE.py:NAME]` takes jobs as lines of JSON from standard
-input, and answers with lines about the runs. It ends with its input, or when the process that
-started it has ended.
+`python -m tf_pflego.sweeps.work DIR CORES PARENT FILE.py:NAME`, of which the last may be empty,
+takes jobs as lines of JSON from standard input, and answers with lines about the runs. It ends with
+its input, or when the process PARENT that started it has ended.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, files
 from tf_pflego.sweeps.definition import Experiment, configured
 from tf_pflego.sweeps.search import MedianPruning
-from tf_pflego.sweeps.store import RAW
+from tf_pflego.sweeps.store import RAW, DamagedRunError, read_run
 from tf_pflego.system import terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.system.signals import Interruption
@@ -126,7 +126,8 @@ def _run(job, seed, root, experiment, between_steps):
     with _quiet():
         try:
             summary, state = run(resume=True)
-        except RunDirectoryError:  # It is damaged, or has other settings than the cell has now.
+            read_run(place)
+        except (RunDirectoryError, DamagedRunError):  # Or it has other settings than it has now.
             summary, state = run(overwrite=True)
     kind = "test" if job.trial is None else "validation"
     return summary[f"{kind}_accuracy/client_mean/last10"], state
@@ -185,10 +186,10 @@ def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:
 
 def main(argv: Sequence[str]) -> int:
     """Makes the jobs of a process; see the head of the module."""
-    root, parent = pathlib.Path(argv[0]), os.getppid()
+    root, cores, parent, source = pathlib.Path(argv[0]), int(argv[1]), int(argv[2]), argv[3]
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")  # It sends each line.
     os.dup2(2, 1)  # What libraries print goes to the log, as what they say on standard error does.
-    experiment = _prepare(int(argv[1]), argv[2] if len(argv) > 2 else "")
+    experiment = _prepare(cores, source)
     with Interruption() as interruption:
 
         def between_steps():
@@ -204,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
                 make(Job(*json.loads(line)), root, experiment, between_steps, tell)
                 tell(None)
                 between_steps()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError):
             return 1
     return 0
 

@@ -1,0 +1,100 @@
+"""The pages that are made from results/benchmark.json: of costs and accuracies, and of times."""
+
+import json
+import pathlib
+import re
+import statistics
+
+from paper_pages import DEGREES, PAGE, PERCENT, fixed, markdown, numbers_of, page
+from shared_head_pages import by_method, on_own_labels
+
+from tf_pflego.sweeps import store
+
+_MEASURED = re.compile(r"methods/\w+/(\w+)/over_pflego")
+_SHARED = "pflego_shared_head"
+# The runs of `shared_head` that the first table shows, by what it calls them.
+_WITH_LABELS = {
+    _SHARED: f"`{_SHARED}`",
+    "shared_head_with_muon": f"`{_SHARED}` with Muon",
+    "fedavg_adam": "`fedavg` with mask and Adam",
+}
+
+
+def pages(results: pathlib.Path) -> dict[str, bytes]:
+    """Returns the pages by the names of their files, from the directory of the results."""
+    report = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))
+    tables = {
+        "overview": ("Cost and accuracy", _costs(results, report)),
+        "round_times": ("Seconds per round", round_times(report)),
+        "local_speed": ("PGFed paper, Table 7", _speeds(report)),
+    }
+    cores = str(report["cores"]).encode()
+    return {
+        f"{name}.md": page(title, name, table)[PAGE].replace(b"CORES", cores)
+        for name, (title, table) in tables.items()
+    }
+
+
+def _costs(results, report):
+    """Returns the first table of README.md."""
+    shared = by_method(store.runs_in(results / "shared_head" / store.RUNS))
+    own = by_method(on_own_labels(results))
+
+    def over_pflego(engine):
+        places = (f"shared_head/{degree}/{engine}/over_pflego" for degree in ("high", "no"))
+        return statistics.mean(report[place] for place in places)
+
+    def seconds(method):
+        runs = (row for rows in shared[method].values() for row in rows)
+        return statistics.mean(row[store.SECONDS] for row in runs)
+
+    def line(title, labels, time, runs):
+        served = (
+            PERCENT * statistics.mean(row[store.SERVED] for row in runs[degree])
+            for degree in DEGREES
+        )
+        return [title, labels, f"{time:.1f}", *(f"{value:.1f}" for value in served)]
+
+    lines = [line("**`pflego`**", "own", 1, own.pop("pflego"))]
+    for method, title in _WITH_LABELS.items():
+        time = over_pflego("in_process") * seconds(method) / seconds(_SHARED)
+        time = over_pflego("tff") if method == _SHARED else time
+        lines.append(line(title, "shared", time, shared[method]))
+    for method, runs in own.items():
+        if runs:
+            time = report[f"methods/fashion_mnist/{method}/over_pflego"]
+            lines.append(line(f"`{method}`", "own", time, runs))
+    head = ["method", "labels", "time of a round", "2 classes", "5 classes", "10 classes"]
+    return markdown(head, lines)
+
+
+def round_times(report: dict) -> str:
+    """Returns the table of the seconds of a round, from the part `methods` of the benchmark."""
+    of_paper = {row["algorithm"]: row.get("seconds") for row in numbers_of("pflego")}
+    lines = []
+    measured = (_MEASURED.fullmatch(key) for key in report)
+    for method in dict.fromkeys(match[1] for match in measured if match):
+        line = [f"`{method}`"]
+        for dataset in ("fashion_mnist", "omniglot"):
+            seconds = report.get(f"methods/{dataset}/{method}/seconds", {}).get("median")
+            ratio = report.get(f"methods/{dataset}/{method}/over_pflego")
+            line += [fixed(seconds, ".3f"), fixed(ratio)]
+        seconds = of_paper.get(method)
+        line += [fixed(seconds, ".3f"), fixed(seconds and seconds / of_paper["pflego"])]
+        lines.append(line)
+    head = ["method", "Fashion-MNIST", "ratio", "Omniglot", "ratio", "paper, Omniglot", "ratio"]
+    return markdown(head, lines)
+
+
+def _speeds(report):
+    lines = []
+    for row in numbers_of("pgfed"):
+        if "relative_speed" in row:
+            place = f"cifar10/{row['algorithm']}/in_process"
+            speed, relative = (
+                report[f"{place}/images_per_second"],
+                report[f"{place}/relative_speed"],
+            )
+            of_paper = f"{row['relative_speed']:.3f}"
+            lines.append([f"`{row['algorithm']}`", f"{speed:.0f}", f"{relative:.3f}", of_paper])
+    return markdown(["method", "images a second", "relative speed", "paper"], lines)

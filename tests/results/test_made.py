@@ -1,0 +1,229 @@
+"""The results in the repository are made as their experiments make them, byte for byte."""
+
+import dataclasses
+import re
+
+import documents
+import matplotlib
+import numpy as np
+import overview
+import paper_figures
+import pflego
+import pytest
+from absl import flags
+
+from tests.starts import in_this_process
+from tf_pflego import algorithms
+from tf_pflego.program import flags as program_flags
+from tf_pflego.reports import figures as drawn
+from tf_pflego.sweeps import Cell, load_sweep, results, store
+
+pytestmark = pytest.mark.same_on_both_lines
+
+ROOT, RESULTS = documents.ROOT, documents.RESULTS
+WITH_RUNS = [name for name in documents.EXPERIMENTS if (RESULTS / name / store.RUNS).exists()]
+RUN_IT = "run `python tools/documents.py`"
+LAST_ROUNDS = 10
+# The mean of ten numbers in another order of summation.
+SUMMATION_TOLERANCE = 1e-12
+# clients.csv has six digits of an accuracy.
+SIX_DIGITS = 1e-6
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    program_flags.define_flags(values)
+    values(["program", *arguments])
+    return program_flags.from_flags(values)
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkeypatch):
+    """They agree byte for byte, and no raw run is needed."""
+    # Figures take nearly all of their time to be saved, and the next test saves them.
+    monkeypatch.setattr(drawn, "png_of", lambda *_: b"")
+    shown = documents.EXPERIMENTS[name].show(load_sweep(RESULTS / name))
+    assert (RESULTS / name / "tables.md").read_bytes() == shown.pop("tables.md")
+    assert {path.name for path in (RESULTS / name).glob("*.png")} == set(shown)
+    store.write(tmp_path / "again.csv", store.runs_in(RESULTS / name / store.RUNS))
+    again = (tmp_path / "again.csv").read_bytes()
+    assert again == (RESULTS / name / store.RUNS).read_bytes()
+
+
+@pytest.mark.skipif(
+    not matplotlib.__version__.startswith("3.9."), reason="another matplotlib draws other pixels"
+)
+@pytest.mark.parametrize("name", [n for n in WITH_RUNS if list((RESULTS / n).glob("*.png"))])
+def test_committed_figures_are_those_of_the_committed_runs(name):
+    for file, content in documents.EXPERIMENTS[name].show(load_sweep(RESULTS / name)).items():
+        assert (RESULTS / name / file).read_bytes() == content, file
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_committed_sweeps_are_what_their_experiments_say(name, tmp_path):
+    seeds = load_sweep(RESULTS / name).seeds
+    results.describe(tmp_path, dataclasses.replace(documents.EXPERIMENTS[name], seeds=seeds))
+    (described,) = tmp_path.iterdir()
+    assert (RESULTS / name / described.name).read_bytes() == described.read_bytes()
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_committed_curves_and_clients_are_those_of_the_committed_runs(name):
+    sweep = load_sweep(RESULTS / name)
+    curves, clients = sweep.curves(), sweep.clients()
+    assert list(curves) == list(clients) == [(row["run"], row["seed"]) for row in sweep.rows]
+    for row in sweep.rows:
+        curve = curves[row["run"], row["seed"]]
+        np.testing.assert_array_equal(curve["round"], np.arange(1, row["num_rounds"] + 1))
+        assert curve["bytes_down"].sum() == float(row["bytes_down"])
+        assert np.median(curve["seconds"]) == row[store.SECONDS]
+        for key in (store.PARTICIPANTS, store.SERVED):
+            mean = curve[key.removesuffix("/last10")][-LAST_ROUNDS:].mean()
+            assert mean == pytest.approx(row[key], abs=SUMMATION_TOLERANCE)
+        served = clients[row["run"], row["seed"]]["test_accuracy"].mean()
+        assert served == pytest.approx(curve["test_accuracy/client_mean"][-1], abs=SIX_DIGITS)
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_a_committed_run_is_finished_until_its_cells_settings_change(name):
+    cells = {cell.name: cell for cell in documents.EXPERIMENTS[name].planned}
+    for row in store.runs_in(RESULTS / name / store.RUNS):
+        cell = cells[row["run"]]
+        assert cell.paper == row["paper"]
+        wanted = store.flags_of(cell.settings | {"seed": row["seed"]})
+        assert store.is_made_with(row, wanted)
+        # A run is the same run wherever its clients are.
+        assert store.is_made_with(row, wanted | {"engine": "in_process"})
+        assert store.is_made_with(row, wanted | {"engine": "tff"})
+        assert not store.is_made_with(row, wanted | {"seed": "17"})
+        assert not store.is_made_with(row, wanted | {"unknown": "1"})
+        for flag in wanted.keys() - {"engine"}:
+            fewer = {other: value for other, value in wanted.items() if other != flag}
+            assert not store.is_made_with(row, fewer)
+
+
+def swept(capsys, file, *options):
+    """What `tf-pflego sweep` says of the committed results."""
+    place = ROOT / "run_configs" / "experiments" / file
+    result = in_this_process(["sweep", str(place), f"--output_dir={RESULTS}", *options], capsys)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_the_program_shows_what_a_file_of_experiments_has_results_of(capsys):
+    pages = [
+        (RESULTS / name / "tables.md").read_text(encoding="utf-8")
+        for name in vars(pflego)
+        if name in WITH_RUNS
+    ]
+    assert swept(capsys, "pflego.py", "--show") == "".join(pages)
+
+
+def test_the_program_lists_what_is_finished(capsys):
+    listed = swept(capsys, "pflego.py:table1", "--list", "--where", "dataset=fashion_mnist")
+    first, *lines = listed.splitlines()
+    names = [f"fashion_mnist_{row}" for row in ("high_fedper", "high_fedavg")]
+    assert pflego.table1.title in first
+    assert [line.split() for line in lines[:2]] == [[name, "finished"] for name in names]
+    assert len(lines) == 21
+
+
+def test_the_program_prints_a_flag_file_of_any_cell(capsys, tmp_path):
+    selected = "--flags", "--where", "name=omniglot_fedrecon_tau25"
+    path = tmp_path / "own.flags"
+    path.write_text(swept(capsys, "pflego.py:local_steps", *selected), encoding="utf-8")
+    (cell,) = [c for c in pflego.local_steps.planned if c.name == "omniglot_fedrecon_tau25"]
+    run_config, hyper_parameters, _ = parsed(f"--flagfile={path}")
+    settings = vars(run_config) | hyper_parameters
+    assert {name: settings[name] for name in cell.settings} == cell.settings
+
+
+def test_every_cell_is_valid_and_fits_its_algorithm():
+    for experiment in documents.EXPERIMENTS.values():
+        for cell in experiment.planned:
+            _, _, unused = parsed(*store.lines_of(cell.settings).splitlines())
+            assert not unused, cell.name
+
+
+@pytest.mark.parametrize("name", overview.pages(RESULTS))
+def test_the_other_pages_are_made_from_the_results(name):
+    assert (RESULTS / name).read_bytes() == overview.pages(RESULTS)[name], RUN_IT
+    assert b"\n| `p" in overview.pages(RESULTS)[name] or name == "overview.md"
+
+
+@pytest.mark.parametrize("document", documents.DOCUMENTS, ids=lambda path: path.name)
+def test_tables_of_documents_are_those_of_the_result_files(document):
+    text = document.read_text(encoding="utf-8")
+    assert re.search(r"<!-- results/[\w/]+\.md, table 1 -->", text)
+    assert documents.refreshed(document) == text, RUN_IT
+
+
+def test_flag_files_to_read_are_one_per_algorithm_with_what_was_measured():
+    files = documents.flag_files()
+    quickstart = ROOT / "run_configs" / "quickstart.flags"
+    alone = quickstart.with_stem("quickstart_local")
+    assert set((ROOT / "run_configs").rglob("*.flags")) == {quickstart, alone, *files}
+    names = []
+    for path, text in files.items():
+        assert path.read_text(encoding="utf-8") == text, RUN_IT
+        run_config, _, unused = parsed(f"--flagfile={path}")
+        assert not unused
+        names.append(run_config.algorithm)
+    assert sorted(names) == sorted(algorithms.REGISTRY)
+
+
+def test_a_flag_file_says_what_the_table_of_runs_says():
+    cell = Cell("fashion_mnist_high_pflego", {"algorithm": "pflego", "momentum": 0.5}, paper=96.34)
+    runs = [
+        {
+            "run": cell.name,
+            store.SECONDS: seconds,
+            store.PARTICIPANTS: accuracy,
+            store.SERVED: accuracy - 0.1,
+        }
+        for seconds, accuracy in ((0.25, 0.96), (0.75, 0.98))
+    ]
+    other = {"run": "fashion_mnist_no_pflego", store.SECONDS: 9.0, store.PARTICIPANTS: 0.5}
+    text = documents.flag_file("table1", cell, [*runs, other], "DIR/own.flags")
+    assert text.splitlines() == [
+        "# PFLEGO paper, Tables 1 and 6: fashion_mnist_high_pflego.",
+        "#   python -m tf_pflego.main --flagfile=DIR/own.flags --output_dir=DIR",
+        "# Measured with 2 seeds (results/table1/runs.csv):",
+        "#   0.500 seconds per round",
+        "#   97.00 ± 1.41 percent test accuracy of the participants, mean of the last ten rounds",
+        "#   87.00 ± 1.41 percent of all clients as served",
+        "#   96.34 percent in the paper",
+        "# Written by tools/documents.py.",
+        "--algorithm=pflego",
+        "--momentum=0.5",
+    ]
+    text = documents.flag_file("table1", cell, [other], "DIR/own.flags")
+    assert "# Not measured yet: results/table1/runs.csv has no run of it." in text
+
+
+def test_a_choice_is_drawn_with_a_line_for_each_method_and_a_colour_for_each_value():
+    among = ("pflego_tau5", "pflego_tau10", "pflego_tau25")
+    styles = paper_figures.styles([*among, "fedrecon_tau5", "fedrecon_tau10", "fedrecon_tau25"])
+    lines = [style["linestyle"] for style in styles]
+    assert lines == 3 * lines[:1] + 3 * lines[3:4] and lines[0] != lines[3]
+    colors = [tuple(style["color"]) for style in styles]
+    assert colors[:3] == colors[3:]
+    assert len(set(colors)) == 3
+    labels = ["pflego", "fedrecon", "pflego_auto"]
+    colors = [style["color"] for style in paper_figures.styles(labels)]
+    assert len(set(colors)) == 3
+
+
+def test_hyper_parameters_of_tables_6_and_7():
+    """A few cells of each table were typed by hand."""
+    assert pflego.rates("fashion_mnist", "no", "pflego") == {
+        "client_learning_rate": 0.007,
+        "server_learning_rate": 0.003,
+        "server_optimizer": "adam",
+    }
+    assert pflego.rates("mnist", "medium", "ditto") == {
+        "client_learning_rate": 0.007,
+        "proximal_weight": 0.5,
+    }
+    assert pflego.rates("cifar10", "no", "fedavg") == {"client_learning_rate": 0.006}
+    assert pflego.rates("omniglot", None, "pflego")["client_learning_rate"] == 0.1341

@@ -1,0 +1,175 @@
+"""Sweeps in several processes: the same tables, whatever ends the program or one of them."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.starts import ROOT, TIMEOUT_SECONDS
+from tests.starts import finished as ended
+from tests.sweeps.conftest import command, contents, made
+from tf_pflego.sweeps import store
+from tf_pflego.sweeps.work import LOG
+
+pytestmark = pytest.mark.same_on_both_lines
+
+PROGRAM = [sys.executable, "-m", "tf_pflego.main"]
+
+
+def begun(directory, digits_dir, *options):
+    """Starts the sweep as the leader of its processes, which all hear Ctrl-C."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    arguments = command(directory, digits_dir, "--jobs=2", *options)
+    return subprocess.Popen([*PROGRAM, *arguments], cwd=ROOT, start_new_session=True, **pipes)
+
+
+def wait_until(is_so, running):
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not is_so():
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def processes_of(directory):
+    """Returns the ids of the processes that the sweep has started, but for itself."""
+    ids = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # It has ended.
+            continue
+        if b"tf_pflego.sweeps.work" in words and os.fsencode(directory) in words:
+            ids.append(int(path.parent.name))
+    return ids
+
+
+def begun_runs(directory):
+    """Returns the directories of runs that have begun; some may come and go meanwhile."""
+    return [pathlib.Path(place) for place, _, files in os.walk(directory) if "config.json" in files]
+
+
+def has_rows(path, count):
+    return lambda: len(store.read(path)) >= count
+
+
+def test_killed_and_interrupted_on_the_way_it_comes_to_the_same(finished, tmp_path, digits_dir):
+    directory = tmp_path / "sweep"
+    points = [
+        (lambda: (directory / LOG).exists(), signal.SIGKILL),
+        (lambda: begun_runs(directory), signal.SIGINT),
+        (has_rows(directory / store.TUNING, 1), signal.SIGKILL),
+        (has_rows(directory / store.TUNING, 3), signal.SIGINT),
+        (has_rows(directory / store.RUNS, 1), signal.SIGKILL),
+    ]
+    count = 0
+    for is_so, number in points:
+        running = begun(directory, digits_dir)
+        wait_until(is_so, running)
+        (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
+        output, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+        *lines, last = errors.splitlines() or [""]
+        assert all(line[:1].isdigit() for line in lines), errors
+        if number == signal.SIGINT:
+            assert running.returncode == 130
+            assert last == "tf_pflego: interrupted; the same command goes on with it"
+            assert output == ""
+            assert processes_of(directory) == []
+            assert not list(directory.rglob(".lock"))
+        count += sum(line[:1].isdigit() for line in errors.splitlines())
+    result = ended([*PROGRAM, *command(directory, digits_dir, "--jobs=2")])
+    assert result.returncode == 0, result.stderr
+    # A run may have ended that the sweep had no time to add.
+    assert count + len(made(result)) <= 8
+    assert contents(directory) == contents(finished)
+    assert processes_of(directory) == []
+    assert not list(directory.rglob(".lock"))
+
+
+def test_when_one_process_is_killed_its_run_is_named_and_the_rest_goes_on(
+    finished, tmp_path, digits_dir
+):
+    running = begun(tmp_path, digits_dir)
+    wait_until(lambda: begun_runs(tmp_path), running)
+    raw = begun_runs(tmp_path)[0]
+    holder = int((raw / ".lock").read_text())
+    assert holder in processes_of(tmp_path)
+    os.kill(holder, signal.SIGKILL)
+    _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+    trial, cell = raw.parent.name, raw.parent.parent.name
+    assert running.returncode == 2
+    assert f"tf_pflego: {cell} {trial} seed 1000: failed: its process ended with SIGKILL" in errors
+    assert f"tf_pflego: {cell} is not run, since nothing can be chosen for it before" in errors
+    assert "1 run failed, which the same command makes again; " in errors
+    others = [row for row in contents(finished)[store.RUNS] if row["run"] != cell]
+    assert contents(tmp_path)[store.RUNS] == others
+    result = ended([*PROGRAM, *command(tmp_path, digits_dir, "--jobs=2")])
+    assert made(result) == [f"{cell} {trial} seed 1000", f"{cell} seed 0", f"{cell} seed 1"]
+    assert contents(tmp_path) == contents(finished)
+
+
+def test_a_process_whose_sweep_has_ended_makes_no_run(tmp_path):
+    """Also if it ended before the process could ask who started it."""
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    job = ["a", None, {"algorithm": "local", "dataset": "digits"}, [0]]
+    arguments = ["-m", "tf_pflego.sweeps.work", str(tmp_path), "1", gone, ""]
+    result = ended([sys.executable, *arguments], input=json.dumps(job) + "\n")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+EXPERIMENT = """
+import numpy as np
+import tf_pflego as pfl
+from tf_pflego.sweeps import Experiment, grid
+
+
+def clients(settings):
+    rng = np.random.default_rng(settings["seed"])
+    def some():
+        x = rng.normal(size=(12, 3)).astype(np.float32)
+        return x, (x.sum(axis=1) > 0).astype(np.int32)
+    if settings["algorithm"] == "local":
+        raise ValueError("no clients for this one")
+    return pfl.from_arrays([some() for _ in range(4)], [some() for _ in range(4)])
+
+
+def model(settings, clients):
+    return pfl.SplitModel(pfl.mlp(clients.example_shape, seed=settings["seed"]), num_classes=2)
+
+
+SMALL = {"num_rounds": 2, "clients_per_round": 2, "client_learning_rate": 0.1}
+first = Experiment(
+    grid(algorithm=["fedavg", "local", "ditto"]), SMALL, seeds=(0, 1), clients=clients, model=model
+)
+second = Experiment(grid(algorithm=["fedrep"]), SMALL, clients=clients, model=model)
+"""
+
+
+def test_experiments_of_a_file_with_own_clients_and_models(tmp_path):
+    """Each has a directory of its own, and what fails in one process is named by its cell."""
+    path = tmp_path / "own.py"
+    path.write_text(EXPERIMENT)
+    for jobs in (1, 2):
+        directory = tmp_path / str(jobs)
+        arguments = ["sweep", str(path), f"--output_dir={directory}", f"--jobs={jobs}"]
+        result = ended([*PROGRAM, *arguments])
+        assert result.returncode == 2
+        for seed in (0, 1):
+            said = f"local seed {seed}: failed: ValueError: no clients for this one"
+            assert said in result.stderr
+        assert "every run must end; 2 runs did not" in result.stderr
+        runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
+        assert runs == ["fedavg", "fedavg", "ditto", "ditto"]
+    for name in ("first", "second"):
+        assert contents(tmp_path / "1" / name) == contents(tmp_path / "2" / name)

@@ -1,0 +1,210 @@
+"""The program runs sweeps, goes on with them, and makes what is new."""
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.starts import assert_refused, in_this_process
+from tests.sweeps.conftest import contents, made, rows_of
+from tf_pflego.sweeps import store
+from tf_pflego.sweeps.queue import Queue
+from tf_pflego.system.lock import DirectoryLock
+
+pytestmark = pytest.mark.same_on_both_lines
+
+TRIAL = "client_learning_rate"
+
+
+def test_what_it_leaves_is_what_the_runs_have(finished):
+    outcome = pfl.load_sweep(finished)
+    chosen = outcome.best()
+    assert [row["run"] for row in outcome.rows] == ["fedavg", "fedavg", "pflego", "pflego"]
+    assert outcome.runs["seed"] == [0, 1, 0, 1]
+    assert len(outcome.tuning["trial"]) == 4
+    curves, clients = outcome.curves(), outcome.clients()
+    for row in outcome.rows:
+        key = row["run"], row["seed"]
+        raw = finished / store.RAW / row["run"] / f"seed{row['seed']}"
+        summary, config = (
+            json.loads((raw / f"{n}.json").read_text()) for n in ("summary", "config")
+        )
+        for name in (store.PARTICIPANTS, store.SERVED, store.BEST, store.SECONDS):
+            assert row[name] == summary[name]
+        assert config[TRIAL] == chosen[row["run"]][TRIAL] == float(row[TRIAL])
+        assert config["validation_fraction"] == 0
+        records = [json.loads(line) for line in (raw / "metrics.jsonl").read_text().splitlines()]
+        for name in records[-1]:
+            expected = [record.get(name, np.nan) for record in records]
+            np.testing.assert_array_equal(curves[key][name], expected, err_msg=name)
+        accuracies = [float(one["test_accuracy"]) for one in store.read(raw / "clients.csv")]
+        np.testing.assert_array_equal(clients[key]["test_accuracy"], accuracies)
+        assert not (raw / "checkpoints").exists()
+    assert not list(finished.rglob(".lock"))
+
+
+def test_the_same_command_makes_nothing_and_needs_no_data(swept, sweep_again):
+    before = contents(swept)
+    result = sweep_again(swept, data="/proc/nowhere")
+    assert (result.returncode, made(result)) == (0, [])
+    assert contents(swept) == before
+
+
+def test_a_finished_run_without_its_row_is_added_and_a_damaged_one_made_again(swept, sweep_again):
+    before = contents(swept)
+    rows = store.read(swept / store.RUNS)
+    for name in (None, "config.json", "metrics.jsonl", "summary.json", "clients.csv"):
+        store.write(swept / store.RUNS, rows[1:])
+        raw = swept / store.RAW / "fedavg" / "seed0"
+        metrics = (raw / "metrics.jsonl").read_bytes()
+        if name is not None:
+            is_table = name.endswith(".csv")
+            os.truncate(raw / name, 0 if is_table else (raw / name).stat().st_size // 2)
+        result = sweep_again(swept)
+        assert made(result) == ["fedavg seed 0"], (name, result.stderr)
+        assert contents(swept) == before
+        is_same = (raw / "metrics.jsonl").read_bytes() == metrics
+        assert is_same == (name is None), name
+
+
+def test_what_changes_is_made_anew_and_a_failed_run_replaces_nothing(swept, sweep_again):
+    before = contents(swept)
+    failed = sweep_again(swept, "--num_rounds=3", data="/proc/nowhere")
+    assert failed.returncode == 2
+    assert failed.stderr.count("failed: DatasetError: ") == 4  # These are the trials.
+    assert failed.stderr.count("nothing can be chosen for it") == 2
+    assert "every run must end; 4 runs did not, as was said above. Correct" in failed.stderr
+    assert contents(swept) == before
+
+    result = sweep_again(swept, "--num_rounds=3", "--where=algorithm=pflego")
+    assert (result.returncode, len(made(result))) == (0, 4)
+    assert [row["num_rounds"] for row in store.read(swept / store.RUNS)] == ["2", "2", "3", "3"]
+    assert len(pfl.load_sweep(swept).curves()["pflego", 0]["round"]) == 3
+    assert rows_of(swept, store.RUNS)[:2] == before[store.RUNS][:2]
+
+
+def test_a_change_of_the_definition_makes_only_what_is_new(swept, sweep_again):
+    result = sweep_again(swept, "--seeds=0,1,2", "--algorithm=fedavg,pflego,local")
+    chosen = [made_now for made_now in made(result) if "local" not in made_now]
+    assert chosen == ["fedavg seed 2", "pflego seed 2"]
+    assert len(made(result)) == 2 + 2 + 3
+    kept = sweep_again(swept, "--seeds=1")
+    assert made(kept) == []
+    outcome = pfl.load_sweep(swept)
+    assert outcome.runs["seed"] == [1, 1]
+
+
+def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
+    chosen = pfl.load_sweep(swept).best()["fedavg"][TRIAL]
+    (other,) = {0.003, 0.1} - {chosen}
+    result = sweep_again(swept, f"--client_learning_rate={other},0.002", "--algorithm=fedavg")
+    assert result.returncode == 0
+    outcome = pfl.load_sweep(swept)
+    assert outcome.best()["fedavg"][TRIAL] != chosen
+    assert {float(rate) for rate in outcome.tuning[TRIAL]} == {other, 0.002}
+    assert set(map(float, outcome.runs[TRIAL])) == {outcome.best()["fedavg"][TRIAL]}
+    # Seeds that choices were made by before have no part in them either.
+    result = sweep_again(
+        swept, f"--client_learning_rate={other},0.002", "--algorithm=fedavg", "--tuning_seeds=1001"
+    )
+    assert set(pfl.load_sweep(swept).tuning["seed"]) == {1001}
+
+
+def test_a_directory_in_use_is_refused(swept, sweep_again):
+    lock = DirectoryLock(swept)
+    try:
+        said = f"another sweep writes to {swept} (process {os.getpid()}). Wait for its end, or"
+        assert_refused(
+            sweep_again(swept, "--num_rounds=9"), "--output_dir must not be in use;", said
+        )
+    finally:
+        lock.release()
+    assert sweep_again(swept).returncode == 0
+
+
+def test_it_lists_and_shows_what_there_is_and_redraws_it(swept, tmp_path, sweep_again):
+    listed = sweep_again(swept, "--list")
+    assert listed.stdout.splitlines() == [
+        "8 of 8 runs done",
+        "fedavg  finished",
+        "pflego  finished",
+    ]
+    listed = sweep_again(swept, "--list", "--seeds=0,1,2", "--algorithm=fedavg,local")
+    first, *cells = listed.stdout.splitlines()
+    assert first == "4 of 10 runs done"
+    assert cells[0].startswith("fedavg  1 run left, about ")
+    assert cells[1].startswith("local   2 trials and 3 runs left")
+    before = {path.name: path.read_bytes() for path in swept.iterdir() if path.is_file()}
+    shown = sweep_again(swept, "--show").stdout
+    assert "fedavg" in shown
+    drawn = [
+        path
+        for path in swept.iterdir()
+        if path.suffix not in (".gz", ".json", ".txt")
+        and path.is_file()
+        and path.name not in (store.RUNS, store.TUNING)
+    ]
+    assert drawn
+    for path in drawn:
+        path.unlink()
+    redrawn = sweep_again(swept, "--redraw")
+    assert redrawn.stdout.splitlines() == [f"written: {path}" for path in drawn] or redrawn
+    assert {path.name: path.read_bytes() for path in swept.iterdir() if path.is_file()} == before
+
+    nothing = sweep_again(tmp_path / "new", "--list")
+    assert nothing.stdout.startswith("0 of 8 runs done\n")
+    assert not (tmp_path / "new").exists()
+
+
+def test_of_several_experiments_those_are_run_that_have_cells_which_are_asked_for(tmp_path, capsys):
+    path = tmp_path / "several.py"
+    path.write_text(
+        "from tf_pflego.sweeps import Experiment, grid\n"
+        "first, second = (Experiment(grid(algorithm=names)) for names in (('fedavg', 'local'),"
+        " ('ditto',)))\n"
+    )
+    flags = ["sweep", str(path), f"--output_dir={tmp_path}", "--list"]
+    result = in_this_process([*flags, "--where=algorithm=local,fedavg"], capsys)
+    assert result.stdout.splitlines()[0] == "first: 0 of 2 runs done"
+    assert "second" not in result.stdout
+    assert len(in_this_process(flags, capsys).stdout.splitlines()) == 5
+
+
+def test_flag_files_of_cells_train_them(tmp_path, capsys, digits_dir, sweep_again):
+    text = sweep_again(tmp_path, "--flags", "--where=name=pfl*").stdout
+    assert text.startswith(f"# pflego\n# {TRIAL} is chosen: [0.003, 0.1]\n--")
+    path = tmp_path / "own.flags"
+    path.write_text(text, encoding="utf-8")
+    result = in_this_process(
+        [f"--flagfile={path}", f"--data_dir={digits_dir}", "--engine=in_process"], capsys
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_trial_is_small_and_apart(swept, sweep_again):
+    before = contents(swept)
+    result = sweep_again(swept, "--trial", "--num_rounds=9,10", "--algorithm=fedavg")
+    assert result.returncode == 0, result.stderr
+    assert contents(swept) == before
+    rows = store.read(swept / "trial" / store.RUNS)
+    assert [(row["run"], row["num_rounds"]) for row in rows] == [
+        ("9_fedavg", "2"),
+        ("10_fedavg", "2"),
+    ]
+
+
+def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, capsys):
+    experiment = pfl.Experiment([{}], {"client_learning_rate": [0.1, 0.2]}, trials=1)
+    queue = Queue(experiment, experiment.planned, tmp_path)
+    job, taken = queue.take(), []
+    waiting = threading.Thread(target=lambda: taken.append(queue.take()))
+    waiting.start()
+    queue.stop()
+    waiting.join(60)
+    assert taken == [None]
+    queue.end(job)
+    assert queue.take() is None
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,99 @@
+"""Searches of a range by Optuna, and what ends trials early."""
+
+import csv
+import statistics
+
+import numpy as np
+import pytest
+
+from tf_pflego.sweeps import Experiment, Range, grid, runner
+from tf_pflego.sweeps.search import MedianPruning
+
+# Optuna is installed with the current line.
+pytestmark = pytest.mark.current_line_is_enough
+
+SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 12, "local_steps": 20}
+
+
+def experiment(rates, digits_dir, **how):
+    base = SMALL | {"client_learning_rate": rates, "data_dir": digits_dir}
+    return Experiment(grid(algorithm="fedavg"), base, tuning_seeds=(10,), **how)
+
+
+def trials(sweep):
+    """Returns the accuracy of each rate that was tried to its end, and of how many rounds all were.
+
+    They are read from the raw file.
+    """
+    with open(sweep.path / "tuning.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    accuracy = "validation_accuracy/client_mean/last10"
+    finished = [row for row in rows if row["state"] == "finished"]
+    rates = {float(row["client_learning_rate"]): float(row[accuracy]) for row in finished}
+    return rates, len(rows), sum(int(row["num_rounds"]) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, digits_dir):
+    pytest.importorskip("optuna")
+    searching = experiment(Range(1e-3, 1, log=True), digits_dir, trials=10)
+    return searching, runner.sweep(searching, tmp_path_factory.mktemp("searched") / "sweep")
+
+
+def test_a_search_comes_within_a_point_of_a_grid_of_twice_as_many_runs(
+    searched, digits_dir, tmp_path
+):
+    values = experiment(tuple(np.geomspace(1e-3, 1, 20)), digits_dir)
+    of_grid, runs_of_grid, rounds_of_grid = trials(runner.sweep(values, tmp_path / "grid"))
+    of_search, runs_of_search, rounds_of_search = trials(searched[1])
+    assert (runs_of_search, runs_of_grid) == (10, 20)
+    assert rounds_of_search <= rounds_of_grid / 2
+    assert max(of_search.values()) >= max(of_grid.values()) - 0.01
+    assert searched[1].best()["fedavg"]["client_learning_rate"] == max(
+        of_search, key=of_search.__getitem__
+    )
+
+
+def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched, tmp_path):
+    searching, whole = searched
+
+    def stop_in_the_fifth_trial():
+        if len(list(tmp_path.glob("sweep/runs/fedavg/*=*"))) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.sweep(searching, tmp_path / "sweep", between_steps=stop_in_the_fifth_trial)
+    again = runner.sweep(searching, tmp_path / "sweep")
+    without_times = [
+        [{key: value for key, value in row.items() if "seconds" not in key} for row in rows]
+        for sweep in (whole, again)
+        for rows in (sweep.tuning_rows, sweep.rows)
+    ]
+    assert without_times[:2] == without_times[2:]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "ended_at"),
+    [((0.3, 0.4, 0.5, 0.6), None), ((0.3, 0.3, 0.3, 0.6), 3), ((0.2, 0.2, 0.9, 0.9), 2)],
+)
+def test_a_trial_ends_below_the_median_of_the_others(accuracies, ended_at):
+    others = [
+        [[number, 0.1 * number + shift] for number in (1, 2, 3, 4)] for shift in (0, 0, 0.2, 0.1)
+    ]
+    for number in (2, 3):
+        median = statistics.median(dict(map(tuple, curve))[number] for curve in others)
+        assert median == pytest.approx(0.1 * number + 0.05)
+    pruning = MedianPruning(others, 5)
+    name = "validation_accuracy/client_mean"
+    rounds = [{"round": number, name: one} for number, one in enumerate(accuracies, 1)]
+    ends = [record["round"] for record in rounds if pruning.after_round(None, record)]
+    assert ends[:1] == ([] if ended_at is None else [ended_at])
+    # A run that goes on knows of its rounds what one in one go does.
+    assert MedianPruning(others, 5).on_run_begin(None, rounds) == (ended_at is not None)
+
+
+def test_three_others_are_too_few_to_end_a_trial():
+    others = [[[1, 0.9]]] * 3
+    assert not MedianPruning(others, 1).after_round(
+        None, {"round": 1, "validation_accuracy/client_mean": 0.1}
+    )

@@ -1,0 +1,133 @@
+"""Puts the committed results into what people read.
+
+python tools/documents.py
+
+From results/ it writes the pages that are of no sweep alone (overview.md, round_times.md and
+local_speed.md there), the flag files of run_configs/fashion_mnist, one per method, with what was
+measured at their heads, and the tables of README.md and docs/ below lines like
+<!-- results/table1/tables.md, table 2 -->. `tf-pflego sweep FILE --output_dir=results --redraw`
+draws the tables and figures of the sweeps themselves.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+
+# Files of experiments import those beside them.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run_configs" / "experiments"))
+
+import overview
+import paper_pages
+import pflego
+import pgfed
+import shared_head
+
+from tf_pflego.sweeps import Cell, Experiment, store
+from tf_pflego.system import durable
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+EXPERIMENTS = {
+    name: experiment
+    for module in (pflego, pgfed, shared_head)
+    for name, experiment in vars(module).items()
+    if isinstance(experiment, Experiment)
+}
+# A marker, and the table below it.
+_SHOWN = re.compile(r"(<!-- (results/[\w/]+\.md), table (\d+) -->\n)((?:\|.*\n)*)")
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+DOCUMENTS = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if _SHOWN.search(path.read_text(encoding="utf-8"))
+]
+# Where the cell of a method stands that people find in run_configs/fashion_mnist: the experiment,
+# how the names of its cells begin, and how the file's name ends. A later one is preferred.
+_EXAMPLES = (
+    ("shared_head", "high_pflego_shared_head", "high"),
+    ("pgfed_table1", "fashion_mnist_25_", "dirichlet"),
+    ("more_methods", "fashion_mnist_high_", "high"),
+    ("table1", "fashion_mnist_high_", "high"),
+)
+
+
+def refreshed(document: pathlib.Path) -> str:
+    """Returns the text of a document with the current tables below its markers.
+
+    Raises:
+      ValueError: A marker names a table that its file does not have.
+    """
+
+    def table(match):
+        marker, path, number, _ = match.groups()
+        tables = _TABLE.findall((ROOT / path).read_text(encoding="utf-8"))
+        if not 1 <= int(number) <= len(tables):
+            raise ValueError(
+                f"{document.name} must name one of the {len(tables)} tables of {path}; "
+                f"got table {number}. Correct the marker above that table."
+            )
+        return marker + tables[int(number) - 1]
+
+    return _SHOWN.sub(table, document.read_text(encoding="utf-8"))
+
+
+def flag_file(experiment: str, cell: Cell, rows: Sequence[dict], path: str) -> str:
+    """Returns the flag file of a cell, from the rows of its experiment's runs.
+
+    Args:
+      path: Where the file will be, for the command in its head.
+    """
+    runs = [row for row in rows if row["run"] == cell.name]
+    table = f"results/{experiment}/{store.RUNS}"
+    lines = [
+        f"# {EXPERIMENTS[experiment].title}: {cell.name}.",
+        f"#   python -m tf_pflego.main --flagfile={path} --output_dir=DIR",
+    ]
+    if runs:
+        seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
+        participants, served = (
+            paper_pages.accuracy(runs, key) for key in (store.PARTICIPANTS, store.SERVED)
+        )
+        lines += [
+            f"# Measured with {seeds} ({table}):",
+            f"#   {paper_pages.seconds(runs)} seconds per round",
+            f"#   {participants} percent test accuracy of the participants, mean of the last ten "
+            "rounds",
+            f"#   {served} percent of all clients as served",
+        ]
+    else:
+        lines.append(f"# Not measured yet: {table} has no run of it.")
+    if cell.paper is not None:
+        lines.append(f"#   {cell.paper:.2f} percent in the paper")
+    lines.append("# Written by tools/documents.py.")
+    return "\n".join(lines) + "\n" + store.lines_of(cell.settings)
+
+
+def flag_files() -> dict[pathlib.Path, str]:
+    """Returns the flag files of run_configs/fashion_mnist, one per method."""
+    files = {}
+    for experiment, start, kind in _EXAMPLES:
+        rows = store.runs_in(RESULTS / experiment / store.RUNS)
+        for cell in EXPERIMENTS[experiment].planned:
+            if cell.name.startswith(start):
+                path = pathlib.Path("run_configs/fashion_mnist") / f"{cell.algorithm}_{kind}.flags"
+                text = flag_file(experiment, cell, rows, str(path))
+                files[cell.algorithm] = ROOT / path, text
+    return dict(files.values())
+
+
+def main() -> None:
+    """Writes them all."""
+    with durable.batch() as batch:
+        files = {RESULTS / name: content for name, content in overview.pages(RESULTS).items()}
+        files |= {path: text.encode() for path, text in flag_files().items()}
+        for path, content in files.items():
+            with batch.open(path) as stream:
+                stream.write(content)
+    for document in DOCUMENTS:
+        store.replace(document, refreshed(document).encode())
+
+
+if __name__ == "__main__":
+    main()
