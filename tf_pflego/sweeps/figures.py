@@ -69,20 +69,21 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
     columns = min(len(panels), _MOST_COLUMNS if size == figures.WIDE else _MOST_COLUMNS // 2)
     rows = -(-len(panels) // columns)
     figure, axes = figures.grid((size[0], _PANEL_HEIGHT * rows), rows, columns, sharey="all")
-    labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
+    labels, chosen = list(dict.fromkeys(cell.label for cell in sweep.cells)), sweep.best()
     for place, axis in enumerate(axes.flat):
         if place < len(panels):
             cell, name = panels[place]
-            _draw_setting(axis, sweep, cell, name, figures.look(labels.index(cell.label))["color"])
+            color = figures.look(labels.index(cell.label))["color"]
+            trials = choice.trials_of(cell, sweep.tuning_rows)
+            _draw_setting(axis, cell, name, trials, cell.name in chosen, color)
         else:
             axis.set_visible(False)
     figure.supylabel("validation accuracy, percent", fontsize=11, color=figures.INK)
     return figure
 
 
-def _draw_setting(axis: Axes, sweep, cell, name, color):
+def _draw_setting(axis: Axes, cell, name, trials, is_chosen, color):
     """Draws what was tried of a setting: a dot for each trial, and a line through the best."""
-    trials = choice.trials_of(cell, sweep.tuning_rows)
     tried = [(one.settings[name], one.accuracy) for one in trials if one.accuracy is not None]
     among = cell.choices[name]
     are_numbers = all(isinstance(value, int | float) for value, _ in tried)
@@ -99,12 +100,14 @@ def _draw_setting(axis: Axes, sweep, cell, name, color):
         axis.set_xscale("log")
         figures.write_numbers(axis.xaxis, subs=(1,))
     if not isinstance(among, Range):
-        best = [max(accuracy for x, accuracy in points if x == value) for value in values]
-        axis.plot(values, best, color=color, label="best of each value")
+        highest = [max(accuracy for x, accuracy in points if x == value) for value in values]
+        axis.plot(values, highest, color=color, label="best of each value")
         axis.set_xticks(values, [words(x if are_numbers else among[x]) for x in values])
         axis.minorticks_off()
-    ring: Any = {"markersize": 10, "markerfacecolor": "none", "color": figures.INK}
-    axis.plot(*max(points, key=lambda point: point[1]), "o", label="chosen", clip_on=False, **ring)
+    if is_chosen:
+        ring: Any = {"markersize": 10, "markerfacecolor": "none", "color": figures.INK}
+        best = max(points, key=lambda point: point[1])
+        axis.plot(*best, "o", label="chosen", clip_on=False, **ring)
 
 
 def files_of(sweep: Contents) -> dict[str, bytes]:

@@ -51,9 +51,9 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
 
 def _choices(sweep):
     """Returns {condition: what was tried, drawn and as numbers}."""
-    choices = {}
+    choices, chosen_of = {}, sweep.best()
     for number, cells in enumerate(conditions(sweep)):
-        rows = [row for cell in cells for row in _trials(cell, sweep)]
+        rows = [row for cell in cells for row in _trials(cell, sweep, chosen_of.get(cell.name))]
         if rows:
             chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
             pictures = {
@@ -71,13 +71,12 @@ def _choices(sweep):
     return choices
 
 
-def _trials(cell, sweep):
+def _trials(cell, sweep, best):
     """Yields a row for each of the settings of a cell that were tried."""
-    best = choice.best(cell, sweep.tuning_rows)
     for trial in choice.trials_of(cell, sweep.tuning_rows):
         settings = ", ".join(f"{name}={words(value)}" for name, value in trial.settings.items())
         accuracy = "ended early" if trial.accuracy is None else percent(PERCENT * trial.accuracy)
-        chosen = "yes" if trial == best else UNKNOWN
+        chosen = "yes" if trial.settings == best else UNKNOWN
         yield [cell.label, settings, accuracy, trial.runs, trial.rounds, chosen]
 
 

@@ -13,7 +13,14 @@ import numpy as np
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed
 from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.contents import Contents, columns_of, condition_of, conditions, runs_of
+from tf_pflego.sweeps.contents import (
+    Contents,
+    columns_of,
+    condition_of,
+    conditions,
+    runs_of,
+    tried_of,
+)
 from tf_pflego.sweeps.definition import words
 from tf_pflego.system import terminal, texts, values
 
@@ -76,7 +83,7 @@ class Comparison:
 
 def _numbers(sweep, reference):
     """Returns {condition: the numbers of each cell that has a run}."""
-    clients, groups = sweep.clients(), {}
+    clients, best, groups = sweep.clients(), sweep.best(), {}
     for cells in conditions(sweep):
         runs = {
             cell.name: {
@@ -87,7 +94,9 @@ def _numbers(sweep, reference):
         }
         base = next((runs[cell.name] for cell in cells if cell.label == reference), {})
         groups[condition_of(cells[0])] = [
-            _numbers_of(sweep, cell, runs[cell.name], base) for cell in cells if runs[cell.name]
+            _numbers_of(sweep, cell, runs[cell.name], base, best.get(cell.name, {}))
+            for cell in cells
+            if runs[cell.name]
         ]
     return groups
 
@@ -107,7 +116,7 @@ def _measured(row):
     }
 
 
-def _numbers_of(sweep, cell, runs, base):
+def _numbers_of(sweep, cell, runs, base, settings):
     """Returns the numbers of a cell, whose runs are compared with those of the base, by seed."""
     numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
     numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
@@ -118,7 +127,6 @@ def _numbers_of(sweep, cell, runs, base):
     numbers |= _summary("difference", differences, "error")
     shares = [_share_that_gains(run, other) for (_, run), (_, other) in pairs]
     trials = choice.trials_of(cell, sweep.tuning_rows)
-    settings = sweep.best().get(cell.name, {})
     return numbers | {
         "clients_that_gain": _summary("share", shares)["share"],
         "tuning_runs": sum(trial.runs for trial in trials) or None,
@@ -245,12 +253,9 @@ def _warnings(sweep):
             sentences.append(f"{name} has no run yet, and is not in the tables.")
         if not cell.choices:
             continue
-        planned = sweep.budget
-        if not cell.is_searched:
-            planned = min(planned, math.prod(map(len, cell.choices.values())))
+        tried, planned = tried_of(sweep, cell)
         if planned < sweep.budget:
             fewer.append(name)
-        tried = len(choice.trials_of(cell, sweep.tuning_rows))
         if tried < planned:
             sentences.append(f"{name} has tried {tried} of {planned} settings so far.")
         edges = choice.at_edge(cell, chosen[cell.name]) if cell.name in chosen else {}
