@@ -181,8 +181,8 @@ _COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     ),
     "test accuracy, %": (
         _written("test_accuracy"),
-        "Test accuracy is the mean over all clients, the last ten rounds and the seeds; ± is the "
-        "standard deviation over seeds.",
+        "Test accuracy is the mean over the clients that are tested, all unless a sample is, the "
+        "last ten rounds and the seeds; ± is the standard deviation over seeds.",
     ),
     "best round, %": (
         _written("best_round"),
