@@ -105,7 +105,7 @@ def _measured(row):
     """Returns the numbers of a run, with NaN for what is not known."""
 
     def number(key):
-        return math.nan if row[key] is None else float(row[key])
+        return math.nan if row.get(key) is None else float(row[key])
 
     return {
         "test_accuracy": PERCENT * number(store.SERVED),
