@@ -34,7 +34,7 @@ def tried_of(cell):
     """Returns the settings of the trials of a cell."""
     if cell.is_searched:
         return [{"client_learning_rate": 10.0**power} for power in (-3, -2, -1, 0)]
-    return EXPERIMENT.settings_tried(cell)
+    return definition.settings_tried(cell, EXPERIMENT.budget)
 
 
 @pytest.fixture
