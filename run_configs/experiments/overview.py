@@ -38,7 +38,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
 def _costs(results, report):
     """Returns the first table of README.md."""
     shared = by_method(store.runs_in(results / "shared_head" / store.RUNS))
-    own = by_method(on_own_labels(results))
+    unshared = by_method(on_own_labels(results))
 
     def over_pflego(engine):
         places = (f"shared_head/{degree}/{engine}/over_pflego" for degree in ("high", "no"))
@@ -55,15 +55,14 @@ def _costs(results, report):
         )
         return [title, labels, f"{time:.1f}", *(f"{value:.1f}" for value in served)]
 
-    lines = [line("**`pflego`**", "own", 1, own.pop("pflego"))]
+    lines = [line("**`pflego`**", "own", 1, unshared.pop("pflego"))]
     for method, title in _WITH_LABELS.items():
         time = over_pflego("in_process") * seconds(method) / seconds(_SHARED)
         time = over_pflego("tff") if method == _SHARED else time
         lines.append(line(title, "shared", time, shared[method]))
-    for method, runs in own.items():
-        if runs:
-            time = report[f"methods/fashion_mnist/{method}/over_pflego"]
-            lines.append(line(f"`{method}`", "own", time, runs))
+    for method, runs in unshared.items():
+        time = report[f"methods/fashion_mnist/{method}/over_pflego"]
+        lines.append(line(f"`{method}`", "own", time, runs))
     head = ["method", "labels", "time of a round", "2 classes", "5 classes", "10 classes"]
     return markdown(head, lines)
 
@@ -91,10 +90,8 @@ def _speeds(report):
     for row in numbers_of("pgfed"):
         if "relative_speed" in row:
             place = f"cifar10/{row['algorithm']}/in_process"
-            speed, relative = (
-                report[f"{place}/images_per_second"],
-                report[f"{place}/relative_speed"],
-            )
-            of_paper = f"{row['relative_speed']:.3f}"
-            lines.append([f"`{row['algorithm']}`", f"{speed:.0f}", f"{relative:.3f}", of_paper])
+            speed = fixed(report[f"{place}/images_per_second"], ".0f")
+            ratios = report[f"{place}/relative_speed"], row["relative_speed"]
+            shown = (fixed(ratio, ".3f") for ratio in ratios)
+            lines.append([f"`{row['algorithm']}`", speed, *shown])
     return markdown(["method", "images a second", "relative speed", "paper"], lines)

@@ -16,16 +16,17 @@ PAGE = "tables.md"
 _PAPERS = pathlib.Path(__file__).with_name("papers")
 
 
-def experiment(show: Callable) -> Callable[[Callable], Experiment]:
+def experiment(show: Callable, seeds: Sequence[int] = (0,)) -> Callable[[Callable], Experiment]:
     """Makes an experiment of a function that yields its cells; its docstring begins with the title.
 
     Args:
       show: As in `Experiment`.
+      seeds: Those of the runs; not all cells have been run with each.
     """
 
     def made(cells):
         title = cells.__doc__.partition("\n")[0].removesuffix(".")
-        return Experiment(list(cells()), title=title, choose="none", show=show)
+        return Experiment(list(cells()), seeds=seeds, title=title, choose="none", show=show)
 
     return made
 

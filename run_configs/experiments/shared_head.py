@@ -1,8 +1,7 @@
 """PFLEGO with a shared head, which no paper has: its settings, beside other methods, and its parts.
 
   tf-pflego sweep run_configs/experiments/shared_head.py --output_dir=results --list
-  tf-pflego sweep run_configs/experiments/shared_head.py:shared_head --output_dir=results \\
-      --seeds=0,1,2
+  tf-pflego sweep run_configs/experiments/shared_head.py:shared_head --output_dir=results
 
 It took 31 minutes of training for the first seed on two cores. With three seeds, clients are served
 at 97.57, 92.88 and 87.56 percent (High, Medium, No), where plain PFLEGO has 96.89, 89.26 and 81.02.
@@ -107,7 +106,7 @@ def shared_head_field_tuning():
         yield _of_field(method, "medium", rate, name, num_rounds=60, **_HELD_OUT)
 
 
-@experiment(shared_head_pages.comparison)
+@experiment(shared_head_pages.comparison, seeds=(0, 1, 2))
 def shared_head():
     """PFLEGO with a shared head beside other methods, by degree of personalisation.
 

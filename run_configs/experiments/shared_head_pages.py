@@ -137,7 +137,7 @@ def ablation(sweep: Sweep) -> dict[str, bytes]:
     as_it_is = by_method(store.runs_in(results / "shared_head" / store.RUNS))
     methods = {name: runs for name, runs in as_it_is.items() if name in _OURS}
     methods |= by_method([*on_own_labels(results, "pflego"), *sweep.rows])
-    whole = methods[_OURS[0]]
+    whole = methods.get(_OURS[0], {})
 
     def change(degree):
         def cell(runs):
