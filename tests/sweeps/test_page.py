@@ -49,7 +49,7 @@ def directory(tmp_path):
         tried = tried_of(cell)
         for number, settings in enumerate(tried):
             state = "pruned" if number == len(tried) - 1 else "finished"
-            key = {"run": cell.name, "trial": str(settings), "seed": 1000}
+            key = {"run": cell.name, "trial": definition.name_of(settings), "seed": 1000}
             about = {"state": state, "num_rounds": 5, definition.CHOSEN_BY: rng.random()}
             files[store.TUNING].append(key | settings | about)
         for seed in EXPERIMENT.seeds if cell is not EXPERIMENT.planned[-1] else ():
