@@ -163,7 +163,9 @@ def test_a_difference_is_over_the_seeds_that_both_have(copied):
     store.write(copied / "runs.csv", [row for row in kept if row["run"] != "high_local"])
     sweep = sweeps.load_sweep(copied)
     assert [row["method"] for row in sweep.table().rows] == ["fedrep", "fedrep"]
-    missing = "local (personalization=high) has no run yet, and is not in the tables."
+    missing = (
+        "Of 3 cells, local (personalization=high) have no run yet: they are not in the tables."
+    )
     assert missing in sweep.table().warnings
 
 

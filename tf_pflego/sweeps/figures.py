@@ -65,7 +65,8 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
 
     It is as wide as the size, and as high as the panels need.
     """
-    panels = [(cell, name) for cell in cells for name in cell.choices]
+    tried = [cell for cell in cells if choice.trials_of(cell, sweep.tuning_rows)]
+    panels = [(cell, name) for cell in tried for name in cell.choices]
     columns = min(len(panels), _MOST_COLUMNS if size == figures.WIDE else _MOST_COLUMNS // 2)
     rows = -(-len(panels) // columns)
     figure, axes = figures.grid((size[0], _PANEL_HEIGHT * rows), rows, columns, sharey="all")
@@ -128,4 +129,5 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
 
 def _ending(condition):
     """Returns what the names of the files of a condition end in."""
-    return f"_{re.sub(r'[^a-zA-Z0-9.]+', '_', condition)}" if condition else ""
+    short = re.sub(r"\w+=(?!True)|=True", "", condition)  # The values, and names of switches.
+    return re.sub(r"[^a-zA-Z0-9.]+", "_", f"_{short}") if short else ""

@@ -25,6 +25,7 @@ from tf_pflego.sweeps.definition import words
 from tf_pflego.system import terminal, texts, values
 
 _MARKDOWN = {letter: f"\\{letter}" for letter in "\\`*|<["}
+_MOST_NAMED = 6
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -249,18 +250,18 @@ def _notes(sweep, heads):
 
 
 def _warnings(sweep):
-    sentences, fewer, chosen = [], [], sweep.best()
+    sentences, fewer, missing, chosen = [], [], [], sweep.best()
     for cell in sweep.cells:
         condition = condition_of(cell)
         name = f"{cell.label} ({condition})" if condition else cell.label
         if not runs_of(sweep, cell):
-            sentences.append(f"{name} has no run yet, and is not in the tables.")
+            missing.append(name)
         if not cell.choices:
             continue
         tried, planned = tried_of(sweep, cell)
         if planned < sweep.budget:
             fewer.append(name)
-        if tried < planned:
+        if 0 < tried < planned:
             sentences.append(f"{name} has tried {tried} of {planned} settings so far.")
         edges = choice.at_edge(cell, chosen[cell.name]) if cell.name in chosen else {}
         for setting, edge in edges.items():
@@ -268,6 +269,13 @@ def _warnings(sweep):
                 f"{name} was given {setting}={words(chosen[cell.name][setting])}, the {edge} value "
                 "that was tried; a better one may lie beyond it."
             )
+    if missing:
+        few = listed(missing) if len(missing) <= _MOST_NAMED else f"{len(missing)} cells"
+        sentences.insert(
+            0,
+            f"Of {texts.counted(len(sweep.cells), 'cell')}, {few} have no run yet: they are not "
+            "in the tables.",
+        )
     if fewer:
         sentences.append(
             f"{listed(fewer)} had fewer settings to choose among than the {sweep.budget} that "
