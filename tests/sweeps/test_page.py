@@ -12,7 +12,7 @@ import pytest
 
 from tests.starts import in_this_process
 from tf_pflego import sweeps
-from tf_pflego.sweeps import definition, figures, results, store, tables
+from tf_pflego.sweeps import definition, figures, results, store
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -39,7 +39,7 @@ def tried_of(cell):
 
 @pytest.fixture
 def directory(tmp_path):
-    """A sweep whose last trial of each cell was pruned, and whose last cell has no run yet."""
+    """A sweep whose last trial of each cell was pruned, and one of whose cells has no run yet."""
     root = tmp_path / "sweep"
     root.mkdir()
     results.describe(root, EXPERIMENT)
@@ -52,7 +52,7 @@ def directory(tmp_path):
             key = {"run": cell.name, "trial": definition.name_of(settings), "seed": 1000}
             about = {"state": state, "num_rounds": 5, definition.CHOSEN_BY: rng.random()}
             files[store.TUNING].append(key | settings | about)
-        for seed in EXPERIMENT.seeds if cell is not EXPERIMENT.planned[-1] else ():
+        for seed in EXPERIMENT.seeds if cell is not EXPERIMENT.planned[3] else ():
             key = {"run": cell.name, "seed": seed}
             measured = dict.fromkeys((store.SERVED, store.BEST, store.PARTICIPANTS), rng.random())
             flags = {"flags": f"--algorithm={cell.algorithm}", "defaults": "--engine=in_process"}
@@ -79,8 +79,12 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path):
         assert f">{heading}</h2>" in page
     assert page.count("<h3>personalization=no</h3>") == 3
     text = html.unescape(page)
-    for said in (*tables.notes(sweep), *tables.warnings(sweep)):
+    for said in (*sweep.table().notes, *sweep.table().warnings):
         assert said in text
+    # A method looks the same where another one is missing.
+    legends = [re.findall(r"</svg>\s*(.+?) \(2 seeds\)</li>", one) for one in page.split("<h3>")]
+    others = ["pflego", "fedavg"]
+    assert [one for one in legends if one] == 2 * [["local", *others], others]
     # The last trial of each cell was pruned: it is shown, counts as cost, and is not chosen.
     assert page.count(">ended early<") == len(sweep.cells)
     assert all(tried_of(cell)[-1] != sweep.best()[cell.name] for cell in EXPERIMENT.planned)
@@ -92,6 +96,15 @@ def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path):
     assert {one for one in used if one} <= set(ids)
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)|@import|url\((?!#)""", page)
     assert "default-src &#39;none&#39;" in page
+
+
+def test_results_of_an_earlier_version_have_no_best_round(directory):
+    rows = store.read(directory / store.RUNS)
+    store.write(
+        directory / store.RUNS, [{k: row[k] for k in row if k != store.BEST} for row in rows]
+    )
+    table = sweeps.load_sweep(directory).table().tables[0]
+    assert "best round, %" not in table.head and "test accuracy, %" in table.head
 
 
 def test_a_panel_for_each_setting_marks_what_was_chosen(directory):
@@ -130,6 +143,25 @@ def test_the_program_writes_the_page_of_a_sweep(directory, tmp_path, capsys):
     (directory / "sweep.json").write_text(json.dumps({"title": "-"}))
     result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
     assert result.returncode == 2 and "must be the directory of a sweep" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (store.CURVES, lambda content: content[:-9]),
+        (store.CLIENTS, lambda content: b"\x1f\x8b" + content[20:]),
+        (store.TUNING, lambda content: content.replace(b",5,", b",five,")),
+        (store.RUNS, lambda content: content.replace(b"run,", b"ran,")),
+    ],
+)
+def test_a_damaged_file_is_named(directory, tmp_path, capsys, name, change):
+    path = directory / name
+    path.write_bytes(change(path.read_bytes()))
+    output = tmp_path / "page.html"
+    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert name in result.stderr
+    assert not output.exists()
 
 
 def test_the_program_does_without_tensorflow(directory, tmp_path):

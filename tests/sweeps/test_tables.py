@@ -164,22 +164,22 @@ def test_a_difference_is_over_the_seeds_that_both_have(copied):
     sweep = sweeps.load_sweep(copied)
     assert [row["method"] for row in sweep.table().rows] == ["fedrep", "fedrep"]
     missing = "local (personalization=high) has no run yet, and is not in the tables."
-    assert missing in tables.warnings(sweep)
+    assert missing in sweep.table().warnings
 
 
 def test_what_is_not_fair_or_not_whole_is_said(copied):
     sweep = sweeps.load_sweep(copied)
-    edges = [one for one in tables.warnings(sweep) if "a better one may lie beyond it" in one]
+    edges = [one for one in sweep.table().warnings if "a better one may lie beyond it" in one]
     assert len(edges) == 3  # Of two values each is an end.
     assert edges[0].startswith("local (personalization=high) was given client_learning_rate=")
-    assert any("(7 and 8); up to 2 settings" in one for one in tables.notes(sweep))
+    assert any("(7 and 8); up to 2 settings" in one for one in sweep.table().notes)
     rows = store.read(copied / "tuning.csv")
     first = [row for row in rows if row["run"] != "no_fedrep" or row["trial"].endswith("=0.1")]
     store.write(copied / "tuning.csv", first)
     about = json.loads((copied / "sweep.json").read_text())
     about["cells"][0]["choices"] = {"client_learning_rate": [0.1]}
     (copied / "sweep.json").write_text(json.dumps(about))
-    said = tables.warnings(sweeps.load_sweep(copied))
+    said = sweeps.load_sweep(copied).table().warnings
     assert "fedrep (personalization=no) has tried 1 of 2 settings so far." in said
     assert said[-1].startswith("local (personalization=high) had fewer settings to choose among")
 

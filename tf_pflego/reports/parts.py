@@ -28,17 +28,14 @@ _MARKS = {
 
 
 class Runs:
-    """The runs of a page, and how they are named and drawn in all of its sections.
-
-    The key is the beginning of the names of their drawings, which no others of the page have.
-    """
+    """The runs of a page, and how they are named and drawn in all of its sections."""
 
     def __init__(
         self,
         runs: Sequence[ReportedRun],
         reference: ReportedRun,
         together: Sequence[Series] | None = None,
-        key: str = "f",
+        key: str = "f",  # The names of their drawings, alone on the page, begin so.
     ):
         self.all, self._key = runs, key
         self.series = series_of(runs) if together is None else together

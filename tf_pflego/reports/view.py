@@ -189,7 +189,7 @@ def chart(runs: Runs, number: int, metric: str, axis: str, hidden: bool = False)
             metric,
             [axis],
             description=f"Line chart of {what}. {ends}. The numbers are in the table below it.",
-            series=[runs.series[line.number] for line in lines],
+            series=[one for one in runs.series if one.number in {line.number for line in lines}],
         ),
         "numbers": Table(f"Up to {_ROWS_OF_NUMBERS} points of each curve", head, points),
     }

@@ -31,16 +31,17 @@ class Contents:
             for name in (store.RUNS, store.TUNING)
         )
         # Trials that a change of the definition has left do not count.
-        tried = {cell.name: self._trials(cell) for cell in self.cells if not cell.is_searched}
+        tried = {
+            cell.name: {name_of(one) for one in settings_tried(cell, self.budget)}
+            for cell in self.cells
+            if not cell.is_searched
+        }
         self.tuning_rows = [
             row
             for row in tuning_rows
             if row["seed"] in self.tuning_seeds
             and row["trial"] in tried.get(row["run"], (row["trial"],))
         ]
-
-    def _trials(self, cell):
-        return {name_of(one) for one in settings_tried(cell, self.budget)}
 
     @property
     def runs(self) -> dict[str, list[Any]]:
@@ -81,13 +82,8 @@ class Contents:
         """Returns {cell: settings} of what was chosen for each cell whose trials are all done."""
         chosen = {}
         for cell in self.cells:
-            ended = [
-                trial
-                for trial in choice.trials_of(cell, self.tuning_rows)
-                if trial.accuracy is None or trial.runs == len(self.tuning_seeds)
-            ]
-            count = self.budget if cell.is_searched else len(self._trials(cell))
-            best = choice.best(cell, self.tuning_rows) if len(ended) == count else None
+            tried, planned = tried_of(self, cell)
+            best = choice.best(cell, self.tuning_rows) if tried == planned else None
             if best is not None:
                 chosen[cell.name] = best.settings
         return chosen
@@ -97,6 +93,17 @@ def runs_of(sweep: Contents, cell: Cell) -> dict[int, dict[str, Any]]:
     """Returns {seed: row} of the runs of a cell that are reported."""
     rows = [row for row in sweep.rows if row["run"] == cell.name and row["seed"] in sweep.seeds]
     return {row["seed"]: row for row in rows}
+
+
+def tried_of(sweep: Contents, cell: Cell) -> tuple[int, int]:
+    """Returns how many settings of a cell were tried to their end, and how many are to be."""
+    ended = [
+        trial
+        for trial in choice.trials_of(cell, sweep.tuning_rows)
+        if trial.accuracy is None or trial.runs == len(sweep.tuning_seeds)
+    ]
+    planned = settings_tried(cell, sweep.budget)
+    return len(ended), sweep.budget if cell.is_searched else len(planned)
 
 
 def conditions(sweep: Contents) -> list[list[Cell]]:

@@ -26,48 +26,37 @@ _PANEL_HEIGHT, _MOST_COLUMNS = 2.3, 4
 _LOGARITHMIC = 8
 
 
-def reported(sweep: Contents) -> dict[str, tuple[ReportedRun, ...]]:
-    """Returns {cell: the runs of its seeds} as a report has runs, of the cells that have any."""
-    curves, clients = sweep.curves(), sweep.clients()
-    return {
-        cell.name: tuple(
-            ReportedRun(
-                path=sweep.path / cell.name / str(seed),
-                configuration=dict(store.configuration_of(row)),
-                versions={},
-                rounds=curves[cell.name, seed],
-                lost={},
-                left_out=np.zeros(0),
-                clients=clients.get((cell.name, seed)),
-                new_clients=None,
-                holdings=None,
-                finished=True,
-            )
-            for seed, row in runs_of(sweep, cell).items()
-        )
-        for cell in sweep.cells
-        if runs_of(sweep, cell)
-    }
-
-
 def by_condition(sweep: Contents) -> dict[str, Runs]:
-    """Returns {condition: its runs}, where a method looks the same in all of them."""
-    runs_by_cell, labels = reported(sweep), list(dict.fromkeys(c.label for c in sweep.cells))
+    """Returns {condition: its runs, as a report has them}; a method looks the same in all."""
+    curves, clients = sweep.curves(), sweep.clients()
+    labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
     groups = {}
     for number, cells in enumerate(conditions(sweep)):
-        together = [
-            Series(
-                labels.index(cell.label),
-                cell.label,
-                runs_by_cell[cell.name],
-                tuple(f"{cell.label}, seed {row}" for row in runs_of(sweep, cell)),
+        together = []
+        for cell in cells:
+            rows = {s: row for s, row in runs_of(sweep, cell).items() if (cell.name, s) in curves}
+            runs = tuple(
+                ReportedRun(
+                    path=sweep.path / cell.name / str(seed),
+                    configuration=dict(store.configuration_of(row)),
+                    versions={},
+                    rounds=curves[cell.name, seed],
+                    lost={},
+                    left_out=np.zeros(0),
+                    clients=clients.get((cell.name, seed)),
+                    new_clients=None,
+                    holdings=None,
+                    finished=True,
+                )
+                for seed, row in rows.items()
             )
-            for cell in cells
-            if cell.name in runs_by_cell
-        ]
+            if runs:
+                names = tuple(f"{cell.label}, seed {seed}" for seed in rows)
+                together.append(Series(labels.index(cell.label), cell.label, runs, names))
         if together:
-            runs = [run for one in together for run in one.runs]
-            groups[condition_of(cells[0])] = Runs(runs, runs[0], together, f"c{number}-")
+            all_runs = [run for one in together for run in one.runs]
+            key = f"c{number}-"
+            groups[condition_of(cells[0])] = Runs(all_runs, all_runs[0], together, key)
     return groups
 
 
@@ -80,20 +69,21 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
     columns = min(len(panels), _MOST_COLUMNS if size == figures.WIDE else _MOST_COLUMNS // 2)
     rows = -(-len(panels) // columns)
     figure, axes = figures.grid((size[0], _PANEL_HEIGHT * rows), rows, columns, sharey="all")
-    labels = list(dict.fromkeys(cell.label for cell in sweep.cells))
+    labels, chosen = list(dict.fromkeys(cell.label for cell in sweep.cells)), sweep.best()
     for place, axis in enumerate(axes.flat):
         if place < len(panels):
             cell, name = panels[place]
-            _draw_setting(axis, sweep, cell, name, figures.look(labels.index(cell.label))["color"])
+            color = figures.look(labels.index(cell.label))["color"]
+            trials = choice.trials_of(cell, sweep.tuning_rows)
+            _draw_setting(axis, cell, name, trials, cell.name in chosen, color)
         else:
             axis.set_visible(False)
     figure.supylabel("validation accuracy, percent", fontsize=11, color=figures.INK)
     return figure
 
 
-def _draw_setting(axis: Axes, sweep, cell, name, color):
+def _draw_setting(axis: Axes, cell, name, trials, is_chosen, color):
     """Draws what was tried of a setting: a dot for each trial, and a line through the best."""
-    trials = choice.trials_of(cell, sweep.tuning_rows)
     tried = [(one.settings[name], one.accuracy) for one in trials if one.accuracy is not None]
     among = cell.choices[name]
     are_numbers = all(isinstance(value, int | float) for value, _ in tried)
@@ -110,12 +100,14 @@ def _draw_setting(axis: Axes, sweep, cell, name, color):
         axis.set_xscale("log")
         figures.write_numbers(axis.xaxis, subs=(1,))
     if not isinstance(among, Range):
-        best = [max(accuracy for x, accuracy in points if x == value) for value in values]
-        axis.plot(values, best, color=color, label="best of each value")
+        highest = [max(accuracy for x, accuracy in points if x == value) for value in values]
+        axis.plot(values, highest, color=color, label="best of each value")
         axis.set_xticks(values, [words(x if are_numbers else among[x]) for x in values])
         axis.minorticks_off()
-    ring: Any = {"markersize": 10, "markerfacecolor": "none", "color": figures.INK}
-    axis.plot(*max(points, key=lambda point: point[1]), "o", label="chosen", clip_on=False, **ring)
+    if is_chosen:
+        ring: Any = {"markersize": 10, "markerfacecolor": "none", "color": figures.INK}
+        best = max(points, key=lambda point: point[1])
+        axis.plot(*best, "o", label="chosen", clip_on=False, **ring)
 
 
 def files_of(sweep: Contents) -> dict[str, bytes]:

@@ -41,11 +41,9 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
     content = {
         "title": sweep.title,
         "sweep": sweep,
-        "tables": tables.Comparison(sweep).tables,
-        "notes": tables.notes(sweep),
-        "warnings": tables.warnings(sweep),
+        "compared": tables.Comparison(sweep),
         "sections": {key: section for key, section in sections.items() if section[1]},
-        "of_cells": _settings(sweep),
+        "of_cells": _settings(groups),
         "data": {},
     }
     writing.write_page(_TEMPLATE, content, output)
@@ -53,9 +51,9 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
 
 def _choices(sweep):
     """Returns {condition: what was tried, drawn and as numbers}."""
-    choices = {}
+    choices, chosen_of = {}, sweep.best()
     for number, cells in enumerate(conditions(sweep)):
-        rows = [row for cell in cells for row in _trials(cell, sweep)]
+        rows = [row for cell in cells for row in _trials(cell, sweep, chosen_of.get(cell.name))]
         if rows:
             chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
             pictures = {
@@ -73,19 +71,20 @@ def _choices(sweep):
     return choices
 
 
-def _trials(cell, sweep):
+def _trials(cell, sweep, best):
     """Yields a row for each of the settings of a cell that were tried."""
-    best = choice.best(cell, sweep.tuning_rows)
     for trial in choice.trials_of(cell, sweep.tuning_rows):
         settings = ", ".join(f"{name}={words(value)}" for name, value in trial.settings.items())
         accuracy = "ended early" if trial.accuracy is None else percent(PERCENT * trial.accuracy)
-        chosen = "yes" if trial == best else UNKNOWN
+        chosen = "yes" if trial.settings == best else UNKNOWN
         yield [cell.label, settings, accuracy, trial.runs, trial.rounds, chosen]
 
 
-def _settings(sweep):
+def _settings(groups):
     """Returns the settings of one run of each cell, or None without any run."""
-    runs = {name: runs[0] for name, runs in figures.reported(sweep).items()}
-    together = [Series(k, name, (run,), (name,)) for k, (name, run) in enumerate(runs.items())]
-    first = next(iter(runs.values()), None)
-    return None if first is None else view.settings(Runs(list(runs.values()), first, together))
+    firsts = [one.runs[0] for runs in groups.values() for one in runs.series]
+    together = [
+        Series(number, run.path.parent.name, (run,), (run.path.parent.name,))
+        for number, run in enumerate(firsts)
+    ]
+    return view.settings(Runs(firsts, firsts[0], together)) if firsts else None

@@ -1,5 +1,6 @@
 """What a sweep has come to, read from its files without TensorFlow."""
 
+import json
 import pathlib
 
 from tf_pflego.reports import writing
@@ -100,7 +101,8 @@ def describe(path: pathlib.Path, experiment: Experiment) -> None:
         ],
     }
     with durable.batch() as files:
-        files.json(path / _DESCRIPTION, about)
+        with files.open(path / _DESCRIPTION) as stream:  # A line, since some have many cells.
+            stream.write(f"{json.dumps(about)}\n".encode())
 
 
 def is_sweep(path: str | pathlib.Path) -> bool:

@@ -12,6 +12,7 @@
 What the runs themselves write is in `runs/`, from which these files are filled.
 """
 
+import contextlib
 import csv
 import gzip
 import io
@@ -21,6 +22,7 @@ import re
 import shlex
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -64,8 +66,20 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", newline="", encoding="utf-8") as file:
+    with opened(path, "rt", newline="", encoding="utf-8") as file, _as_written(path):
         return list(csv.DictReader(file))
+
+
+@contextlib.contextmanager
+def _as_written(path):
+    """Raises ValueError with the path and what to do if what is read is damaged."""
+    try:
+        yield
+    except (*_UNREADABLE, AttributeError) as error:
+        raise ValueError(
+            f"the files of a sweep must be as it wrote them; {path} cannot be read ({error}). Move "
+            f"all but `{RAW}` away, and run the sweep again, which fills them from there."
+        ) from error
 
 
 def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -97,16 +111,22 @@ def runs_in(path: pathlib.Path) -> list[dict[str, Any]]:
         kind = float if column.endswith("/last10") else _NUMBERS.get(column, str)
         return kind(text) if text else None
 
-    return [{name: value_of(name, text) for name, text in row.items()} for row in read(path)]
+    rows = read(path)
+    with _as_written(path):
+        return [
+            {name: value_of(name, text) for name, text in row.items()} for row in rows if row["run"]
+        ]
 
 
 def columns_in(path: pathlib.Path) -> dict[tuple[str, int], dict[str, np.ndarray]]:
     """Returns {(run, seed): {column: array}} of a CSV file of numbers, NaN for an empty field."""
     runs: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in read(path):
-        run = runs.setdefault((row.pop("run"), int(row.pop("seed"))), {})
-        for column, text in row.items():
-            run.setdefault(column, []).append(float(text or "nan"))
+    rows = read(path)
+    with _as_written(path):
+        for row in rows:
+            run = runs.setdefault((row.pop("run"), int(row.pop("seed"))), {})
+            for column, text in row.items():
+                run.setdefault(column, []).append(float(text or "nan"))
     return {
         key: {name: np.array(cells) for name, cells in run.items()} for key, run in runs.items()
     }
@@ -293,13 +313,17 @@ def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[st
             RISK_WEIGHTS: list(_risk_weights(raw)),
             NEW_CLIENTS: read(raw / "new_clients.csv"),
         }
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DamagedRunError(f"{raw} cannot be read as a run ({reason})") from error
     return config, summary, rows
 
 
 _DESCRIBED = "config", "summary"
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError),
+    *(csv.Error, zlib.error, zipfile.BadZipFile),
+)
 
 
 def _records(raw):

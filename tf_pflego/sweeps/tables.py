@@ -13,7 +13,14 @@ import numpy as np
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed
 from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.contents import Contents, columns_of, condition_of, conditions, runs_of
+from tf_pflego.sweeps.contents import (
+    Contents,
+    columns_of,
+    condition_of,
+    conditions,
+    runs_of,
+    tried_of,
+)
 from tf_pflego.sweeps.definition import words
 from tf_pflego.system import terminal, texts, values
 
@@ -34,6 +41,8 @@ class Comparison:
       rows: A dictionary of numbers for each cell that has a run: accuracies in percent, differences
         in points of percent, None where a number is not known.
       tables: The same as texts.
+      notes: Sentences that say what the numbers are, and how settings were chosen.
+      warnings: Sentences that say where the comparison is not fair or not whole.
     """
 
     def __init__(self, sweep: Contents, reference: str | None = None):
@@ -47,6 +56,8 @@ class Comparison:
         groups = _numbers(sweep, reference)
         self.rows: list[dict[str, Any]] = [row for rows in groups.values() for row in rows]
         self.tables = [_table(name, rows, reference) for name, rows in groups.items() if rows]
+        self.notes = _notes(sweep, {head for table in self.tables for head in table.head})
+        self.warnings = _warnings(sweep)
 
     @property
     def columns(self) -> dict[str, list[Any]]:
@@ -72,7 +83,7 @@ class Comparison:
 
 def _numbers(sweep, reference):
     """Returns {condition: the numbers of each cell that has a run}."""
-    clients, groups = sweep.clients(), {}
+    clients, best, groups = sweep.clients(), sweep.best(), {}
     for cells in conditions(sweep):
         runs = {
             cell.name: {
@@ -83,7 +94,9 @@ def _numbers(sweep, reference):
         }
         base = next((runs[cell.name] for cell in cells if cell.label == reference), {})
         groups[condition_of(cells[0])] = [
-            _numbers_of(sweep, cell, runs[cell.name], base) for cell in cells if runs[cell.name]
+            _numbers_of(sweep, cell, runs[cell.name], base, best.get(cell.name, {}))
+            for cell in cells
+            if runs[cell.name]
         ]
     return groups
 
@@ -92,7 +105,7 @@ def _measured(row):
     """Returns the numbers of a run, with NaN for what is not known."""
 
     def number(key):
-        return math.nan if row[key] is None else float(row[key])
+        return math.nan if row.get(key) is None else float(row[key])
 
     return {
         "test_accuracy": PERCENT * number(store.SERVED),
@@ -103,7 +116,7 @@ def _measured(row):
     }
 
 
-def _numbers_of(sweep, cell, runs, base):
+def _numbers_of(sweep, cell, runs, base, settings):
     """Returns the numbers of a cell, whose runs are compared with those of the base, by seed."""
     numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
     numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
@@ -114,7 +127,6 @@ def _numbers_of(sweep, cell, runs, base):
     numbers |= _summary("difference", differences, "error")
     shares = [_share_that_gains(run, other) for (_, run), (_, other) in pairs]
     trials = choice.trials_of(cell, sweep.tuning_rows)
-    settings = sweep.best().get(cell.name, {})
     return numbers | {
         "clients_that_gain": _summary("share", shares)["share"],
         "tuning_runs": sum(trial.runs for trial in trials) or None,
@@ -169,8 +181,8 @@ _COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     ),
     "test accuracy, %": (
         _written("test_accuracy"),
-        "Test accuracy is the mean over all clients, the last ten rounds and the seeds; ± is the "
-        "standard deviation over seeds.",
+        "Test accuracy is the mean over the clients that are tested, all unless a sample is, the "
+        "last ten rounds and the seeds; ± is the standard deviation over seeds.",
     ),
     "best round, %": (
         _written("best_round"),
@@ -224,9 +236,7 @@ def _table(condition, rows, reference):
     return Table(caption, list(columns), [[text or UNKNOWN for text in line] for line in lines])
 
 
-def notes(sweep: Contents) -> list[str]:
-    """Returns sentences that say what the numbers are, and how settings were chosen."""
-    heads = {head for table in Comparison(sweep).tables for head in table.head}
+def _notes(sweep, heads):
     sentences = [meaning for head, (_, meaning) in _COLUMNS.items() if meaning and head in heads]
     if any(cell.choices for cell in sweep.cells):
         sentences.append(
@@ -238,8 +248,7 @@ def notes(sweep: Contents) -> list[str]:
     return sentences
 
 
-def warnings(sweep: Contents) -> list[str]:
-    """Returns sentences that say where a comparison is not fair or not whole."""
+def _warnings(sweep):
     sentences, fewer, chosen = [], [], sweep.best()
     for cell in sweep.cells:
         condition = condition_of(cell)
@@ -248,12 +257,9 @@ def warnings(sweep: Contents) -> list[str]:
             sentences.append(f"{name} has no run yet, and is not in the tables.")
         if not cell.choices:
             continue
-        planned = sweep.budget
-        if not cell.is_searched:
-            planned = min(planned, math.prod(map(len, cell.choices.values())))
+        tried, planned = tried_of(sweep, cell)
         if planned < sweep.budget:
             fewer.append(name)
-        tried = len(choice.trials_of(cell, sweep.tuning_rows))
         if tried < planned:
             sentences.append(f"{name} has tried {tried} of {planned} settings so far.")
         edges = choice.at_edge(cell, chosen[cell.name]) if cell.name in chosen else {}
@@ -276,7 +282,7 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
 
     compared = Comparison(sweep)
     pages = {
-        "tables.md": page(sweep),
+        "tables.md": page(sweep, compared),
         "tables.csv": compared.csv(),
         "tables.tex": compared.latex(),
     }
@@ -284,17 +290,18 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
     return content | figures.files_of(sweep)
 
 
-def page(sweep: Contents) -> str:
+def page(sweep: Contents, compared: Comparison | None = None) -> str:
     """Returns the tables in Markdown, with what they mean."""
-    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*notes(sweep), *warnings(sweep))]
+    compared = compared or Comparison(sweep)
+    said = [f"- {_escaped(one, _MARKDOWN)}\n" for one in (*compared.notes, *compared.warnings)]
     title = _escaped(sweep.title, _MARKDOWN)
-    return f"# {title}\n\n{Comparison(sweep).markdown()}\n{''.join(said)}"
+    return f"# {title}\n\n{compared.markdown()}\n{''.join(said)}"
 
 
 def brief(sweep: Contents, width: int) -> str:
     """Returns the tables with the columns that fit a line, and what the comparison lacks."""
-    parts = []
-    for table in Comparison(sweep).tables:
+    parts, compared = [], Comparison(sweep)
+    for table in compared.tables:
         sides, shown = ["<>"[right] for right in _are_numeric(table)], list[int]()
         for head in (*_FIRST, *table.head):
             places = sorted({*shown, *(k for k, name in enumerate(table.head) if name == head)})
@@ -305,7 +312,7 @@ def brief(sweep: Contents, width: int) -> str:
             if head == _FIRST[0] or max(map(len, lines)) <= width:
                 shown, fitting = places, lines
         parts.append("\n".join([table.caption, "", *fitting, ""]))
-    return "\n".join([*parts, *warnings(sweep), ""])
+    return "\n".join([*parts, *compared.warnings, ""])
 
 
 def markdown(table: Table) -> str:
