@@ -107,6 +107,7 @@ TESTS = (
     "tests/simulation/test_sampled_evaluation.py::test_the_page_says_that_a_sample_was_tested",
     "tests/sweeps/test_processes.py",
     "tests/sweeps/test_runner.py::test_a_change_of_the_definition",
+    "tests/sweeps/test_runner.py::test_a_finished_run_without_its_row",
     "tests/sweeps/test_runner.py::test_what_is_no_longer_tried",
     "tests/sweeps/test_user_sweep.py",
     "tests/system/test_file_arrays.py::test_a_dataset_is_dealt_out_in_less_memory_than_it_needs",

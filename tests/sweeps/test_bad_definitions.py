@@ -30,6 +30,8 @@ ROWS = [
     ([OUT, "--client_learning_rate=0.1,"], "got '0.1,'. Correct --client_learning_rate."),
     ([OUT, "--client_learning_rate=0.1,0.1"], "that differ; got [0.1, 0.1]. Correct it."),
     ([OUT, "--client_learning_rate=0.1,-1"], "--client_learning_rate must be above 0; got -1.0. R"),
+    ([OUT, "--num_clients=9", "--clients_per_round=5,20"], "--clients_per_round must be in [1, num_"
+     "clients=9]; got 20. Lower --clients_per_round."),
     ([OUT, "--num_rounds=9,0"], "--num_rounds must be at least 1; got 0. Raise --num_rounds."),
     ([OUT, "--client_learning_rate=1..0.1", "--trials=3"], "to a larger one, as in 1e-3..1:log; g"),
     ([OUT, "--client_learning_rate=0..1:log", "--trials=3"], "got '0..1:log'. Correct --client_le"),

@@ -24,6 +24,7 @@ from tf_pflego.core.settings import setting
 from tf_pflego.program import flags as program_flags
 from tf_pflego.program import help_pages
 from tf_pflego.program.opened import start_tensorflow
+from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.sweeps import definition, files, results, runner, store, tables
 from tf_pflego.sweeps.definition import Experiment, Range, grid
@@ -265,6 +266,8 @@ def _make(options, experiment, cells, place, source, interruption):
             trials=1,
         )
         place = place / "trial"
+    for cell in cells if experiment.clients is None else ():
+        training.refuse_few_clients(definition.configured(cell.settings)["run_config"])
     interruption.hint = lambda: "; the same command goes on with it"
     beside = options.jobs > 1 or options.ray_address
     if not beside:

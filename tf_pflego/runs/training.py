@@ -111,6 +111,15 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
     engines.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
     build.checked_hyper_parameters(run_config, method, hyper_parameters)
+    refuse_few_clients(run_config)
+    if run_config.engine == "ray":
+        ray_options.refuse_unreachable(run_config.ray_address)
+    if run_config.output_dir and not run_config.resume:
+        _directory(run_config, method, hyper_parameters).close()
+
+
+def refuse_few_clients(run_config: config.RunConfig) -> None:
+    """Raises ValueError if a run on a dataset asks for more of its clients than there are."""
     # If the data's groups are the clients, their number is not known yet.
     count = run_config.chosen("num_clients") - run_config.new_clients
     if count > 0 and run_config.chosen("partition") != "groups":
@@ -118,10 +127,6 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
         sample_of_clients(run_config.seed, count, run_config.eval_clients)
         if run_config.engine == "ray":
             ray_options.refuse_empty_shards(run_config.num_shards, count)
-    if run_config.engine == "ray":
-        ray_options.refuse_unreachable(run_config.ray_address)
-    if run_config.output_dir and not run_config.resume:
-        _directory(run_config, method, hyper_parameters).close()
 
 
 def _directory(run_config, method, hyper_parameters, clients=None, model=None):
