@@ -17,6 +17,7 @@ from collections.abc import Sequence
 # Files of experiments import those beside them.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run_configs" / "experiments"))
 
+import fair_field
 import overview
 import paper_pages
 import pflego
@@ -30,7 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 EXPERIMENTS = {
     name: experiment
-    for module in (pflego, pgfed, shared_head)
+    for module in (fair_field, pflego, pgfed, shared_head)
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)
 }

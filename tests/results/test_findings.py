@@ -171,3 +171,16 @@ def test_methods_that_differ_from_another_by_a_term_have_its_settings():
     for settings in pgfed.TUNED.values():
         if "as" in settings:
             assert settings == pgfed.TUNED[settings["as"]] | {"as": settings["as"]}
+
+
+def test_three_methods_are_ahead_of_clients_that_train_alone():
+    """docs/results.md says so of the fair field, and that ten methods are done."""
+    rows = sweep_of("fair_field").table().rows
+    errors = {row["method"]: row["difference_error"] for row in rows if row["method"] != "local"}
+    ahead = [
+        row["method"]
+        for row in rows
+        if row["method"] in errors and row["difference"] > errors[row["method"]]
+    ]
+    assert ahead == ["pflego_shared_head", "fedavg", "ditto"]
+    assert len(rows) == 10

@@ -16,7 +16,7 @@ from tests.starts import in_this_process
 from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.reports import figures as drawn
-from tf_pflego.sweeps import Cell, load_sweep, results, store
+from tf_pflego.sweeps import Cell, load_sweep, results, runner, store
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -42,8 +42,9 @@ def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkey
     """They agree byte for byte, and no raw run is needed."""
     # Figures take nearly all of their time to be saved, and the next test saves them.
     monkeypatch.setattr(drawn, "png_of", lambda *_: b"")
-    shown = documents.EXPERIMENTS[name].show(load_sweep(RESULTS / name))
-    assert (RESULTS / name / "tables.md").read_bytes() == shown.pop("tables.md")
+    shown = runner.shown(load_sweep(RESULTS / name), documents.EXPERIMENTS[name])
+    for file in {"tables.md", "tables.csv", "tables.tex"} & set(shown):
+        assert (RESULTS / name / file).read_bytes() == shown.pop(file)
     assert {path.name for path in (RESULTS / name).glob("*.png")} == set(shown)
     store.write(tmp_path / "again.csv", store.runs_in(RESULTS / name / store.RUNS))
     again = (tmp_path / "again.csv").read_bytes()
@@ -55,7 +56,8 @@ def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkey
 )
 @pytest.mark.parametrize("name", [n for n in WITH_RUNS if list((RESULTS / n).glob("*.png"))])
 def test_committed_figures_are_those_of_the_committed_runs(name):
-    for file, content in documents.EXPERIMENTS[name].show(load_sweep(RESULTS / name)).items():
+    shown = runner.shown(load_sweep(RESULTS / name), documents.EXPERIMENTS[name])
+    for file, content in shown.items():
         assert (RESULTS / name / file).read_bytes() == content, file
 
 
@@ -94,10 +96,12 @@ def test_committed_curves_and_clients_are_those_of_the_committed_runs(name):
 @pytest.mark.parametrize("name", WITH_RUNS)
 def test_a_committed_run_is_finished_until_its_cells_settings_change(name):
     cells = {cell.name: cell for cell in documents.EXPERIMENTS[name].planned}
+    chosen = load_sweep(RESULTS / name).best()
     for row in store.runs_in(RESULTS / name / store.RUNS):
         cell = cells[row["run"]]
         assert cell.paper == row["paper"]
-        wanted = store.flags_of(cell.settings | {"seed": row["seed"]})
+        settings = cell.settings | chosen.get(cell.name, {})
+        wanted = store.flags_of(settings | {"seed": row["seed"]})
         assert store.is_made_with(row, wanted)
         # A run is the same run wherever its clients are.
         assert store.is_made_with(row, wanted | {"engine": "in_process"})
