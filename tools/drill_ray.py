@@ -15,8 +15,7 @@ import sys
 import time
 import zlib
 
-from drill_runs import end, finish, rounds_of, start
-from experiments import ROOT
+from drill_runs import ROOT, end, finish, rounds_of, start
 from local_cluster import LocalCluster, processes_of
 
 from tf_pflego.runs.training import source_commit

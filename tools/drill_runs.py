@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from experiments import ROOT
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def start(

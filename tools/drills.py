@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 
-from experiments import ROOT
+from drill_runs import ROOT
 
 from tf_pflego.system import terminal
 

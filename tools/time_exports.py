@@ -19,7 +19,7 @@ import time
 import benchmark_work
 import numpy as np
 import tensorflow as tf
-from experiments import ROOT
+from drill_runs import ROOT
 from timing import in_turn
 
 import tf_pflego as pfl
