@@ -134,7 +134,7 @@ def test_the_same_is_in_files_and_columns(finished):
     assert str(compared) == compared._repr_markdown_() == compared.markdown()
     assert files["tables.tex"].decode() == compared.latex()
     for kind, condition in itertools.product(("clients", "settings"), ("high", "no")):
-        picture = finished / f"{kind}_personalization_{condition}.png"
+        picture = finished / f"{kind}_{condition}.png"
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
