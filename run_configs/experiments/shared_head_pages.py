@@ -1,6 +1,5 @@
 """The tables of PFLEGO with a shared head."""
 
-import operator
 import pathlib
 import re
 import statistics
@@ -11,8 +10,6 @@ from tf_pflego.sweeps import Sweep, store
 
 # What is compared with other methods; the last is that of `table1`.
 _OURS = "pflego_shared_head", "shared_head_with_muon", "pflego"
-# By how many points a setting may be below plain PFLEGO in a group of clients.
-_MARGIN = 0.5
 _OF_GROUP = re.compile(r"test_accuracy/client_mean/(\w+)/last10")
 
 
@@ -45,18 +42,6 @@ def validation_of_settings(sweep: Sweep) -> dict[str, dict[str, float]]:
             values[f"{DEGREES[degree]}, {share:.0%}{words}"] = PERCENT * value
     whole = max(map(len, settings.values()))
     return {setting: values for setting, values in settings.items() if len(values) == whole}
-
-
-def chosen_setting(sweep: Sweep) -> str:
-    """Returns the setting that the rule of `shared_head_tuning` takes."""
-    settings = validation_of_settings(sweep)
-    plain = settings.pop("plain").values()
-    safe = {
-        setting: statistics.mean(values.values())
-        for setting, values in settings.items()
-        if min(map(operator.sub, values.values(), plain)) >= -_MARGIN
-    }
-    return max(safe, key=safe.__getitem__)
 
 
 def field_tuning(sweep: Sweep) -> dict[str, bytes]:

@@ -48,8 +48,15 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
 
 
 def test_the_settings_with_a_shared_head_are_those_that_the_rule_takes():
-    sweep = sweep_of("shared_head_tuning")
-    assert shared_head_pages.chosen_setting(sweep) == "as_chosen"
+    """The best of those that are nowhere more than half a point below plain PFLEGO."""
+    settings = shared_head_pages.validation_of_settings(sweep_of("shared_head_tuning"))
+    plain = list(settings.pop("plain").values())
+    safe = {
+        setting: np.mean(list(values.values()))
+        for setting, values in settings.items()
+        if min(np.subtract(list(values.values()), plain)) >= -0.5
+    }
+    assert max(safe, key=safe.__getitem__) == "as_chosen"
     cells = {cell.name: cell for cell in shared_head.shared_head_tuning.planned}
     flags = cells["no_1_as_chosen"].settings
     chosen = shared_head.TUNED
