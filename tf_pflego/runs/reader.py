@@ -58,6 +58,7 @@ _ADDED = {
     "permuted_clients": 0.0,
     "shifted_clients": 0.0,
     "shift": "rotate",
+    **{"statistics": "", "standardize_labels": True, "huber_delta": 0.0},
 }
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
