@@ -13,6 +13,7 @@ from PIL import Image
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import data, main, reports
+from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
 
@@ -272,7 +273,9 @@ def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path):
     (directory / "clients.csv").write_text("\n".join(lines) + "\n")
     with open(directory / "clients.csv", newline="") as file:
         header, *rows = csv.reader(file)
-    mean, number, _ = worst_rows(dict(zip(header, zip(*rows, strict=True), strict=True)))
+    mean, number, _ = worst_rows(
+        dict(zip(header, zip(*rows, strict=True), strict=True)), shown("accuracy")
+    )
     assert (number, mean) == (3, pytest.approx(1 / 24))  # A tenth of 25 is rounded up.
     page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert f"worst tenth {100 * mean:.2f}\N{NO-BREAK SPACE}%, median" in page

@@ -18,6 +18,11 @@ class Shown(NamedTuple):
     is_share: bool = False  # a number in [0, 1], which reports show in percent
 
     @property
+    def plural(self) -> str:
+        """The title for the values of many clients."""
+        return self.title.replace("accuracy", "accuracies")
+
+    @property
     def sign(self) -> int:
         """1, or -1 if lower is better: of values times this the largest is the best."""
         return 1 if self.higher_is_better else -1
@@ -25,6 +30,10 @@ class Shown(NamedTuple):
     def best(self, values: Iterable[float]) -> float:
         """Returns the best of some values."""
         return max(values, key=lambda value: self.sign * value)
+
+    def metric(self, of_accuracy: str) -> str:
+        """Returns what a metric is called that accuracy has by this name."""
+        return of_accuracy.replace("accuracy", self.name)
 
     def written(self, value: float | None) -> str:
         """Returns a value with the digits of a line; None stands for one that was not finite."""
@@ -51,11 +60,11 @@ CATALOGUE = {
         Shown("perplexity", "perplexity", higher_is_better=False),
     )
 }
-# A column of clients, or a metric of all clients with their first model; not what a sample of
-# clients or a group of them has besides.
-_OF_STATISTIC = re.compile(
-    r"test_(?!examples$)(\w+)|(?:test|validation)_(\w+)/client_mean(?:/last10|/best)?"
-)
+# A metric or a column of clients, also with another model or of participants.
+_STATISTIC = re.compile(r"(?:^|/|participant_)(?:test|validation)_(?!examples$)(\w+?)(?:/|$)")
+# A metric of all clients with their first model, and a column of clients.
+_METRIC = re.compile(r"(?:test|validation)_(\w+)/client_mean(?:/last10|/best)?")
+_COLUMN = re.compile(r"test_(?!examples$)(\w+)")
 
 
 def shown(name: str) -> Shown:
@@ -63,10 +72,17 @@ def shown(name: str) -> Shown:
     return CATALOGUE.get(name) or Shown(name, name.replace("_", " "))
 
 
+def of_metric(name: str) -> Shown | None:
+    """Returns the statistic that a metric, or a column of clients, is of; None for another one."""
+    match = _STATISTIC.search(name)
+    return match and shown(match[1])
+
+
 def first_of(names: Iterable[str]) -> Shown:
     """Returns the first statistic of a run; accuracy if there is none.
 
     The names are those of its metrics, or of the columns of its clients, in their order.
     """
-    matches = filter(None, map(_OF_STATISTIC.fullmatch, names))
-    return shown(next((match[1] or match[2] for match in matches), "accuracy"))
+    names = list(names)
+    matches = [kind.fullmatch(name) for kind in (_METRIC, _COLUMN) for name in names]
+    return shown(next((match[1] for match in matches if match), "accuracy"))

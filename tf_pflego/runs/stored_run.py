@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import algorithms, data, models
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, methods, partition_file, reader, training
 from tf_pflego.runs.config import RunConfig
@@ -76,9 +77,10 @@ class StoredRun:
     def __repr__(self) -> str:
         state = f"{self.configuration.get('num_rounds')} rounds, not ended"
         if self.summary is not None:
-            accuracy = self.summary.get("test_accuracy/client_mean")
+            first = first_of(self.summary)
+            last = self.summary.get(first.metric("test_accuracy/client_mean"))
             state = f"{self.summary.get('round')} rounds, ended"
-            state += "" if accuracy is None else f" with accuracy {accuracy:.4f}"
+            state += "" if last is None else f" with {first.title} {first.written(last)}"
         about = self.configuration
         return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
 

@@ -311,7 +311,7 @@ class _Run:
             f"new_clients/{name}/{when}": value
             for when, one in (("before", evaluations[0]), ("after", evaluations[-1]))
             for name, value in one.metrics().items()
-            if name.endswith("accuracy/client_mean")
+            if name.endswith("/client_mean")
         }
 
 
