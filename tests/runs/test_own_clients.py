@@ -11,6 +11,7 @@ import tf_pflego as pfl
 from tf_pflego.runs import build
 from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
+from tf_pflego.simulation.evaluation import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -44,6 +45,27 @@ def finished(tmp_path_factory):
     table = result_table(summary, "mine", seen)
     assert "client south" in table and "client 1" not in table
     return output
+
+
+def test_the_table_of_a_regression_has_its_error_the_largest_first():
+    name = "test_root_mean_squared_error/client_mean"
+    about = {"seconds": 1.0, "bytes_down": 1, "bytes_up": 1, "train_loss": 2345678.9}
+    errors = [(1, 9.0), (2, 7.25), (3, 8.0)]
+    records = [
+        {"round": number, name: error, name.replace("client", "example"): error} | about
+        for number, error in errors
+    ]
+    summary = summarize(records)
+    assert summary[f"{name}/best"] == 7.25 and summary[name] == 8
+    columns = {"client": range(4), "num_classes": [1] * 4, "classes": ["0"] * 4}
+    columns |= {f"{split}_examples": [5] * 4 for split in ("train", "test")}
+    columns["test_root_mean_squared_error"] = ["1.5", "nan", "1234.56", "8"]
+    lines = [" ".join(line.split()) for line in result_table(summary, "t", columns).splitlines()]
+    assert "test RMSE last round mean of last 10" in lines
+    assert "worst tenth, 1 of 4 1235" in lines
+    assert "training loss, all clients 2.346e+06" in lines
+    worst = lines[lines.index("served worst train test RMSE") + 1 : -1]
+    assert worst == ["client 2 5 5 1235", "client 3 5 5 8", "client 0 5 5 1.5"]
 
 
 def rows_of(path):

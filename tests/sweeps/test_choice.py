@@ -59,7 +59,7 @@ def test_the_largest_mean_over_tuning_seeds_is_chosen(cell, accuracies, best):
 
 def test_what_a_trial_has_cost_counts_whether_it_ended_or_not(cell):
     trials = choice.trials_of(cell, rows(**{"0.1": [0.5, 0.7], "0.2": [choice.PRUNED]}))
-    assert [(trial.accuracy, trial.runs, trial.rounds) for trial in trials] == [
+    assert [(trial.value, trial.runs, trial.rounds) for trial in trials] == [
         (pytest.approx(0.6), 2, 20),
         (None, 1, 10),
     ]

@@ -23,6 +23,16 @@ class Shown(NamedTuple):
         return self.title.replace("accuracy", "accuracies")
 
     @property
+    def scale(self) -> int:
+        """By what its values are multiplied where shares are shown in percent."""
+        return 100 if self.is_share else 1
+
+    @property
+    def unit(self) -> str:
+        """What follows the title at an axis that has values times the scale."""
+        return ", percent" if self.is_share else ""
+
+    @property
     def sign(self) -> int:
         """1, or -1 if lower is better: of values times this the largest is the best."""
         return 1 if self.higher_is_better else -1
@@ -72,10 +82,10 @@ def shown(name: str) -> Shown:
     return CATALOGUE.get(name) or Shown(name, name.replace("_", " "))
 
 
-def of_metric(name: str) -> Shown | None:
-    """Returns the statistic that a metric, or a column of clients, is of; None for another one."""
+def of_metric(name: str) -> Shown:
+    """Returns the statistic of a metric or a column of clients; without a name if it is of none."""
     match = _STATISTIC.search(name)
-    return match and shown(match[1])
+    return shown(match[1]) if match else Shown("", "")
 
 
 def first_of(names: Iterable[str]) -> Shown:

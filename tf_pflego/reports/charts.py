@@ -79,7 +79,7 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
         textcoords="offset points",
         bbox={"facecolor": figures.PAPER, "edgecolor": "none", "pad": 1},
     )
-    axis.set_xlabel(metrics.in_percent(f"test {runs.first.title} of a client", runs.first))
+    axis.set_xlabel(f"test {runs.first.title} of a client{runs.first.unit}")
     axis.set_ylabel("share of clients, percent")
     axis.set_ylim(0, 101)
     return figure
@@ -118,7 +118,7 @@ def new_clients(runs: Runs, size: Size) -> Figure | None:
     if not lines:
         return None
     figure, (axis,) = figures.new(size)
-    unit = metrics.in_percent(runs.first.title, runs.first)
+    unit = f"{runs.first.title}{runs.first.unit}"
     figures.draw_curves(axis, lines, "epochs of a new client's own training", unit)
     return figure
 

@@ -9,10 +9,8 @@ import numpy as np
 from tf_pflego.reports import charts
 from tf_pflego.reports.metrics import (
     cell,
-    gained,
     in_unit,
     mean_of_worst_tenth,
-    scale,
     shortened,
     tidy,
     unit_of_gain,
@@ -73,6 +71,7 @@ def distribution(runs: Runs) -> dict[str, Any]:
 def gains(runs: Runs) -> dict[str, Any] | None:
     """Returns what the clients gained over the reference; None if there is no other run."""
     base, rows, notes, compared = runs.base, [], [], []
+    form = "+.2f" if runs.first.is_share else "+.4g"
     for one in runs.series:
         if one is base:
             continue
@@ -83,7 +82,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
         compared.append(one)
         signs = [int(np.count_nonzero(np.sign(differences) == sign)) for sign in (1, -1, 0)]
         sizes = differences.mean(), differences.max(), differences.min()
-        rows.append([one.label, *signs, *(gained(size, runs.first) for size in sizes)])
+        rows.append([one.label, *signs, *(f"{size:{form}}" for size in sizes)])
     if not rows:
         return {"table": None, "notes": notes} if notes else None
     counts = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
@@ -218,7 +217,7 @@ def _values(runs, ended):
             model, _, tested = column.rpartition("/")
             if tested == f"test_{first.name}":
                 name = f"{runs.name(run)}{', ' * bool(model)}{model}: {what}"
-                by_key = dict(zip(run.client_keys.tolist(), scale(first) * values, strict=True))
+                by_key = dict(zip(run.client_keys.tolist(), first.scale * values, strict=True))
                 columns.append((name, run, by_key))
     for run in ended:
         other = partner_of(run, runs.base)

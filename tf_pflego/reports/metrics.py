@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.core.statistic_names import Shown, first_of, of_metric
-from tf_pflego.core.statistic_names import shown as statistic_called
 from tf_pflego.simulation.records import (
     BOOKKEEPING,
     LAST_ROUNDS,
@@ -36,7 +35,7 @@ _WHO = {
 }
 _METRIC = re.compile(
     rf"(?:(?P<model>.*?)/)?(?:train_loss|(?P<who>{'|'.join(_WHO)})(?P<split>{'|'.join(_ON)})"
-    r"_(?P<statistic>\w+)/(?P<mean>client|example)_mean)(?:/(?P<group>.*))?"
+    r"_\w+/(?P<mean>client|example)_mean)(?:/(?P<group>.*))?"
 )
 
 
@@ -65,22 +64,6 @@ def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
     return sorted(names, key=lambda name: order.get(name, len(order)))
 
 
-def scale(statistic: Shown | None) -> int:
-    """Returns by what values of a statistic are multiplied where they are shown."""
-    return PERCENT if statistic and statistic.is_share else 1
-
-
-def scale_of(metric: str) -> int:
-    """Returns by what the values of a metric are multiplied where they are shown."""
-    return scale(of_metric(metric))
-
-
-def sign_of(metric: str) -> int:
-    """Returns 1, or -1 for a metric of a statistic of which a lower value is better."""
-    statistic = of_metric(metric)
-    return 1 if statistic is None else statistic.sign
-
-
 def _parts_of(metric):
     """Returns the parts of MODEL/METRIC/GROUP by name, or None if the metric is not known."""
     match = _METRIC.fullmatch(metric)
@@ -93,10 +76,9 @@ def title_of(metric: str) -> str:
     if parts is None:
         return metric
     title = "training loss of all clients"
-    if parts["statistic"]:
-        statistic = statistic_called(parts["statistic"]).title
+    if parts["split"]:
         whom, _ = _WHO[parts["who"]]
-        title = f"{parts['split']} {statistic} of {whom}, mean over {parts['mean']}s"
+        title = f"{parts['split']} {of_metric(metric).title} of {whom}, mean over {parts['mean']}s"
     title += f", with the model “{parts['model']}”" * bool(parts["model"])
     return title + f", {parts['group'].replace('_', ' ')} clients alone" * bool(parts["group"])
 
@@ -124,9 +106,10 @@ def meaning_of(metric: str) -> str:
 
 def unit_of(metric: str) -> str:
     """Returns what stands at the y axis."""
-    if statistic := of_metric(metric):
+    statistic = of_metric(metric)
+    if statistic.name:
         split = "validation" if "validation_" in metric else "test"
-        return in_percent(f"{split} {statistic.title}", statistic)
+        return f"{split} {statistic.title}{statistic.unit}"
     return "training loss" if metric.endswith("train_loss") else shortened(metric)
 
 
@@ -136,7 +119,7 @@ def final(rounds: Rounds, metric: str) -> float:
     Of other metrics it is the last value. NaN if there is none.
     """
     values = rounds.get(metric, np.zeros(0))
-    is_mean = of_metric(metric) is not None
+    is_mean = bool(of_metric(metric).name)
     if is_mean:
         values = values[-LAST_ROUNDS:]
     values = values[np.isfinite(values)]
@@ -166,23 +149,13 @@ def mean_of_worst_tenth(values: np.ndarray, statistic: Shown) -> float:
 
 def shown(value: float, metric: str) -> str:
     """Returns a value of a metric with its unit."""
-    return in_unit(scale_of(metric) * value, of_metric(metric))
+    statistic = of_metric(metric)
+    return in_unit(statistic.scale * value, statistic)
 
 
-def in_unit(value: float, statistic: Shown | None) -> str:
-    """Returns a value of a statistic, in percent already if it is a share, with its unit."""
-    is_share = statistic and statistic.is_share and np.isfinite(value)
-    return percent(value) if is_share else short(value)
-
-
-def in_percent(text: str, statistic: Shown) -> str:
-    """Returns what an axis or a field says of a statistic, with its unit."""
-    return f"{text}, percent" if statistic.is_share else text
-
-
-def gained(value: float, statistic: Shown) -> str:
-    """Returns a gain with its sign."""
-    return f"{value:+.2f}" if statistic.is_share else f"{value:+.4g}"
+def in_unit(value: float, statistic: Shown) -> str:
+    """Returns a value times the scale of its statistic with its unit."""
+    return percent(value) if statistic.is_share and np.isfinite(value) else short(value)
 
 
 def unit_of_gain(statistic: Shown) -> str:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import Shown
-from tf_pflego.reports.metrics import Rounds, scale, scale_of, shortened, sign_of
+from tf_pflego.core.statistic_names import Shown, of_metric
+from tf_pflego.reports.metrics import Rounds, shortened
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.runs.reader import PLACES
 
@@ -190,7 +190,7 @@ def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
     chosen = [np.isin(rounds["round"], common) for rounds in all_rounds]
     pairs = list(zip(all_rounds, chosen, strict=True))
     x = np.mean([along(rounds)[axis][which] for rounds, which in pairs], axis=0)
-    values = scale_of(metric) * np.array([rounds[metric][which] for rounds, which in pairs])
+    values = of_metric(metric).scale * np.array([rounds[metric][which] for rounds, which in pairs])
     mean = values.mean(axis=0)
     smooth = smoothed(common, mean, all_rounds[0]["round"][-1])
     return Curve(x, mean, values.min(axis=0), values.max(axis=0), smooth)
@@ -219,7 +219,7 @@ def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
 def records_of(rounds: Rounds, metric: str) -> list[Reached]:
     """Returns the rounds that were better than all before them, by which any target is reached."""
     places, best, records = along(rounds), -np.inf, []
-    sign = sign_of(metric)
+    sign = of_metric(metric).sign
     for number, value in enumerate(rounds.get(metric, ())):
         if sign * value > best:
             best = sign * value
@@ -230,7 +230,7 @@ def records_of(rounds: Rounds, metric: str) -> list[Reached]:
 
 def reached(rounds: Rounds, metric: str, target: float) -> Reached | None:
     """Returns the first evaluated round of a metric that is as good as the target, or None."""
-    sign = sign_of(metric)
+    sign = of_metric(metric).sign
     return next(
         (one for one in records_of(rounds, metric) if sign * one.value >= sign * target), None
     )
@@ -239,7 +239,7 @@ def reached(rounds: Rounds, metric: str, target: float) -> Reached | None:
 def values_of(series: Series, first: Shown) -> np.ndarray:
     """Returns a test statistic of the clients at the end as shown, of all runs that have ended."""
     values = [tested(run.clients, first) for run in series.runs]
-    together = scale(first) * np.concatenate([np.zeros(0), *values])
+    together = first.scale * np.concatenate([np.zeros(0), *values])
     return together[np.isfinite(together)]
 
 
@@ -256,7 +256,7 @@ def new_client_curves(series: Series, first: Shown) -> list[np.ndarray]:
         parts = [values[columns["epoch"] == epoch] for epoch in np.unique(columns["epoch"])]
         finite = [one[np.isfinite(one)] for one in parts]
         curves.append(
-            np.array([scale(first) * one.mean() if len(one) else np.nan for one in finite])
+            np.array([first.scale * one.mean() if len(one) else np.nan for one in finite])
         )
     return curves
 
@@ -316,7 +316,7 @@ def gains_over(reference: ReportedRun, run: ReportedRun, first: Shown) -> dict[A
     values, others = (tested(one.clients, first) for one in (run, reference))
     if not (len(values) and len(others)):
         return {}
-    differences = first.sign * scale(first) * (values[ours] - others[theirs])
+    differences = first.sign * first.scale * (values[ours] - others[theirs])
     return dict(zip(run.client_keys[ours].tolist(), differences.tolist(), strict=True))
 
 

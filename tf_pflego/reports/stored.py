@@ -211,9 +211,7 @@ def _table(numbers, path):
             whole = np.all((values >= 0) & (values < _MOST_COUNTED) & (values == np.trunc(values)))
             if name in numbers and not whole:
                 raise ValueError(f"{name} has what is no whole number")
-            statistic = of_metric(name)
-            is_share = statistic is not None and statistic.is_share
-            if is_share and np.any((values < 0) | (values > 1)):
+            if of_metric(name).is_share and np.any((values < 0) | (values > 1)):
                 raise ValueError(f"{name} has what is no share")
     except ValueError as error:
         raise _damaged(path, f"cannot be read ({error})") from None

@@ -74,11 +74,11 @@ def _outcome(runs):
         if np.isfinite(values).any():
             finals.append((float(np.mean(values[np.isfinite(values)])), one))
     statistic = of_metric(metric)
-    rises = statistic is not None and statistic.higher_is_better
+    rises = bool(statistic.name) and statistic.higher_is_better
     finals.sort(key=lambda pair: pair[0], reverse=rises)
     return {
         "metric": metric,
-        "is_mean": statistic is not None,
+        "is_mean": bool(statistic.name),
         "rises": rises,
         "ends": [(one.label, metrics.shown(value, metric)) for value, one in finals],
         "one_seed": all(len(one.runs) == 1 for _, one in finals),
@@ -175,7 +175,7 @@ def chart(runs: Runs, number: int, metric: str, axis: str, hidden: bool = False)
     what = f"{metrics.title_of(metric)} along {series.AXES[axis]}"
 
     def shown(line, place):
-        return metrics.shown(line.curve.mean[place] / metrics.scale_of(metric), metric)
+        return metrics.shown(line.curve.mean[place] / of_metric(metric).scale, metric)
 
     ends = "; ".join(f"{line.label} ends at {shown(line, -1)}" for line in lines)
     points = [
@@ -218,11 +218,11 @@ def _target(runs):
     if not finals:
         return None
     share = 1 - first.sign * _TARGET_MARGIN
-    target = metrics.scale(first) * share * first.best(finals)
+    target = first.scale * share * first.best(finals)
     target = math.floor(10 * target) / 10 if first.is_share else float(f"{target:.4g}")
     rows = []
     for run in runs.begun:
-        once = series.reached(run.rounds, runs.of_first[0], target / metrics.scale(first))
+        once = series.reached(run.rounds, runs.of_first[0], target / first.scale)
         cells: list[int | str] = [NOT_REACHED, UNKNOWN, UNKNOWN]
         if once:
             cells = [once.round, metrics.short(once.seconds), metrics.short(once.megabytes)]

@@ -121,10 +121,7 @@ def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathl
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    functions = (
-        *(metrics.listed, metrics.title_of, metrics.meaning_of, metrics.short, metrics.in_percent),
-        texts.counted,
-    )
+    functions = metrics.listed, metrics.title_of, metrics.meaning_of, metrics.short, texts.counted
     environment.globals |= {function.__name__: function for function in functions}
     # The files of this folder, and the drawings, are all that is not escaped.
     style = Markup(f"\n{_palette(figures.COLORS)}{_file('page.css')}")

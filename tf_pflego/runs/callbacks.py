@@ -94,8 +94,7 @@ class EarlyStopping(Callback):
     def _forget(self, first="accuracy"):
         """Begins without a value, of the metric or else of the run's first statistic."""
         self._watched = self.metric or f"validation_{first}/client_mean"
-        statistic = statistic_names.of_metric(self._watched)
-        self._shown = statistic or statistic_names.Shown("", "", is_share=True)
+        self._shown = statistic_names.of_metric(self._watched)
         if self.mode is not None:
             self._shown = self._shown._replace(higher_is_better=self.mode == "max")
         self.best = -self._shown.sign * math.inf
@@ -139,7 +138,7 @@ class EarlyStopping(Callback):
             return False
         terminal.note(
             f"tf_pflego: the run ends after round {record['round']}: {self._watched} has not "
-            f"become better than {self._shown.written(self.best)}, that of round {self.best_round}"
+            f"become better than {self.best:.4f}, that of round {self.best_round}"
         )
         return True
 

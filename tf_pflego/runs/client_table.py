@@ -81,20 +81,23 @@ def worst_rows(columns: Columns, first: Shown) -> tuple[float, int, list[tuple[s
     """Returns how the clients fare that are served worst, by the first statistic of the run.
 
     These are the mean of the worst tenth of the clients, how many these are, and below a head for
-    each of the worst five, the worst first, what it is called, its classes, numbers of training and
-    test examples, and its value. Clients for which the statistic is not defined are left out.
+    each of the worst five, the worst first, what it is called, its classes if there are any,
+    numbers of training and test examples, and its value. Clients for which the statistic is not
+    defined are left out.
     """
     measured = [float(value) for value in columns[f"test_{first.name}"]]
     known = [row for row, value in enumerate(measured) if not math.isnan(value)]
     order = sorted(known, key=lambda row: first.sign * measured[row])
     tenth = order[: worst_tenth(len(order))]
     mean = statistics.mean(measured[row] for row in tenth) if tenth else math.nan
-    rows: list[tuple[str, ...]] = [("served worst", "classes", "train", "test", first.title)]
+    has_classes = first.is_share  # Any other number says that the labels are no classes.
+    head = "served worst", *["classes"] * has_classes, "train", "test", first.title
+    rows: list[tuple[str, ...]] = [head]
     for row in order[:_SHOWN]:
-        classes = columns["classes"][row]
-        if len(classes) > _MOST_CLASSES_WIDTH:
-            classes = f"{columns['num_classes'][row]} classes"
+        classes = [columns["classes"][row]] * has_classes
+        if len("".join(classes)) > _MOST_CLASSES_WIDTH:
+            classes = [f"{columns['num_classes'][row]} classes"]
         sizes = (str(columns[f"{split}_examples"][row]) for split in ("train", "test"))
         name = f"  client {columns.get('name', columns['client'])[row]}"
-        rows.append((name, classes, *sizes, first.written(measured[row])))
+        rows.append((name, *classes, *sizes, first.written(measured[row])))
     return mean, len(tenth), rows

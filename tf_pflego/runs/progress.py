@@ -101,7 +101,7 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
     lines = texts.aligned(rows, "<>>")
-    served_worst = texts.aligned(rows_of_worst, "<<>>>")
+    served_worst = texts.aligned(rows_of_worst, ">>>".rjust(len(rows_of_worst[0]), "<"))
     rule = "-" * max(map(len, [*lines, *served_worst]))
     return "\n".join([title, rule, *lines, rule, *served_worst, rule])
 

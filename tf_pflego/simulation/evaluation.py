@@ -157,10 +157,10 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
         values = [record[name] for record in last if name in record]
         summary[name] = values[-1]
         statistic = statistic_names.of_metric(name)
-        if statistic or "/client_mean" in name:
+        if statistic.name or "/client_mean" in name:
             # None stands for one that was not finite when it was written.
             summary[f"{name}/last10"] = float(np.mean(np.array(values, float)))
-        if statistic and not name.endswith(STANDARD_ERROR):
+        if statistic.name and not name.endswith(STANDARD_ERROR):
             every = np.array([record[name] for record in records if name in record], float)
             better = np.fmax if statistic.higher_is_better else np.fmin
             summary[f"{name}/best"] = float(better.reduce(every))
