@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_pflego import algorithms, data, models
+from tf_pflego.core import tasks
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.engines import tracing
 from tf_pflego.models import networks
@@ -71,6 +72,15 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         "label_space": clients.label_space,
         "class_mask": clients.class_mask,
     }
+
+
+def _task(run_config, clients):
+    """Returns the task of the clients, with standardised quantities if the run wants them."""
+    statistics = [name for name in run_config.statistics.split(",") if name]
+    if clients.task != tasks.REGRESSION:
+        return tasks.task_of(clients.task, statistics)
+    mean, deviation = clients.moments() if run_config.standardize_labels else ([], [])
+    return tasks.regression(mean, deviation, run_config.huber_delta, statistics)
 
 
 def _round_robin(run_config, dataset, num_clients):
@@ -165,6 +175,7 @@ def build_simulation(
             clients.num_classes.max(),
             run_config.seed,
             num_global_classes=num_global_classes,
+            task=_task(run_config, clients),
         )
     if clients.class_mask:
         model = model.with_class_mask()

@@ -107,8 +107,7 @@ class EarlyStopping(Callback):
           ValueError: The metric is on validation examples, which the run does not have.
         """
         if self.metric is None:
-            served = next(iter(simulation.algorithm.served.values()))
-            self._forget(next(iter(served.measures["test"])))
+            self._forget(simulation.algorithm.model.task.statistics[0].name)
         else:
             self._forget()
         if "validation_" in self._watched and simulation.data.validation is None:

@@ -45,23 +45,19 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
 
 
 def new_client_columns(
-    evaluation: Evaluation, epoch: int, first_client: int, names: Sequence[str] | None = None
+    evaluation: Evaluation, epoch: int, first_client: int, new: ClientData
 ) -> Columns:
     """Returns the columns of new_clients.csv, one row per new client, whose ids follow the first's.
 
-    The evaluation is after so many epochs of their own training; `names` are those of all clients.
+    The evaluation of these `new` clients is after so many epochs of their own training.
     """
-    counts = {split: named for split, named in evaluation.counts.items() if named}
-    examples = {
-        f"{split}_examples": next(iter(named.values()))[1] for split, named in counts.items()
-    }
-    count = len(next(iter(examples.values())))
-    ids = range(first_client, first_client + count)
+    count = new.num_clients
+    tested = [split for split, named in evaluation.tallies.items() if named]
     return {
         "epoch": [epoch] * count,
-        "client": ids,
-        **_names(names, ids),
-        **{name: numbers.astype(int) for name, numbers in examples.items()},
+        "client": range(first_client, first_client + count),
+        **_names(new.client_names, range(count)),
+        **{f"{split}_examples": new.splits[split].sizes for split in tested},
         **{name: column for name, column in _ratios(evaluation).items() if name != "train_loss"},
     }
 

@@ -98,6 +98,28 @@ class ClientSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskSettings:
+    """What is predicted and counted, as in --statistics=balanced_accuracy,accuracy."""
+
+    statistics: str = setting(
+        "",
+        "what a test counts, separated by commas, first what is shown; empty for what the task "
+        "counts by itself, such as accuracy",
+    )
+    standardize_labels: bool = setting(
+        True,
+        "learn quantities less their mean and over their deviation, which follow from sums over "
+        "all clients; predictions and errors are in the units of the labels all the same",
+    )
+    huber_delta: float = setting(
+        0.0,
+        "from which error on, in what is learnt, the loss of a quantity grows linearly and not by "
+        "the square; 0 for nowhere",
+        at_least=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class DisagreementSettings:
     """Clients that disagree, as in --permuted_clients=0.5 --label_space=global."""
 
@@ -288,6 +310,7 @@ class RunConfig(
     EvaluationSettings,
     FederationSettings,
     DisagreementSettings,
+    TaskSettings,
     ClientSettings,
     DataSettings,
     MethodSettings,

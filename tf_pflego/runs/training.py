@@ -221,7 +221,7 @@ class _Run:
                 records = [*records[:-1], metrics_of(evaluations) | records[-1]]
             summary = summarize(records) | summary_of_new
             if directory is not None:
-                directory.finish(summary, evaluations, self.simulation, of_new)
+                directory.finish(summary, evaluations, self.simulation, of_new, clients)
             if on_clients is not None:
                 on_clients(client_columns(evaluations, self.simulation.data))
             for callback in self.callbacks:

@@ -21,10 +21,9 @@ def check(metrics: Metrics, algorithm: Algorithm, data: ClientData) -> None:
     values.instance("metrics", metrics, Mapping, "Give `{'name': function}`.")
     reserved = METRIC_NAMES | set(algorithm.served) | set(data.client_groups)
     measured = tuple(
-        f"{split}_{name}"
-        for served in algorithm.served.values()
+        f"{split}_{statistic.name}"
+        for statistic in algorithm.model.task.statistics
         for split in ("test", "validation")
-        for name in served.measures[split]
     )
     for name, function in metrics.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
