@@ -184,7 +184,7 @@ def test_runs_are_listed_with_their_masks_and_validation(run, tmp_path, capsys):
     head, first, second, third = lines
     assert head.split()[3:] == ["labels", "seed", "rounds", "validation", "accuracy", "RMSE"]
     assert second.split()[3:] == ["masked", "7", "1/3", "25.00", "50.00"]
-    assert third.split()[5:] == ["1/3", "0.25", "0.5"] and third.endswith("  0.5")
+    assert third.split()[5:] == ["1/3", "0.2500", "0.5000"]
     assert first.index("3/3") == second.index("1/3") == head.index("rounds")
 
 

@@ -297,8 +297,8 @@ def test_where_lower_is_better_a_page_says_so(tmp_path):
     (paths[1] / "clients.csv").write_text("\n".join(lines) + "\n")
     page = reports.write(paths, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     text = " ".join(text_of(re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)).split())
-    assert "is lowest for fedavg (second) with 10, followed by fedavg (first) with 12.5" in text
-    assert f"worst tenth {np.mean((32, 33, 40)):.4g}, median 22" in page
+    assert "is lowest for fedavg (second) with 10.00, followed by fedavg (first) with 12.50" in text
+    assert f"worst tenth {np.mean((32, 33, 40)):#.4g}, median 22.00" in page
     assert "24 clients gained, 1 lost" in page and "the further left, the better" in text
     assert "105 % of the best run's mean absolute error" in text and 'value="10.5"' in page
     assert "How much lower the test mean absolute error of each client is" in text

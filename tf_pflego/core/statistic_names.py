@@ -49,7 +49,7 @@ class Shown(NamedTuple):
         """Returns a value with the digits of a line; None stands for one that was not finite."""
         if value is None:
             return "-"
-        return f"{value:.4f}" if self.is_share else f"{value:.4g}"
+        return f"{value:.4f}" if self.is_share else f"{value:#.4g}".rstrip(".")
 
 
 CATALOGUE = {

@@ -155,7 +155,9 @@ def shown(value: float, metric: str) -> str:
 
 def in_unit(value: float, statistic: Shown) -> str:
     """Returns a value times the scale of its statistic with its unit."""
-    return percent(value) if statistic.is_share and np.isfinite(value) else short(value)
+    if not (statistic.name and np.isfinite(value)):
+        return short(value)
+    return percent(value) if statistic.is_share else statistic.written(value)
 
 
 def unit_of_gain(statistic: Shown) -> str:
