@@ -5,8 +5,8 @@ starting TensorFlow.
 """
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 
 class Shown(NamedTuple):
@@ -77,9 +77,17 @@ _METRIC = re.compile(r"(?:test|validation)_(\w+)/client_mean(?:/last10|/best)?")
 _COLUMN = re.compile(r"test_(?!examples$)(\w+)")
 
 
+_OWN: dict[str, Shown] = {}
+
+
+def learn(own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Takes how statistics of users' own are shown, as config.json has it of a run."""
+    _OWN.update({name: Shown(name, **about) for name, about in own.items()})
+
+
 def shown(name: str) -> Shown:
-    """Returns how a statistic is shown; one that is not in the catalogue by its own words."""
-    return CATALOGUE.get(name) or Shown(name, name.replace("_", " "))
+    """Returns how a statistic is shown; one that nothing is known of by its own words."""
+    return CATALOGUE.get(name) or _OWN.get(name) or Shown(name, name.replace("_", " "))
 
 
 def of_metric(name: str) -> Shown:

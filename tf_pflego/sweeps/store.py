@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import first_of
-from tf_pflego.runs.reader import PLACES
+from tf_pflego.core.statistic_names import first_of, learn
+from tf_pflego.runs.reader import OWN_STATISTICS, PLACES
 from tf_pflego.sweeps import choice
 from tf_pflego.sweeps.definition import Cell
 from tf_pflego.system import durable, limited_files
@@ -69,7 +69,11 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
         return []
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", newline="", encoding="utf-8") as file, _as_written(path):
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+        for row in rows:
+            if OWN_STATISTICS in row.get("defaults", ""):
+                learn(json.loads(_parsed(row["defaults"])[OWN_STATISTICS]))
+        return rows
 
 
 @contextlib.contextmanager
@@ -252,17 +256,18 @@ class Store:
         """
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
+        config: dict[str, Any] = {}
         summary, records = None, []
         first = choice.first_in(self._rows[TUNING])
         if state != choice.NOT_FINITE:
-            _, summary, rows = read_run(raw)
+            config, summary, rows = read_run(raw)
             records, first = rows[CURVES], first_of(summary)
         validation = first.metric(VALIDATION)
         about = {
             name: summary[name] if summary else "" for name in (f"{validation}/last10", SECONDS)
         }
         row = key | dict(settings) | {"state": state, "num_rounds": len(records)} | about
-        row |= {"flags": shlex.join(lines_of(flags).splitlines()), "defaults": ""}
+        row |= {"flags": _joined(flags), "defaults": _joined(_own_statistics(config))}
         curve = [
             key | {"round": record["round"], validation: record[validation]}
             for record in records
@@ -294,6 +299,7 @@ class Store:
         """Returns the row of a finished run in the table of runs."""
         versions = config.pop("versions")
         others = {name: value for name, value in config.items() if name not in {*flags, *PLACES}}
+        others |= _own_statistics(config)
         return (
             {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
             | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
@@ -302,9 +308,17 @@ class Store:
             | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
-            | {"flags": shlex.join(lines_of(flags).splitlines())}
-            | {"defaults": shlex.join(lines_of(others).splitlines())}
+            | {"flags": _joined(flags), "defaults": _joined(others)}
         )
+
+
+def _joined(flags):
+    return shlex.join(lines_of(flags).splitlines())
+
+
+def _own_statistics(config):
+    """Returns what rows say of how a user's own statistics are shown, if a run has some."""
+    return {name: json.dumps(config[name]) for name in (OWN_STATISTICS,) if name in config}
 
 
 def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
