@@ -216,7 +216,7 @@ def for_paper(
             yield name, figures.finish(figure, f"{heading}: {title}")
     partitions: dict[tuple, Holdings] = {}
     for run in runs.all:
-        if run.holdings is not None:
+        if run.holdings is not None and runs.first.is_share:
             partitions.setdefault(run.holdings.identity, run.holdings)
     for number, holdings in enumerate(partitions.values(), 1):
         figure = partition(holdings, size)

@@ -139,8 +139,8 @@ def _groups(runs):
 
 
 def partitions(runs: Runs) -> dict[str, Any] | None:
-    """Returns who holds what; None if no run says it."""
-    groups = [group for group in _groups(runs) if group[0].holdings is not None]
+    """Returns who holds what; None if no run says it, or labels are no classes."""
+    groups = [group for group in _groups(runs) if group[0].holdings and runs.first.is_share]
     figures = [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]]
     return {"count": len(groups), "figures": figures} if groups else None
 
