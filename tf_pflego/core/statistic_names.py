@@ -4,6 +4,7 @@ Nothing heavy is imported here, so that reports, sweeps and the command line rea
 starting TensorFlow.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -49,7 +50,15 @@ class Shown(NamedTuple):
         """Returns a value with the digits of a line; None stands for one that was not finite."""
         if value is None:
             return "-"
-        return f"{value:.4f}" if self.is_share else f"{value:#.4g}".rstrip(".")
+        return f"{value:.4f}" if self.is_share else significant(value)
+
+
+def significant(value: float, digits: int = 4, sign: str = "") -> str:
+    """Returns a number with so many digits that count, and all those before the point."""
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:{sign}.{digits}g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:{sign}.{decimals}f}"
 
 
 CATALOGUE = {

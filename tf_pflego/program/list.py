@@ -120,7 +120,7 @@ def _show(rows):
     """Shows a table of the columns that are not empty."""
     if not rows:
         return
-    heads = dict.fromkeys((*_COLUMNS, *(head for row in rows for head in row)))
+    heads = dict.fromkeys(head for row in rows for head in row)
     table = [(head, *(row.get(head, "") for row in rows)) for head in heads]
     table = [column for column in table if any(column[1:])]
     names, sides = table[0], "<" * len(table)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import significant
 from tf_pflego.reports import charts
 from tf_pflego.reports.metrics import (
     cell,
@@ -71,7 +72,6 @@ def distribution(runs: Runs) -> dict[str, Any]:
 def gains(runs: Runs) -> dict[str, Any] | None:
     """Returns what the clients gained over the reference; None if there is no other run."""
     base, rows, notes, compared = runs.base, [], [], []
-    form = "+.2f" if runs.first.is_share else "+.4g"
     for one in runs.series:
         if one is base:
             continue
@@ -82,7 +82,11 @@ def gains(runs: Runs) -> dict[str, Any] | None:
         compared.append(one)
         signs = [int(np.count_nonzero(np.sign(differences) == sign)) for sign in (1, -1, 0)]
         sizes = differences.mean(), differences.max(), differences.min()
-        rows.append([one.label, *signs, *(f"{size:{form}}" for size in sizes)])
+        if runs.first.is_share:
+            gained = [f"{size:+.2f}" for size in sizes]
+        else:
+            gained = [significant(size, sign="+") for size in sizes]
+        rows.append([one.label, *signs, *gained])
     if not rows:
         return {"table": None, "notes": notes} if notes else None
     counts = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)

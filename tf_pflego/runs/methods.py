@@ -21,18 +21,8 @@ SOURCE = "algorithm_source"
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
     *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
-    "callbacks",
-    *(
-        "name",
-        "versions",
-        SOURCE,
-        OWN_STATISTICS,
-        "help",
-        "helpfull",
-        "helpshort",
-        "flagfile",
-        "version",
-    ),
+    *("callbacks", OWN_STATISTICS),
+    *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
 }
 
 

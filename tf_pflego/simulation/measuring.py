@@ -20,11 +20,8 @@ def check(metrics: Metrics, algorithm: Algorithm, data: ClientData) -> None:
     """Refuses metrics whose names or functions a run cannot take."""
     values.instance("metrics", metrics, Mapping, "Give `{'name': function}`.")
     reserved = METRIC_NAMES | set(algorithm.served) | set(data.client_groups)
-    measured = tuple(
-        f"{split}_{statistic.name}"
-        for statistic in algorithm.model.task.statistics
-        for split in ("test", "validation")
-    )
+    statistics = [statistic.name for statistic in algorithm.model.task.statistics]
+    measured = tuple(f"{on}_{name}" for on in ("test", "validation") for name in statistics)
     for name, function in metrics.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
             must = "have names that are one word of letters, digits and _"

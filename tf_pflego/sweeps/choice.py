@@ -34,7 +34,8 @@ def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
     for name, of_trial in by_name.items():
         finished = [row for row in of_trial if row["state"] == FINISHED]
         first = first_in(finished)
-        values = [float(row[first.metric(CHOSEN_BY)]) for row in finished]
+        cells = [row.get(first.metric(CHOSEN_BY)) for row in finished]
+        values = [float(cell) for cell in cells if cell not in (None, "")]
         whole = len(values) == len(of_trial)
         settings = {key: _value(among, of_trial[0][key]) for key, among in cell.choices.items()}
         value = statistics.mean(values) if whole else None

@@ -218,7 +218,7 @@ class Store:
         rows = [row for row in self._rows[TUNING_CURVES] if (row["run"], row["seed"]) == key]
         measured = choice.first_in(rows).metric(VALIDATION)
         for row in rows:
-            if row["trial"] in finished:
+            if row["trial"] in finished and row[measured] not in (None, ""):
                 curves[row["trial"]].append([int(row["round"]), float(row[measured])])
         return list(curves.values())
 
@@ -256,16 +256,11 @@ class Store:
         """
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
         # A run that is not finite has no summary, and the statistic of the others.
-        config: dict[str, Any] = {}
-        summary, records = None, []
-        first = choice.first_in(self._rows[TUNING])
-        if state != choice.NOT_FINITE:
-            config, summary, rows = read_run(raw)
-            records, first = rows[CURVES], first_of(summary)
-        validation = first.metric(VALIDATION)
-        about = {
-            name: summary[name] if summary else "" for name in (f"{validation}/last10", SECONDS)
-        }
+        nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
+        config, summary, rows = nothing if state == choice.NOT_FINITE else read_run(raw)
+        first = first_of(summary) if summary else choice.first_in(self._rows[TUNING])
+        validation, records = first.metric(VALIDATION), rows[CURVES]
+        about = {name: summary.get(name, "") for name in (f"{validation}/last10", SECONDS)}
         row = key | dict(settings) | {"state": state, "num_rounds": len(records)} | about
         row |= {"flags": _joined(flags), "defaults": _joined(_own_statistics(config))}
         curve = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.core.statistic_names import Shown
+from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed
 from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import choice, store
@@ -170,16 +170,23 @@ def _written(key, form=".2f", spread="deviation", form_of_spread=".2f"):
             return ""
         number = round(row[key], 2) if form == "+.2f" else row[key]
         error = row.get(f"{key}_{spread}")
-        # Of -0.0 the sum is 0.0.
-        return f"{number + 0.0:{form}}" + ("" if error is None else f" ± {error:{form_of_spread}}")
+        ending = "" if error is None else f" ± {_formed(error, form_of_spread)}"
+        return _formed(number + 0.0, form) + ending  # Of -0.0 the sum is 0.0.
 
     return text
+
+
+def _formed(number, form):
+    """Returns a number in a form of Python's, or with so many significant digits as +3 says."""
+    if form.lstrip("+").isdigit():
+        return significant(number, int(form), "+" * form.startswith("+"))
+    return f"{number:{form}}"
 
 
 def _columns(first: Shown) -> dict[str, tuple[Callable[[dict[str, Any]], str], str]]:
     """Returns the columns by their heads: the text of a cell, and a sentence about its meaning."""
     title, unit = first.title, ", %" * first.is_share
-    form, change, spread = (".2f", "+.2f", ".2f") if first.is_share else (".4g", "+.3g", ".2g")
+    form, change, spread = (".2f", "+.2f", ".2f") if first.is_share else ("4", "+3", "2")
     sense = "" if first.higher_is_better else "; lower is better"
     best, better = ("highest", "higher") if first.higher_is_better else ("lowest", "lower")
     return {
