@@ -39,6 +39,7 @@ _HOME = {
     "federate": "tf_pflego.data",
     "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
+    "from_table": "tf_pflego.data",
     "from_tff": "tf_pflego.tff",
     "grid": "tf_pflego.sweeps.definition",
     "load_dataset": "tf_pflego.data:load",
@@ -79,6 +80,7 @@ __all__ = [
     "federate",
     "fine_tune_new_clients",
     "from_arrays",
+    "from_table",
     "from_tff",
     "grid",
     "load_dataset",
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
         Partition,
         federate,
         from_arrays,
+        from_table,
         merged,
         round_robin,
     )

@@ -14,6 +14,7 @@ from tf_pflego.data import checks, client_checks, client_names, fingerprints
 from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
+from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import texts, values
 
 LABEL_SPACES = ("local", "global")
@@ -57,6 +58,8 @@ class ClientData:
       validation: Examples that are neither trained on nor part of the test, of the same dtype and
         shape; None if there are none. See `with_validation`.
       client_names: What the clients are called, each in another way; None for their ids alone.
+      preprocessing: What the columns of a table become before they are examples; None if there is
+        no table. Models that leave a run take the columns.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
@@ -80,6 +83,7 @@ class ClientData:
     class_mask: bool = False
     validation: ClientSplit | None = None
     client_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)

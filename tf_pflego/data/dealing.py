@@ -86,6 +86,7 @@ def federate(
         origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
         class_mask=class_mask,
         client_names=client_names,
+        preprocessing=dataset.preprocessing,
     )
 
 

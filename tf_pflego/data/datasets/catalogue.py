@@ -10,6 +10,7 @@ import numpy as np
 
 from tf_pflego.data.datasets import omniglot, prepared
 from tf_pflego.data.datasets.prepared import DatasetError
+from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import file_arrays, forked, texts, values
 
 
@@ -69,6 +70,8 @@ class Dataset:
       test: Test examples, or None if the partition is to split `train`.
       num_classes: C, number of global classes.
       class_names: Their C names, in the order of the labels; None if they have only numbers.
+      preprocessing: What columns of a table became before they were examples; None if there were
+        none.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Dataset:
     test: Examples | None
     num_classes: int
     class_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
 
     def __repr__(self) -> str:
         counts = f"{len(self.train.labels)}"
