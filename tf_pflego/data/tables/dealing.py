@@ -93,6 +93,11 @@ def from_table(
     rows, features, coded = _columns(reading.read(table), columns, features, categories)
     if missing == "drop" and len(whole := rows.drop_null()) < len(rows):
         count = len(rows) - len(whole)
+        if not len(whole):
+            raise ValueError(
+                "`table` must have rows that lack no value; got none. Leave out what lacks them of "
+                "`features`, or choose `missing='mean'`."
+            )
         terminal.note(f"tf_pflego: {count} of {len(rows)} rows lack a value and are left out")
         rows = whole
     owner, names = splitting.owners(rows[client], client)

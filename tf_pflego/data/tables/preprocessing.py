@@ -9,6 +9,7 @@ training row has is 0 in all of these numbers, and has the code 0.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from tf_pflego.data.tables import reading
-from tf_pflego.system import file_arrays, values
+from tf_pflego.system import file_arrays
 
 ENCODINGS = ("one_hot", "codes")
 MISSING = ("refuse", "mean", "drop")
 _ROWS_IN_BLOCK = 2**16
 # A column of more values is an id or a free text, whose zeros would fill the disk.
 _MOST_ONE_HOT = 4096
+_NUMBER = re.compile(r"\s*[+-]?\d*\.?\d+\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +117,8 @@ def fit(
                 "it out of `features`."
             )
         if encoding == "codes" or name in coded or array.type == pa.string():
+            if array.type == pa.string():
+                _refuse_words_among_numbers(table[name], name)
             columns.append(Column(name, _categories(array, name, encoding)))
             continue
         numbers = reading.numbers(array, name).astype(np.float64)
@@ -131,19 +135,15 @@ def _categories(array, name, encoding):
             f"feature; got {len(categories)}. Leave it out of `features`, or choose "
             "`encoding='codes'` and a body that begins with an Embedding."
         )
-    words = [text for text in categories if not _is_number(text)]
-    # Whoever reads a table makes text of a whole column for the sake of one word.
-    if words and 2 * len(words) < len(categories):
+    return tuple(categories)
+
+
+def _refuse_words_among_numbers(array, name):
+    """Raises ValueError if a column is text for the sake of a few rows."""
+    texts = reading.distinct(array)
+    words = [text for text in texts if not _NUMBER.fullmatch(text)]
+    if 2 * len(words) < len(texts) and words:
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
             f"{words[0]!r:.40} among them. Correct these rows, or leave the column empty there."
         )
-    return tuple(categories)
-
-
-def _is_number(text):
-    try:
-        values.number_of(str(text).strip())
-    except ValueError:
-        return False
-    return True
