@@ -39,7 +39,7 @@ _HOME = {
     "federate": "tf_pflego.data",
     "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
-    "from_table": "tf_pflego.data",
+    "from_table": "tf_pflego.data.tables.dealing",
     "from_tff": "tf_pflego.tff",
     "grid": "tf_pflego.sweeps.definition",
     "load_dataset": "tf_pflego.data:load",
@@ -105,12 +105,12 @@ if TYPE_CHECKING:
         Partition,
         federate,
         from_arrays,
-        from_table,
         merged,
         round_robin,
     )
     from tf_pflego.data import load as load_dataset
     from tf_pflego.data.partitions.dirichlet import dirichlet
+    from tf_pflego.data.tables.dealing import from_table
     from tf_pflego.engines import RayOptions
     from tf_pflego.models import SplitModel, mlp
     from tf_pflego.reports import write as report

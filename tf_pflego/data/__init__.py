@@ -12,7 +12,6 @@ from tf_pflego.data.partitions.partition import Partition
 from tf_pflego.data.partitions.round_robin import classes_per_client, round_robin
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
-from tf_pflego.data.tables.dealing import from_table
 
 __all__ = [
     "ClientData",
@@ -27,7 +26,6 @@ __all__ = [
     "dirichlet",
     "federate",
     "from_arrays",
-    "from_table",
     "held_out",
     "load",
     "merged",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,10 @@ from tf_pflego.data import checks, client_checks, client_names, fingerprints
 from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
-from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import texts, values
+
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
 LABEL_SPACES = ("local", "global")
 

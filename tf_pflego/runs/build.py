@@ -2,9 +2,12 @@
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from tf_pflego import algorithms, data, models
 from tf_pflego.core.optimizers import CONSTANT
@@ -18,6 +21,8 @@ from tf_pflego.system import values
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
     """Loads the dataset of a run and deals it out to its clients."""
+    if run_config.client_column:
+        return _clients_of_table(run_config)
     splits = [split for split in run_config.omniglot_splits.split(",") if split]
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
@@ -38,6 +43,36 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     load = functools.partial(load_clients, run_config)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     return data.federate(dataset, partition, run_config.label_space, load, class_mask)
+
+
+def _clients_of_table(run_config):
+    from tf_pflego.data.tables import dealing  # It takes pyarrow.
+
+    clients = dealing.from_table(
+        run_config.table,
+        run_config.client_column,
+        _names(run_config.label_column),
+        _names(run_config.feature_columns) or None,
+        test=run_config.split,
+        time=run_config.time_column or None,
+        task=run_config.task,
+        missing=run_config.missing,
+        categories=_names(run_config.category_columns),
+        min_rows=run_config.min_rows,
+        small_clients=run_config.small_clients,
+        label_space=run_config.label_space,
+        seed=run_config.seed,
+    )
+    if run_config.validation_fraction:
+        clients = clients.with_validation(run_config.validation_fraction, run_config.seed)
+    load = functools.partial(load_clients, run_config)
+    class_mask = run_config.class_mask and run_config.label_space == "global"
+    origin = data.Origin(load, np.arange(clients.num_clients))
+    return dataclasses.replace(clients, origin=origin, class_mask=class_mask)
+
+
+def _names(text):
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:

@@ -29,9 +29,10 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
         stream.write(content.getvalue())
 
 
-def refuse_others(directory: pathlib.Path, clients: ClientData) -> None:
+def refuse_others(directory: pathlib.Path, clients: ClientData, argument: str = "clients") -> None:
     """Raises ValueError if a run in a directory had other clients, or in another order.
 
+    They came from an `argument`.
     A run of a dataset, or of an earlier version, does not say whom it had.
     """
     expected, names = _known(directory / NAME)
@@ -52,8 +53,8 @@ def refuse_others(directory: pathlib.Path, clients: ClientData) -> None:
             f"{clients.name_of(client)}{place}"
         )
     raise ValueError(
-        f"`clients` must be those of the run in {directory}, in their order; {got}. Give what the "
-        "run was given: the same examples and names in the same order."
+        f"`{argument}` must have the clients of the run in {directory}, in their order; {got}. "
+        "Give what the run was given: the same examples and names in the same order."
     )
 
 

@@ -1,17 +1,21 @@
 """Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tf_pflego.data.datasets import omniglot, prepared
 from tf_pflego.data.datasets.prepared import DatasetError
-from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import file_arrays, forked, texts, values
+
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
 
 class Known(NamedTuple):
@@ -36,6 +40,7 @@ KNOWN = {
     "office_home": Known("cnn_fedavg", "dirichlet", 20, True),
 }
 NAMES = tuple(KNOWN)
+OF_TABLES = Known(partition="groups", num_clients=0)  # A column says whose row it is.
 
 
 @dataclasses.dataclass(frozen=True)

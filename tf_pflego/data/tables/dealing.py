@@ -11,10 +11,9 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
 from tf_pflego.data.partitions.partition import Partition, by_owner, classes_of_owners
+from tf_pflego.data.tables import ENCODINGS, MISSING, SMALL_CLIENTS, reading, splitting, targets
 from tf_pflego.data.tables import preprocessing as preprocessing_lib
-from tf_pflego.data.tables import reading, splitting, targets
-from tf_pflego.data.tables.preprocessing import ENCODINGS, MISSING, Preprocessing
-from tf_pflego.data.tables.splitting import SMALL_CLIENTS
+from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import terminal, values
 
 

@@ -19,8 +19,6 @@ import pyarrow as pa
 from tf_pflego.data.tables import reading
 from tf_pflego.system import file_arrays
 
-ENCODINGS = ("one_hot", "codes")
-MISSING = ("refuse", "mean", "drop")
 _ROWS_IN_BLOCK = 2**16
 # A column of more values is an id or a free text, whose zeros would fill the disk.
 _MOST_ONE_HOT = 4096

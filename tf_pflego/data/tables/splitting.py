@@ -11,7 +11,6 @@ from tf_pflego.data import client_names
 from tf_pflego.data.tables import reading
 from tf_pflego.system import terminal, texts, values
 
-SMALL_CLIENTS = ("refuse", "drop", "merge")
 OTHERS = "others"  # The client that small ones are merged into.
 _SHARE = 0.2
 _OF_TEST = {"true": True, "1": True, "test": True, "false": False, "0": False, "train": False}
