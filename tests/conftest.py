@@ -20,6 +20,7 @@ import pytest
 
 from tests import thorough
 from tf_pflego import algorithms, data, models
+from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
 
@@ -29,6 +30,12 @@ LINES = {
     "tff": "with TensorFlow Federated, without the tests for which the current line is enough",
     "current": "without the tests that test nothing which differs between the lines",
 }
+
+
+def accuracies_of(hits, sizes):
+    """What was counted of clients with so many hits among their test examples."""
+    sums = np.column_stack([hits, sizes]).astype(float)
+    return {"test": {"accuracy": Tally(KNOWN["accuracy"], sums)}}
 
 
 def pytest_addoption(parser):
@@ -128,14 +135,14 @@ def masked_clients(tiny_clients):
 @pytest.fixture(scope="session")
 def tiny_model():
     """4 inputs, one dense layer of 5 ReLU features, heads of up to 3 classes."""
-    return models.SplitModel(models.mlp((INPUTS,), seed=3, units=FEATURES), num_classes=3, seed=3)
+    return models.SplitModel(models.mlp((INPUTS,), seed=3, units=FEATURES), num_outputs=3, seed=3)
 
 
 @pytest.fixture(scope="session")
 def masked_model():
     """The same body, heads of 4 classes, of which a client predicts only those that it holds."""
     body = models.mlp((INPUTS,), seed=3, units=FEATURES)
-    return models.SplitModel(body, num_classes=4, seed=3).with_class_mask()
+    return models.SplitModel(body, num_outputs=4, seed=3).with_class_mask()
 
 
 @pytest.fixture(scope="session")

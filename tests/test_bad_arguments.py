@@ -53,7 +53,7 @@ def built(name="pflego", **hyper_parameters):
 
 
 def model(**changed):
-    return pfl.SplitModel(**{"body": body(), "num_classes": 3, **changed})
+    return pfl.SplitModel(**{"body": body(), "num_outputs": 3, **changed})
 
 
 pflego = functools.cache(built(local_steps=2))
@@ -132,9 +132,9 @@ ROWS = [
     (lambda: body(example_shape=4), r"`example_shape` must be sizes from 1 on, .*; got 4. Correct"),
     (lambda: body(example_shape=(4, 0)),
      r"`example_shape` must be sizes from 1 on, .*; got \(4, 0"),
-    (lambda: model(num_classes=0), "`num_classes` must be at least 1; got 0. Raise `num_classes`"),
-    (lambda: model(num_classes=2.5), "`num_classes` must be a whole number; got 2.5"),
-    (lambda: model(num_classes=True), "`num_classes` must be a finite number; got True"),
+    (lambda: model(num_outputs=0), "`num_outputs` must be at least 1; got 0. Raise `num_outputs`"),
+    (lambda: model(num_outputs=2.5), "`num_outputs` must be a whole number; got 2.5"),
+    (lambda: model(num_outputs=True), "`num_outputs` must be a finite number; got True"),
     (lambda: model(seed=2**64), "`seed` must be at most 9223372036854775807; got 18446"),
     (lambda: model(example_shape="4"), "`example_shape` must be sizes from 1 on, .*; got '4'"),
     (lambda: model(body=3), TypeError, "Keras"),

@@ -14,7 +14,7 @@ def objects(digits_dir, tmp_path_factory):
     digits = pfl.load_dataset("digits", digits_dir)
     partition = pfl.round_robin(digits.train.labels, digits.test.labels, 20, 2, 10, seed=0)
     clients = pfl.federate(digits, partition)
-    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_classes=2)
+    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_outputs=2)
     config = pfl.RunConfig(
         num_rounds=2, engine="in_process", output_dir=output, clients_per_round=4, num_clients=20
     )

@@ -29,8 +29,10 @@ _HOME = {
     "RunConfig": "tf_pflego.runs.config",
     "Simulation": "tf_pflego.simulation.simulation",
     "SplitModel": "tf_pflego.models",
+    "Statistic": "tf_pflego.core.statistics",
     "StoredRun": "tf_pflego.runs.stored_run",
     "Sweep": "tf_pflego.sweeps.results",
+    "Task": "tf_pflego.core.tasks",
     "build_algorithm": "tf_pflego.algorithms:build",
     "build_simulation": "tf_pflego.runs.build",
     "dirichlet": "tf_pflego.data.partitions.dirichlet",
@@ -47,6 +49,7 @@ _HOME = {
     "load_sweep": "tf_pflego.sweeps.results:load",
     "merged": "tf_pflego.data",
     "mlp": "tf_pflego.models",
+    "regression": "tf_pflego.core.tasks",
     "report": "tf_pflego.reports:write",
     "round_robin": "tf_pflego.data",
     "run": "tf_pflego.runs.training",
@@ -69,8 +72,10 @@ __all__ = [
     "RunConfig",
     "Simulation",
     "SplitModel",
+    "Statistic",
     "StoredRun",
     "Sweep",
+    "Task",
     "__version__",
     "build_algorithm",
     "build_simulation",
@@ -88,6 +93,7 @@ __all__ = [
     "load_sweep",
     "merged",
     "mlp",
+    "regression",
     "report",
     "round_robin",
     "run",
@@ -98,6 +104,8 @@ __all__ = [
 if TYPE_CHECKING:
     from tf_pflego.algorithms import build as build_algorithm
     from tf_pflego.core.participation import Participation
+    from tf_pflego.core.statistics import Statistic
+    from tf_pflego.core.tasks import Task, regression
     from tf_pflego.data import (
         ClientData,
         Dataset,

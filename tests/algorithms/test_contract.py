@@ -107,7 +107,7 @@ def test_a_clients_model_predicts_what_the_run_does(case):
             examples, labels = clients.test.of(client)
             probabilities = model.predict(examples, verbose=0)
             own = clients.num_classes[client]
-            all_classes = algorithm.model.num_outputs(own)
+            all_classes = algorithm.model.outputs_of(own)
             assert probabilities.shape == (len(labels), all_classes)
             hits = np.sum(probabilities.argmax(axis=1) == labels)
             assert hits == evaluation.test_hits[client]
@@ -152,7 +152,7 @@ def test_with_a_class_mask_a_client_never_predicts_a_class_that_it_lacks(
 
 
 def test_a_model_that_does_not_fit_the_clients_classes_is_refused(tiny_model, masked_clients):
-    model = SplitModel(tiny_model.keras_body(tiny_model.initial_theta), num_classes=4)
+    model = SplitModel(tiny_model.keras_body(tiny_model.initial_theta), num_outputs=4)
     with pytest.raises(ValueError, match=r"must have a class mask .* `model.with_class_mask\(\)`"):
         simulation_of(build("fedavg", model), masked_clients)
     clients = dataclasses.replace(make_clients(), classes=([0, 7], [0, 1, 2], [3, 4]))

@@ -168,7 +168,7 @@ def with_value(value, dtype, row=3):
         ({"test": split_of(labels=[0, 1, 0, 2**40, 1])}, ValueError,
          r"client 1's test labels must be in .*; got 1099511627776 for its example 1"),
         ({"train": split_of(labels=[0.0, 1, 0, 2, 1])}, TypeError,
-         "`train.labels` must be integers; got float64. One class per example"),
+         "`train.labels` must be integers; got float64. If these are classes"),
         ({"train": split_of(labels=np.zeros((5, 1), int))}, ValueError,
          r"`train.labels` must be of rank 1; got shape \(5, 1\). Flatten"),
         ({"train": split_of(labels=[0, 1, 0, 2])}, ValueError,

@@ -82,7 +82,7 @@ def test_global_labels_stay(num_classes, expected):
 def test_a_round_trains_every_client(make_examples, label_space):
     clients = clients_of(make_examples, label_space=label_space)
     body = pfl.mlp(clients.example_shape, seed=0, units=5)
-    model = pfl.SplitModel(body, num_classes=clients.num_classes.max())
+    model = pfl.SplitModel(body, num_outputs=clients.num_classes.max())
     pflego = pfl.build_algorithm("pflego", model, local_steps=2)
     with pfl.Simulation(
         pflego, clients, pfl.Participation(2, 2), engine="in_process"
@@ -140,8 +140,8 @@ def with_nan(row):
         (second((with_nan(5), Y)), ValueError,
          "client 1's train examples must be finite in float32; got nan in its example 5"),
         (second((X, Y.astype(np.float32))), TypeError,
-         "client 1's train labels must be integers; got float32. One class per example is .* "
-         r"number them with `np.unique\(labels, return_inverse=True\)`, .* `np.digitize"),
+         "client 1's train labels must be integers; got float32. If these are classes, "
+         r"number them with `np.unique\(labels, return_inverse=True\)`, .* `task='regression'`"),
         (second((X, Y == 3)), TypeError, "client 1's train labels must be integers; got bool"),
         (second((X, Y[:, None])), ValueError,
          r"client 1's train labels must be of rank 1; got shape \(9, 1\). Flatten"),
@@ -151,10 +151,10 @@ def with_nan(row):
         (second((X, np.eye(10, dtype=np.float32)[Y])), ValueError,
          r"got shape \(9, 10\). If they are one-hot, convert them with `labels.argmax"),
         (second((X, np.tile([0, 1, 1], (9, 1)))), ValueError,
-         r"got shape \(9, 3\). One class per example is what can be learnt, and neither several "
-         r"of them \(multi-hot\) nor a label for each token. Choose one"),
+         r"got shape \(9, 3\). Give one class for each example, or say what they are: "
+         "`task='multi_label'` for several labels"),
         (second((X, [[3], [0, 3], *[[9]] * 7])), ValueError,
-         "client 1's train labels must .* ragged ones .* One class per example is what can be"),
+         "client 1's train labels must .* ragged ones .* Give one class for each example"),
         (second((X, np.ma.masked_equal(Y, 9))), ValueError,
          "client 1's train labels must have no masked values; got 3, the first of them in "
          r"example 2. Fill them in with `.filled\(VALUE\)`, or leave"),

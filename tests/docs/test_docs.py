@@ -258,7 +258,7 @@ def test_a_docstring_without_a_title_is_refused(tmp_path):
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
     """The model is large beside the scalars that some methods move too."""
-    model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_classes=3)
+    model = models.SplitModel(models.mlp((4,), seed=0, units=1000), num_outputs=3)
     method = build_method(name, model)
     simulation = Simulation(method, tiny_clients, Participation(3, 2), "in_process", seed=1)
     for _ in range(2):  # The second round is the first with others' gradients or models.

@@ -66,7 +66,7 @@ def test_a_checkpoint_of_files_restores_and_rolls_back_to_the_same_bits(tiny_mod
 
 def states_of(count, units=200):
     """The states of Ditto's clients, each a network of 785 x 200 + 2 x 201 weights."""
-    model = pfl.SplitModel(pfl.mlp((28, 28, 1), seed=0, units=units), num_classes=2)
+    model = pfl.SplitModel(pfl.mlp((28, 28, 1), seed=0, units=units), num_outputs=2)
     ditto = algorithms.build("ditto", model)
     server_state = ditto.init_server(Participation(count, 20).federation)
 

@@ -13,7 +13,7 @@ IMAGE = (28, 28, 1)
 
 def test_fedavgs_network_has_the_weights_that_its_paper_counts():
     """1,663,370 weights for MNIST, with the classifier of ten classes (section 3)."""
-    model = models.SplitModel(networks.build("cnn_fedavg", IMAGE, seed=0), num_classes=10)
+    model = models.SplitModel(networks.build("cnn_fedavg", IMAGE, seed=0), num_outputs=10)
     weights = model.initial_weights()
     assert sum(np.size(w) for w in tf.nest.flatten(weights)) == 1_663_370
 

@@ -117,7 +117,7 @@ def with_frozen_layer(seed):
     """A model whose body has constants of its own."""
     frozen = tf.keras.layers.Dense(5, trainable=False)
     body = tf.keras.Sequential([tf.keras.Input([INPUTS]), pfl.mlp((INPUTS,), seed), frozen])
-    return pfl.SplitModel(body, num_classes=3, seed=seed)
+    return pfl.SplitModel(body, num_outputs=3, seed=seed)
 
 
 def test_models_of_the_users_own_share_what_is_traced_if_they_are_one(run, tiny_clients):

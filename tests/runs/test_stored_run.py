@@ -174,7 +174,7 @@ def own_model(seed=0):
     body = tf.keras.Sequential(
         [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, "elu", kernel_initializer="ones")]
     )
-    return pfl.SplitModel(body, num_classes=2, seed=seed)
+    return pfl.SplitModel(body, num_outputs=2, seed=seed)
 
 
 def test_a_run_of_an_own_model_needs_it_again(tmp_path):

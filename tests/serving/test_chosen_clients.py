@@ -1,9 +1,9 @@
 """Which clients are exported: by their numbers or names, all, or those that are served worst."""
 
-import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.conftest import accuracies_of
 from tf_pflego.serving.export import chosen_clients
 from tf_pflego.simulation.evaluation import Evaluation
 
@@ -16,7 +16,7 @@ class Chosen:
         self.data = pfl.from_arrays(pairs, pairs, client_names=names)
 
     def evaluate(self, train_loss):
-        return Evaluation({"test": {"accuracy": (np.array([9, 1, 4]), np.full(3, 10))}})
+        return Evaluation(accuracies_of([9, 1, 4], [10, 10, 10]))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def crowd(seed=2, learning_rate=0.05, per_round=3, **given):
         for _ in range(2)
     )
     body = pfl.mlp((2,), seed=1, units=given.pop("units", 3))
-    model = pfl.SplitModel(body, num_classes=2)
+    model = pfl.SplitModel(body, num_outputs=2)
     algorithm = algorithms.build(
         given.pop("algorithm", "pflego"), model, local_steps=1, client_learning_rate=learning_rate
     )

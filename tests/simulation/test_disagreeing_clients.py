@@ -8,7 +8,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.comparison import assert_near
-from tests.conftest import INPUTS
+from tests.conftest import INPUTS, accuracies_of
 from tf_pflego import algorithms, data
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import Dataset, Examples
@@ -67,7 +67,7 @@ def clients(digits_dir):
 
 
 def simulation_of(clients, eval_clients=0):
-    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_classes=2)
+    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_outputs=2)
     algorithm = pfl.build_algorithm("ditto", model, local_steps=2)
     drawn = pfl.Participation(10, 4)
     return pfl.Simulation(algorithm, clients, drawn, "in_process", eval_clients=eval_clients)
@@ -100,9 +100,7 @@ def test_a_round_says_how_each_group_fares(clients, eval_clients):
 
 def test_a_group_of_nobody_has_no_mean():
     ones, nobody = np.ones(3, int), np.zeros(3, bool)
-    metrics = Evaluation(
-        {"test": {"accuracy": (ones, ones)}}, groups={"permuted": nobody}
-    ).metrics()
+    metrics = Evaluation(accuracies_of(ones, ones), groups={"permuted": nobody}).metrics()
     assert metrics["test_accuracy/client_mean/not_permuted"] == 1
     assert "test_accuracy/client_mean/permuted" not in metrics
 

@@ -1,6 +1,5 @@
 """What all clients predict, and measures of a user's own of it."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +11,7 @@ import tf_pflego as pfl
 from tests.conftest import built, make_clients
 from tests.engines.agreement import ENGINES
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.tasks import task_of
 from tf_pflego.runs import reader
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows
@@ -65,24 +65,23 @@ def test_classes_that_a_client_does_not_hold_have_no_probability(masked_model, m
 
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_another_task_counts_something_else(engine, tiny_model, tiny_clients):
-    """Nothing but a method's `Served` names what a test counts."""
+    """Nothing but the task of a model names what a test counts."""
 
     def squared_logits(logits, labels):
-        return tf.reduce_sum(logits**2), 2 * tf.shape(labels)[0]
+        return tf.stack([tf.reduce_sum(logits**2), tf.cast(2 * tf.shape(labels)[0], tf.float32)])
 
     clients = tiny_clients.with_validation(0.4, seed=2)
-    method = built("fedavg", tiny_model, local_steps=3)
-    ((name, served),) = method.served.items()
-    measures = {split: {"energy": squared_logits} for split in clients.splits}
-    other = {name: dataclasses.replace(served, measures=measures)}
-    other = dataclasses.replace(method, served=other)
-    with Simulation(other, clients, Participation(3, 2), engine) as simulation:
+    energy = pfl.Statistic("energy", squared_logits, of_logits=True)
+    body = pfl.mlp(tiny_clients.example_shape, seed=3, units=5)
+    model = pfl.SplitModel(body, 3, seed=3, task=task_of("classification", [energy]))
+    method = built("fedavg", model, local_steps=3)
+    ((_, served),) = method.served.items()
+    with Simulation(method, clients, Participation(3, 2), engine) as simulation:
         record = simulation.run_round(evaluate=True)
         evaluation = simulation.evaluate()
-        assert not [metric for metric in record if "accuracy" in metric or "loss" in metric]
+        assert not [metric for metric in record if "accuracy" in metric]
         assert record["participant_test_energy/client_mean"] > 0
-        assert record["train_energy"] == evaluation.metrics()["train_energy"]
-        for split, examples in clients.splits.items():
+        for split, examples in [*clients.splits.items()][1:]:
             energies = []
             for client in range(3):
                 x, _ = examples.of(client)

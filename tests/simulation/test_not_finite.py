@@ -204,7 +204,7 @@ def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     frozen.trainable = False
     body = tf.keras.Sequential([tf.keras.Input((4,)), frozen, tf.keras.layers.Dense(5, "relu")])
     clients = four_clients(lambda examples: np.full_like(examples, 3e38))
-    algorithm = build("pflego", models.SplitModel(body, num_classes=3))
+    algorithm = build("pflego", models.SplitModel(body, num_outputs=3))
     for engine in ENGINES:
         if engine == "tff":
             pytest.importorskip("tf_pflego.engines.tff.engine", reason="the engine is optional")

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.conftest import built, make_clients
+from tests.conftest import accuracies_of, built, make_clients
 from tests.engines.agreement import ENGINES
 from tf_pflego.core.participation import Participation
 from tf_pflego.runs import reader
@@ -46,8 +46,11 @@ def test_the_sample_is_tested_as_all_clients_are(engine, tiny_model):
             for name, all_clients in every.items():
                 own = actual[name]
                 np.testing.assert_array_equal(own.clients, sample)
-                for a, b in zip(flat(own.counts), flat(all_clients.counts), strict=True):
-                    np.testing.assert_array_equal(a, b[sample])
+                assert own.tallies.keys() == all_clients.tallies.keys()
+                for split, named in own.tallies.items():
+                    for statistic, (_, sums) in named.items():
+                        of_all = all_clients.tallies[split][statistic].sums
+                        np.testing.assert_array_equal(sums, of_all[sample])
             first = next(iter(actual.values())).metrics()
             assert {key: record[key] for key in first} == first
             assert ERROR in first and ERROR not in simulation.evaluate().metrics()
@@ -67,17 +70,13 @@ def flat(nest):
     return [np.asarray(leaf) for leaf in tf.nest.flatten(nest)]
 
 
-def counts_of(hits, sizes):
-    return {"test": {"accuracy": (hits, sizes)}}
-
-
 def test_over_all_samples_the_mean_and_its_error_are_those_of_theory():
     """Enumerated: the mean is unbiased, and so is the square of its standard error."""
     hits, sizes = np.array([1, 4, 2, 6, 3, 5]), np.array([4, 8, 8, 8, 4, 16])
     means, errors = [], []
     for chosen in itertools.combinations(range(6), 3):
         ids = np.array(chosen)
-        metrics = Evaluation(counts_of(hits[ids], sizes[ids]), ids, 6).metrics()
+        metrics = Evaluation(accuracies_of(hits[ids], sizes[ids]), ids, 6).metrics()
         means.append(metrics[MEAN])
         errors.append(metrics[ERROR])
     assert np.mean(means) == pytest.approx(np.mean(hits / sizes))
@@ -91,7 +90,7 @@ def test_the_error_of_the_mean_over_examples_is_that_of_repeated_draws():
     actual, errors, name = [], [], "test_accuracy/example_mean"
     for seed in range(300):
         ids = sample_of_clients(seed, 400, 100)
-        metrics = Evaluation(counts_of(hits[ids], sizes[ids]), ids, 400).metrics()
+        metrics = Evaluation(accuracies_of(hits[ids], sizes[ids]), ids, 400).metrics()
         actual.append(metrics[name])
         errors.append(metrics[f"{name}/standard_error"])
     assert np.mean(actual) == pytest.approx(hits.sum() / sizes.sum(), abs=3e-3)

@@ -92,7 +92,7 @@ def chosen_twice(tmp_path_factory):
         show=lambda sweep: {},
     )
     root = tmp_path_factory.mktemp("chosen")
-    model = pfl.SplitModel(pfl.mlp((4,), seed=0, units=5), num_classes=2)
+    model = pfl.SplitModel(pfl.mlp((4,), seed=0, units=5), num_outputs=2)
     return [
         pfl.sweep(experiment, root / name, clients=pfl.from_arrays(train, labels), model=model)
         for name, labels in (("as they are", test), ("permuted", permuted))

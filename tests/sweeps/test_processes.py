@@ -146,7 +146,7 @@ def clients(settings):
 
 
 def model(settings, clients):
-    return pfl.SplitModel(pfl.mlp(clients.example_shape, seed=settings["seed"]), num_classes=2)
+    return pfl.SplitModel(pfl.mlp(clients.example_shape, seed=settings["seed"]), num_outputs=2)
 
 
 SMALL = {"num_rounds": 2, "clients_per_round": 2, "client_learning_rate": 0.1}

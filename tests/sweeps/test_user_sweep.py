@@ -16,7 +16,7 @@ for number, (examples, labels) in enumerate(table):
 train, test = [(x[:30], y[:30]) for x, y in table], [(x[30:], y[30:]) for x, y in table]
 clients = pfl.from_arrays(train, test)
 body = tf.keras.Sequential([tf.keras.Input([6]), tf.keras.layers.Dense(8, "relu")])
-model = pfl.SplitModel(body, num_classes=2)
+model = pfl.SplitModel(body, num_outputs=2)
 settings = {"num_rounds": 4, "clients_per_round": 3, "client_learning_rate": [0.01, 0.1]}
 experiment = pfl.Experiment(pfl.grid(algorithm=["pflego", "fedavg"]), settings, seeds=(0, 1, 2))
 compared = pfl.sweep(experiment, "runs/mine", clients=clients, model=model)

@@ -155,7 +155,7 @@ def test_the_evaluation_is_that_of_the_simulation(tiny_model, tiny_clients):
         simulation.run_round()
         expected = simulation.evaluate_all()
     for name, one in expected.items():
-        hits, sizes = one.counts["test"]["accuracy"]
+        hits, sizes = one.test_hits, one.test_examples
         np.testing.assert_allclose([c[name]["accuracy"] for c in of_clients], hits / sizes)
         np.testing.assert_allclose(of_all[name]["accuracy"], hits.sum() / sizes.sum(), rtol=1e-6)
     # What participants would predict with after a round, as they will be served with the rest.

@@ -9,7 +9,7 @@ def train(examples: list[np.ndarray], labels: list[np.ndarray]) -> float:
     """Trains on arrays, asks for a client's model, and writes files."""
     pairs = list(zip(examples, labels, strict=True))
     clients: pfl.ClientData = pfl.from_arrays(pairs, pairs, class_names=["no", "yes"])
-    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_classes=2)
+    model = pfl.SplitModel(pfl.mlp(clients.example_shape, seed=0), num_outputs=2)
     algorithm = pfl.build_algorithm("pflego", model, client_learning_rate=0.05)
     participation = pfl.Participation(clients.num_clients, 2)
     with pfl.Simulation(algorithm, clients, participation, engine="in_process") as simulation:

@@ -34,6 +34,7 @@ from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.core.optimizers import AveragingServer
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.models.heads.head import ABSENT_LOGIT, add_to_bias
 from tf_pflego.models.split import SplitModel
 
@@ -47,13 +48,16 @@ class FedRodConfig(AveragingServer, MiniBatches):
 
 def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     """Returns FedRoD for `model`."""
+    reason = "Its balanced softmax counts the examples of each class."
+    model.refuse_other_tasks("fedrod", (CLASSIFICATION,), reason)
     model = model.with_shared_classifier()
     optimizer = config.optimizer()
 
     def log_shares(client):
         """Returns [K], the log of the share of each class; of a class without examples -1e9."""
-        counts = tf.reduce_sum(tf.one_hot(client.labels, model.num_classes), axis=0)
-        shares = counts / tf.cast(client.num_examples, tf.float32)
+        labels = tf.reshape(client.labels, [-1])  # Positions of a sequence without one are -1.
+        counts = tf.reduce_sum(tf.one_hot(labels, model.num_classes), axis=0)
+        shares = counts / tf.reduce_sum(counts)
         return tf.where(counts > 0, tf.math.log(tf.maximum(shares, 1e-30)), ABSENT_LOGIT)
 
     def client_update(sent, state, client, round_):

@@ -33,10 +33,13 @@ Differences from the paper: the one forward pass keeps its activations, where th
 forward a second time for the same result. Equation 3 scales the head's last step by rho I/r, while
 Proposition 1 needs rho (I/r) alpha_i; `head_step_scale` chooses between them ("algorithm1" and
 "exact"). The steps on W_i may be taken by another solver (`head_solver`), and beta may follow the
-curvature of each client's loss (`client_learning_rate` auto). In any case step 3 does not raise the
-client's loss; see `models.heads.solvers`. rho may fall over the rounds (`server_schedule`), for the
-head's last step as for that of theta, since both are one step in Proposition 1. The limit of an
-automatic beta does not fall.
+curvature of each client's loss (`client_learning_rate` auto). With the squared error the least loss
+of step 3 is known, and `head_solver` exact takes it: W_i is the ridge regression over phi_i, its
+gradient in W_i is 0, and step 4 leaves it where it is. The loss of a client may count the squared
+norm of its head (`head_penalty`). In any case step 3 does not raise the client's loss; see
+`models.heads.solvers`. Heads start from 0 where labels are no classes. rho may fall over the rounds
+(`server_schedule`), for the head's last step as for that of theta, since both are one step in
+Proposition 1. The limit of an automatic beta does not fall.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
 
     def client_update(theta, state, client, round_):
         features, pull_back = model.features_and_pull_back(theta, client.examples)
-        loss = model.head_objective(features, client)
+        loss = model.head_objective(features, client, config.head_penalty)
         largest_rate = config.server_learning_rate * round_.participation_scale
         head = config.train_head(loss, state.head, config.local_steps - 1, largest_rate)
         g_head, g_features = loss.gradients(head, client.client_weight)

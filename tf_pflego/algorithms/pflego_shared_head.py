@@ -59,10 +59,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
+from tf_pflego.core.tasks import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from tf_pflego.models.heads.corrected import CAPS, CorrectedHead, corrected
 from tf_pflego.models.personalization import head_rule
 from tf_pflego.models.split import SplitModel
@@ -115,11 +117,17 @@ class ClientState(NamedTuple):
 
 def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) -> Algorithm:
     """Returns PFLEGO with a shared head for `model`."""
+    model.refuse_other_tasks(
+        "pflego_shared_head",
+        (CLASSIFICATION, MULTI_LABEL, REGRESSION),
+        "The rates of its steps follow from a bound of the loss' curvature.",
+    )
     optimizer = config.server()
     num_global_classes, width = model.num_global_classes, model.num_features + 1
 
     def init_server(federation):
         drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
+        drawn = drawn if model.task.has_classes else np.zeros_like(drawn)
         weights = Weights(model.initial_weights().theta, tf.constant(drawn, tf.float32))
         return ServerState(weights, optimizer.init(weights))
 

@@ -32,8 +32,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core.measures import CLASSIFICATION, Measures
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.tasks import Task
 from tf_pflego.system import texts
 
 
@@ -71,8 +71,8 @@ class Client(NamedTuple):
     """A client as it sees itself during one round, or one batch of its examples."""
 
     examples: tf.Tensor  # [n, ...] float32 or int32
-    labels: tf.Tensor  # [n] int32
-    num_examples: tf.Tensor  # [] int32, n; N_i if these are all its examples
+    labels: tf.Tensor  # [n] int32, or what the model's task takes
+    num_examples: tf.Tensor  # [] int32, n; if these are all its examples, all of its rows
     classes: tf.Tensor  # [K] int32, the global class of each row of its head; -1 if it has it not
     client_weight: tf.Tensor  # [] float32, alpha_i = N_i / sum of N_j over all I clients
     seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round and client
@@ -153,8 +153,9 @@ class Served:
 
     Attributes:
       weights: (server_state, client_state) -> weights, in whatever structure `predict` takes.
-      predict: (weights, examples [n, ...], classes [K]) -> logits [n, K]; rows whose class is -1,
-        which the client does not have, are never predicted.
+      predict: (weights, examples [n, ...], classes [K]) -> logits [n, K], or [n, T, K] for the
+        positions of sequences; rows whose class is -1, which the client does not have, are never
+        predicted.
       fine_tune: (weights, Client) -> weights, if a client adapts the weights to its training
         examples before it uses them; `Client.seed` is the client's own and does not change during
         an evaluation.
@@ -163,27 +164,27 @@ class Served:
         that the body, which stays, makes of them. A learning rate of 0 asks for an automatic one.
         If this is None, a model learns on by gradient steps on all its weights, with a rate that
         must be given.
-      measures: What a test of the model counts, by the split of its examples and by name.
     """
 
     weights: Callable[[Structure, Structure], Structure]
     predict: Callable[[Structure, tf.Tensor, tf.Tensor], tf.Tensor]
     fine_tune: Callable[[Structure, Client], Structure] | None = None
     personalize: Callable[[tf.Tensor, Client, tf.Tensor, tf.Tensor], tf.Tensor] | None = None
-    measures: Measures = dataclasses.field(default_factory=lambda: CLASSIFICATION)
 
 
 class Model(Protocol):
     """What an engine needs to know about the model of an algorithm."""
 
-    num_classes: int  # K, the largest number of classes that a client may have
+    task: Task  # what it predicts, and what a test counts of that
+    positions: tuple[int, ...]  # (T,) if it predicts for each position of a sequence; else ()
+    num_classes: int  # K, the largest number of classes, or of other outputs, of a client
     num_global_classes: int  # C; `Client.classes` are below it
     class_mask: bool  # whether it predicts only among the classes that a client holds
     example_shape: tuple[int, ...]
     example_dtype: tf.DType
     activation_bytes_per_example: int
 
-    def num_outputs(self, num_classes: int) -> int:
+    def outputs_of(self, num_classes: int) -> int:
         """Returns how many outputs the model of a client with labels below `num_classes` has."""
 
 

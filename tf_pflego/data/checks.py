@@ -9,8 +9,8 @@ import numpy as np
 LABEL_LIMIT = 2**31
 # What is said of labels of which an example has several.
 ONE_CLASS = (
-    "One class per example is what can be learnt, and neither several of them (multi-hot) nor a "
-    "label for each token. Choose one class for each example."
+    "Give one class for each example, or say what they are: `task='multi_label'` for several "
+    "labels, 0 or 1 each; `label_space='global'` for one label per position of a sequence."
 )
 _NUMBERED = "`np.unique(labels, return_inverse=True)`, over the labels of all clients together"
 
@@ -79,9 +79,8 @@ def class_labels(labels: Any, what: str) -> np.ndarray:
         )
     if labels.dtype.kind == "f" and labels.size:
         raise TypeError(
-            f"{what} must be integers; got {labels.dtype}. One class per example is what can be "
-            f"learnt: if these are classes, number them with {_NUMBERED}; if they are quantities, "
-            "cut them into ranges with `np.digitize(labels, bins)`."
+            f"{what} must be integers; got {labels.dtype}. If these are classes, number them with "
+            f"{_NUMBERED}; if they are quantities, give `task='regression'`."
         )
     return integers(labels, what)
 

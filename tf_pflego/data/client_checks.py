@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks
+from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.partitions.partition import joined, parted
 from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import values
@@ -96,10 +98,12 @@ def client_groups(groups: Any, num_clients: int) -> dict[str, np.ndarray]:
     return {name: np.asarray(members) for name, members in groups.items()}
 
 
-def pairs(name: str, examples: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def pairs(
+    name: str, examples: Any, labels: Any, task: str, label_space: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns examples and labels as arrays, one label for each example of at least one number."""
     examples = checks.array(examples, f"`{name}.examples`")
-    labels = checks.class_labels(labels, f"`{name}.labels`")
+    labels = labels_lib.checked(task, labels, f"`{name}.labels`", label_space == "global")
     if examples.ndim < 1 or 0 in examples.shape[1:]:
         raise ValueError(
             f"`{name}.examples` must be [N, ...] with numbers in each example; got shape "
@@ -113,9 +117,11 @@ def pairs(name: str, examples: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
     return examples, labels
 
 
-def stored_split(name: str, split: ClientSplit, num_classes: np.ndarray) -> ClientSplit:
+def stored_split(
+    name: str, split: ClientSplit, num_classes: np.ndarray, task: str, label_space: str
+) -> ClientSplit:
     """Returns the examples of all clients in the dtypes in which they are kept."""
-    examples, labels = pairs(name, split.examples, split.labels)
+    examples, labels = pairs(name, split.examples, split.labels, task, label_space)
     offsets = checks.integers(split.offsets, f"`{name}.offsets`").astype(np.int64, copy=False)
     num_clients = len(num_classes)
     if len(offsets) != num_clients + 1 or offsets[0] != 0 or offsets[-1] != len(labels):
@@ -133,8 +139,15 @@ def stored_split(name: str, split: ClientSplit, num_classes: np.ndarray) -> Clie
             f"{offsets[client]} for client {client}. Put the clients' examples in client order."
         )
     refuse_empty(name, sizes)
-    refuse_labels_outside(name, labels, offsets, num_classes)
     examples = _storable(name, examples, offsets)
+    if task != CLASSIFICATION:
+        if labels.shape[1] != num_classes.max():
+            raise ValueError(
+                f"`{name}.labels` must have num_classes={num_classes.max()} outputs; got "
+                f"{labels.shape[1]}. Give every example a label for each output."
+            )
+        return ClientSplit(examples, labels, offsets)
+    refuse_labels_outside(name, labels, offsets, num_classes)
     return ClientSplit(examples, labels.astype(np.int32, copy=False), offsets)
 
 
@@ -199,7 +212,12 @@ def refuse_bad_classes(classes: np.ndarray, offsets: np.ndarray, limits: int | n
 def refuse_labels_outside(
     split: str, labels: np.ndarray, offsets: np.ndarray, limits: int | np.ndarray
 ) -> None:
-    """Raises ValueError if a label is not in [0, limit) for its client."""
+    """Raises ValueError if a label is not in [0, limit) for its client.
+
+    Of the labels [N, T] of sequences, the largest of each must be below it.
+    """
+    if labels.ndim == 2:
+        labels = labels.max(axis=1)
     if outside := _outside_at(labels, offsets, limits):
         row, client, position, limit = outside
         raise ValueError(

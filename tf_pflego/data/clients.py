@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.data import checks, client_checks, client_names, fingerprints
+from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data import checks, client_checks, client_names, fingerprints, labels
 from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
@@ -34,14 +35,17 @@ class ClientData:
     """The data of a federation.
 
     Examples may be given in any dtype of numbers: uint8 stays, other floats become float32, bool
-    and other integers int32. Labels and `num_classes` may be of any integer dtype.
+    and other integers int32. Labels are what the task takes (see `core.tasks`): of classes and of
+    `num_classes` any integer dtype.
 
     Attributes:
       train: Training examples.
       test: Test examples, of the same dtype and shape.
       num_classes: [I] int32, K_i, the number of classes of each client: its labels are below K_i.
+        Of other tasks it is the number of outputs, the same for all clients.
       label_space: local (a label is a position among the client's own classes, 0 .. K_i - 1) or
-        global (a label is a class).
+        global (a label is a class). Of other tasks, and where labels are of the positions of
+        sequences, it is global.
       partition: Which examples of the dataset these are; None if the data came some other way.
       dataset: Name of the dataset.
       classes: For each client its global classes, ascending. The default is what the partition
@@ -60,6 +64,7 @@ class ClientData:
       validation: Examples that are neither trained on nor part of the test, of the same dtype and
         shape; None if there are none. See `with_validation`.
       client_names: What the clients are called, each in another way; None for their ids alone.
+      task: What is to be predicted: classification, multi_label, regression or counts.
       preprocessing: What the columns of a table become before they are examples; None if there is
         no table. Models that leave a run take the columns.
 
@@ -85,10 +90,13 @@ class ClientData:
     class_mask: bool = False
     validation: ClientSplit | None = None
     client_names: tuple[str, ...] | None = None
+    task: str = CLASSIFICATION
     preprocessing: Preprocessing | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)
+        if labels.check_task(self.task) != CLASSIFICATION:
+            object.__setattr__(self, "label_space", "global")
         for field, value in self._stored().items():
             # Frozen is for users: what they gave is replaced once, by what is stored.
             object.__setattr__(self, field, value)
@@ -100,12 +108,17 @@ class ClientData:
                 "`class_mask` must be left out in the local label space, where all labels of a "
                 "client are its own classes; got True. Set `label_space='global'`, or leave it out."
             )
+        if self.class_mask and not self.has_classes:
+            raise ValueError(
+                "`class_mask` must be left out where clients have no classes of their own, as for "
+                f"{self.kind_of_labels}; got True. Leave it out."
+            )
         for name, split in self.splits.items():
             values.instance(name, split, ClientSplit, "Make one, or use `from_arrays`.")
         num_classes = client_checks.numbers_of_classes(self.num_classes)
         num_clients = len(num_classes)
         splits = {
-            name: client_checks.stored_split(name, split, num_classes)
+            name: client_checks.stored_split(name, split, num_classes, self.task, self.label_space)
             for name, split in self.splits.items()
         }
         client_checks.refuse_different(splits)
@@ -115,7 +128,12 @@ class ClientData:
             values.instance("partition", self.partition, Partition, remedy)
             groups = self.partition.client_groups if groups is None else groups
             classes = self.partition.classes if classes is None else classes
-        classes = client_checks.classes_of_clients(classes, self.label_space, num_classes, splits)
+        classes = client_checks.classes_of_clients(
+            classes if self.has_classes else None,  # Every client has all outputs.
+            self.label_space,
+            num_classes,
+            splits,
+        )
         if names is not None:
             most = int(num_classes.max()) if self.label_space == "global" else 0
             names = checks.class_names(names, max(most, 1 + max(int(some[-1]) for some in classes)))
@@ -135,7 +153,8 @@ class ClientData:
             f"ClientData({texts.counted(self.num_clients, 'client')} of {self.dataset}, "
             f"{len(self.train.labels)} training{validation or ''} and {len(self.test.labels)} test "
             f"examples, {texts.array(self.example_shape, self.train.examples.dtype)}, "
-            f"{texts.span(self.num_classes)} classes per client, {self.kind_of_labels})"
+            f"{texts.span(self.num_classes)} {'classes' if self.has_classes else 'outputs'} per "
+            f"client, {self.kind_of_labels})"
         )
 
     @property
@@ -143,6 +162,11 @@ class ClientData:
         """The splits that there are, by the names of their attributes."""
         splits = {"train": self.train, "test": self.test}
         return splits if self.validation is None else splits | {"validation": self.validation}
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether an example is of one class, among those that its client has."""
+        return self.task == CLASSIFICATION and np.ndim(self.train.labels) == 1
 
     @property
     def num_clients(self) -> int:
@@ -177,6 +201,10 @@ class ClientData:
     @property
     def kind_of_labels(self) -> str:
         """In words, what labels number and among which of them a client predicts."""
+        if self.task != CLASSIFICATION:
+            return f"labels for {self.task}"
+        if not self.has_classes:
+            return f"labels of {self.train.labels.shape[1]} positions"
         return f"{self.label_space} labels{' with a class mask' if self.class_mask else ''}"
 
     def head_classes(self, client_ids: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
@@ -260,9 +288,10 @@ class ClientData:
     def shard(self, client_ids: np.ndarray, all_examples: int | None = None) -> ClientData:
         """Returns some clients, [c] ascending, with the weights alpha_i that they have here.
 
-        A federation that has more clients than these has `all_examples` training examples.
+        A federation that has more clients than these has `all_examples` training examples, counted
+        as in `client_weights`.
         """
-        return self._only(client_ids, all_examples=all_examples or int(self.train.offsets[-1]))
+        return self._only(client_ids, all_examples=all_examples or int(self.train.num_labels.sum()))
 
     def _only(self, clients: slice | np.ndarray, **others: Any) -> ClientData:
         """Returns some of the clients, with what is said of each of them."""
@@ -346,7 +375,10 @@ class ClientData:
                 "the clients must not have validation examples yet; they have "
                 f"{len(self.validation.labels)}. Leave out one of the two draws."
             )
-        chosen = held_out(self.train.labels, self.train.offsets, fraction, seed)
+        strata = self.train.labels
+        if not self.has_classes:
+            strata = np.zeros(len(strata), np.int32)
+        chosen = held_out(strata, self.train.offsets, fraction, seed)
         load = functools.partial(_load_with_validation, self.origin, fraction, seed)
         return dataclasses.replace(
             self,
@@ -358,13 +390,32 @@ class ClientData:
 
     @functools.cached_property
     def client_weights(self) -> np.ndarray:
-        """[I] float32, alpha_i = N_i / sum_j N_j over all clients of the federation."""
-        all_examples = self.all_examples or self.train.offsets[-1]
-        return (self.train.sizes / all_examples).astype(np.float32)
+        """[I] float32, alpha_i = N_i / sum_j N_j over all clients of the federation.
+
+        Where labels are of positions of sequences, N_i counts those that have one.
+        """
+        all_examples = self.all_examples or self.train.num_labels.sum()
+        return (self.train.num_labels / all_examples).astype(np.float32)
+
+    def moments(self) -> tuple[list[float], list[float]]:
+        """Returns the mean and the deviation of the training labels, one number per output.
+
+        They follow from sums over the clients of n_i, of the labels and of their squares: three
+        numbers per output that each client could send under secure summation, after which the
+        server broadcasts both.
+        """
+        labels_of_all = self.train.labels.astype(np.float64)
+        mean, deviation = labels_of_all.mean(axis=0), labels_of_all.std(axis=0)
+        return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[sum |classes_i|] int64, training examples of each client and class in `classes`."""
+        """[sum |classes_i|] int64, training examples of each client and class in `classes`.
+
+        Where there are no classes, each output has all examples.
+        """
+        if not self.has_classes:
+            return np.repeat(self.train.sizes, self.num_classes)
         classes, offsets = joined(self.classes, "classes")
         owners = np.repeat(np.arange(self.num_clients), self.train.sizes)
         positions = self.train.labels

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks, client_checks
+from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.clients import LABEL_SPACES, ClientData, Origin
 from tf_pflego.data.datasets.catalogue import Dataset
 from tf_pflego.data.partitions import disagreement
@@ -43,11 +45,13 @@ def federate(
     values.instance("partition", partition, Partition, remedy)
     values.one_of("label_space", label_space, LABEL_SPACES)
     values.whole("num_classes", dataset.num_classes, 1, checks.LABEL_LIMIT)
-    test = dataset.test or dataset.train
+    task = labels_lib.check_task(dataset.task)
+    sources = {"train": dataset.train, "test": dataset.test or dataset.train}
     arrays = {
-        "train": client_checks.pairs("train", dataset.train.examples, dataset.train.labels),
-        "test": client_checks.pairs("test", test.examples, test.labels),
+        split: client_checks.pairs(split, source.examples, source.labels, task, label_space)
+        for split, source in sources.items()
     }
+    has_classes = task == CLASSIFICATION and arrays["train"][1].ndim == 1
     if partition.validation_indices is not None:
         arrays["validation"] = arrays["train"]
     dealt = {split: _rows(split, partition, len(arrays[split][1])) for split in arrays}
@@ -55,15 +59,18 @@ def federate(
     for source in (dealt.keys() - alone, alone):
         _refuse_dealt_twice({split: dealt[split] for split in dealt if split in source})
     labels = {split: arrays[split][1][rows] for split, (rows, _) in dealt.items()}
-    for split, (_, offsets) in dealt.items():
-        client_checks.refuse_labels_outside(split, labels[split], offsets, dataset.num_classes)
-    classes, class_offsets = joined(partition.classes, "classes")
-    client_checks.refuse_bad_classes(classes, class_offsets, dataset.num_classes)
-    disagreement.check(partition, dataset.num_classes)
+    if has_classes:
+        for split, (_, offsets) in dealt.items():
+            client_checks.refuse_labels_outside(split, labels[split], offsets, dataset.num_classes)
+        classes, class_offsets = joined(partition.classes, "classes")
+        client_checks.refuse_bad_classes(classes, class_offsets, dataset.num_classes)
+        disagreement.check(partition, dataset.num_classes)
     splits: dict[str, Any] = {}
     for split, (rows, offsets) in dealt.items():
-        called = disagreement.rename(labels[split], offsets, partition)
-        if label_space == "local":
+        called = labels[split]
+        if has_classes:
+            called = disagreement.rename(called, offsets, partition)
+        if has_classes and label_space == "local":
             called = client_checks.positions_among_classes(
                 split, called, offsets, classes, class_offsets
             )
@@ -73,9 +80,9 @@ def federate(
         if change or not np.array_equal(rows, np.arange(len(examples))):
             examples = file_arrays.take(examples, rows, change)
         splits[split] = ClientSplit(examples, called, offsets)
-    num_classes = np.diff(class_offsets)
-    if label_space == "global":
-        num_classes = np.full(partition.num_clients, dataset.num_classes)
+    num_classes = np.full(partition.num_clients, dataset.num_classes)
+    if has_classes and label_space == "local":
+        num_classes = np.diff(class_offsets)
     return ClientData(
         **splits,
         num_classes=num_classes,
@@ -86,6 +93,7 @@ def federate(
         origin=None if load is None else Origin(load, np.arange(partition.num_clients)),
         class_mask=class_mask,
         client_names=client_names,
+        task=task,
         preprocessing=dataset.preprocessing,
     )
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data import checks, client_checks
 from tf_pflego.data import client_names as names_lib
+from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
-from tf_pflego.data.partitions.partition import Partition, joined, parted
+from tf_pflego.data.partitions.partition import Partition, joined, parted, starts
 from tf_pflego.system import file_arrays, values
 
 
@@ -26,6 +28,7 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     class_mask: bool = False,
     client_names: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
 ) -> ClientData:
     """Returns clients with the examples and labels that a user has for each of them.
 
@@ -35,8 +38,9 @@ def from_arrays(
     Args:
       train: For each client a pair (examples, labels), arrays or array-likes [N_i, ...] and [N_i].
         Examples may be images (uint8, which a model sees as floats in [0, 1]), floats (seen as
-        float32) or other integers such as tokens (seen as int32). Labels are integers from 0 on. A
-        dictionary of such pairs also names the clients, whose order is its own.
+        float32) or other integers such as tokens (seen as int32). Labels are integers from 0 on, or
+        what `task` takes. A dictionary of such pairs also names the clients, whose order is its
+        own.
       test: The same for the test examples, with the clients in the same order, or a dictionary with
         the same names in any order.
       label_space: local (a label becomes its position among the client's own classes, which are
@@ -49,6 +53,10 @@ def from_arrays(
       class_mask: Whether a client predicts only among its own classes, in the global label space.
       client_names: The names of clients that are given as lists: different texts of one line and at
         most 60 characters, in the order of the clients; None for their numbers.
+      task: What is to be predicted: classification; multi_label, for labels [N_i, K] of 0 and 1;
+        regression, for numbers [N_i] or [N_i, K]; or counts, for whole numbers from 0 on. Labels of
+        classification may be [N_i, T] in the global label space, one for each position of a
+        sequence, -1 where there is none.
 
     Raises:
       TypeError: A client has no pair of examples and labels, its labels are no integers, its
@@ -64,7 +72,7 @@ def from_arrays(
                 f"keys are the names; got {client_names!r:.60}. Leave it out."
             )
         client_names, train, test = _as_lists(train, test)
-    name = values.text("name", name)
+    name, task = values.text("name", name), labels_lib.check_task(task)
     if num_classes is not None:
         num_classes = values.whole("num_classes", num_classes, 1)
     for split, pairs in (("train", train), ("test", test)):
@@ -80,16 +88,19 @@ def from_arrays(
         )
     client_names = names_lib.checked(client_names, len(train))
     with _naming(client_names):
-        sources = _joined_pairs("train", train), _joined_pairs("test", test)
-        labels = np.concatenate([labels for _, labels, _ in sources])
-        span = min(max(int(labels.max()) + 1, 1), checks.LABEL_LIMIT)
-        classes = _classes(labels, [offsets for *_, offsets in sources], span)
+        form = task, label_space == "global"
+        sources = _joined_pairs("train", train, *form), _joined_pairs("test", test, *form)
+        outputs = max(labels_lib.num_outputs(task, labels) for _, labels, _ in sources)
+        classes: Sequence[np.ndarray] = [np.arange(outputs)] * len(train)
+        if task == CLASSIFICATION and sources[0][1].ndim == 1:
+            labels = np.concatenate([labels for _, labels, _ in sources])
+            classes = _classes(labels, [offsets for *_, offsets in sources], outputs)
         splits = [Examples(examples, labels) for examples, labels, _ in sources]
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
         class_names = None if class_names is None else tuple(class_names)
         return federate(
-            Dataset(name, splits[0], splits[1], num_classes or span, class_names),
-            Partition(classes, rows[0], rows[1]),
+            Dataset(name, splits[0], splits[1], num_classes or outputs, class_names, task),
+            Partition(tuple(classes), rows[0], rows[1]),
             label_space,
             class_mask=class_mask,
             client_names=client_names,
@@ -126,7 +137,7 @@ def _naming(names: Sequence[str] | None) -> Iterator[None]:
         raise type(error)(message) from error.__cause__
 
 
-def _joined_pairs(split, pairs):
+def _joined_pairs(split, pairs, task, sequences):
     """Returns (examples, labels, offsets), those of all clients end to end."""
     if not len(pairs):
         raise ValueError("there must be at least one client; got none. Add clients.")
@@ -138,9 +149,7 @@ def _joined_pairs(split, pairs):
                 "Give one pair per client."
             )
     examples = checks.arrays([examples for examples, _ in pairs], f"{split} examples")
-    labels, offsets = joined(
-        [labels for _, labels in pairs], f"{split} labels", checks.class_labels
-    )
+    labels, offsets = _joined_labels(split, [labels for _, labels in pairs], task, sequences)
     sizes, first = np.diff(offsets), examples[0]
     client_checks.refuse_empty(split, sizes)
     for client, (array, size) in enumerate(zip(examples, sizes, strict=True)):
@@ -159,6 +168,25 @@ def _joined_pairs(split, pairs):
                 "the same way."
             )
     return file_arrays.concatenated(examples), labels, offsets
+
+
+def _joined_labels(split, parts, task, sequences):
+    """Returns the labels of all clients end to end, and their offsets."""
+    arrays = checks.arrays(parts, f"{split} labels")
+    if task == CLASSIFICATION and not (sequences and arrays[0].ndim == 2):
+        return joined(arrays, f"{split} labels", checks.class_labels)
+    arrays = [
+        labels_lib.checked(task, array, f"client {client}'s {split} labels", sequences)
+        for client, array in enumerate(arrays)
+    ]
+    for client, array in enumerate(arrays):
+        if array.shape[1:] != arrays[0].shape[1:]:
+            raise ValueError(
+                f"client {client}'s {split} labels must be like client 0's, of shape "
+                f"{arrays[0].shape[1:]} for each example; got {array.shape[1:]}. Pad sequences "
+                "with -1, or give every example a label for each output."
+            )
+    return np.concatenate(arrays), starts([len(array) for array in arrays])
 
 
 def _classes(labels, offsets_of_splits, span):

@@ -20,7 +20,7 @@ class ClientSplit:
     Attributes:
       examples: [N, ...] uint8, float32 or int32. uint8 stands for images, which a model sees as
         floats in [0, 1]; int32 for tokens and other numbers that it sees as they are.
-      labels: [N] int32.
+      labels: [N] int32, or what the task of the clients takes.
       offsets: [I + 1] int64; client i has the examples from offsets[i] to offsets[i + 1].
     """
 
@@ -34,6 +34,14 @@ class ClientSplit:
             f"ClientSplit({len(self.labels)} examples of "
             f"{texts.counted(len(self.offsets) - 1, 'client')}, {shape})"
         )
+
+    @functools.cached_property
+    def num_labels(self) -> np.ndarray:
+        """[I] int64, N_i: of each client its examples or, of sequences, positions with a label."""
+        if self.labels.ndim == 1 or self.labels.dtype != np.int32 or self.labels.min() >= 0:
+            return self.sizes
+        before = starts(np.count_nonzero(self.labels >= 0, axis=1))
+        return np.diff(before[self.offsets])
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:

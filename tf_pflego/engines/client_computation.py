@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Exchange, Round, Served, Sums, specs_of
-from tf_pflego.core.measures import Counts, Measures
 from tf_pflego.core.nests import Structure
+from tf_pflego.core.statistics import Statistics
+from tf_pflego.core.tasks import Task
 from tf_pflego.data.mapped import OpenData
 
 
@@ -55,14 +56,16 @@ class GraphClient:
         """Returns the weights that it predicts with, fine-tuned if the method does that."""
         return weights if served.fine_tune is None else served.fine_tune(weights, self.trainee())
 
-    def counts(self, served: Served, weights: Structure, measures: Measures) -> Counts:
-        """Returns what is counted of its rows of each split, with weights that it adapts first."""
-        weights, counts = self.adapted(served, weights), {}
-        for split, functions in measures.items():
+    def sums(
+        self, served: Served, weights: Structure, task: Task, statistics: Statistics
+    ) -> dict[str, dict[str, tf.Tensor]]:
+        """Returns the sums over its rows of each split, with weights that it adapts first."""
+        weights, sums = self.adapted(served, weights), {}
+        for split, named in statistics.items():
             examples, labels = self.rows(split)
             logits = served.predict(weights, examples, self.classes)
-            counts[split] = {name: measure(logits, labels) for name, measure in functions.items()}
-        return counts
+            sums[split] = {name: task.measured(one, logits, labels) for name, one in named.items()}
+        return sums
 
 
 class ClientOutputs(NamedTuple):
@@ -71,7 +74,7 @@ class ClientOutputs(NamedTuple):
     state: Structure  # the new state
     individual: Structure  # uploaded, and kept apart from the uploads of other clients
     finite: tf.Tensor  # [] bool, whether all numbers of its new state and of its uploads are
-    counts: tf.Tensor  # [m] float64, what was counted after local training; see `packed`
+    sums: tf.Tensor  # [m] float64, what was counted after local training; see `packed`
 
 
 class ClientComputation:
@@ -82,7 +85,7 @@ class ClientComputation:
         be passed to it.
       summed_spec: The spec of the `Sums` that are added up over the participants.
       outputs_spec: The spec of `ClientOutputs`.
-      measures: What is counted at the test.
+      sizes: How many numbers each statistic of the test has.
     """
 
     def __init__(
@@ -98,7 +101,9 @@ class ClientComputation:
         self._served = next(iter(algorithm.served.values()))
         self._exchange = exchange
         splits = splits_of(data_spec)
-        self.measures = measures_of(self._served, splits, train=False) if evaluate else {}
+        self._task = algorithm.model.task
+        self._statistics = statistics_of(self._task, splits, train=False) if evaluate else {}
+        self.sizes: Structure = {}
         self._state_spec = clients.states.spec
         length = 2 * len(splits) + 2 + algorithm.model.num_classes
         facts = ClientFacts(tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.float32))
@@ -136,10 +141,13 @@ class ClientComputation:
         client = one.trainee(message_to_one)
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
         result = self._exchange.client_update(message, state, client, round_)
-        counts = one.counts(self._served, result.weights, self.measures) if self.measures else {}
+        counted: Structure = {}
+        if self._statistics:
+            counted = one.sums(self._served, result.weights, self._task, self._statistics)
+            self.sizes = sizes_of(counted)
         sums = Sums.share(result, client.client_weight)
         finite = all_finite((sums, result.individual, result.state))
-        outputs = ClientOutputs(result.state, result.individual, finite, packed(counts))
+        outputs = ClientOutputs(result.state, result.individual, finite, packed(counted))
         return sums, outputs
 
 
@@ -155,18 +163,25 @@ def splits_of(data: OpenData) -> tuple[str, ...]:
     return tuple(split for split, rows in data._asdict().items() if rows)
 
 
-def measures_of(served: Served, splits: Sequence[str], train: bool) -> Measures:
+def statistics_of(task: Task, splits: Sequence[str], train: bool) -> Statistics:
     """Returns what a test counts on these splits, on the training examples only if asked to."""
-    return {split: served.measures[split] for split in splits if train or split != "train"}
+    return {split: task.counted(split) for split in splits if train or split != "train"}
 
 
-def packed(counts: Structure) -> tf.Tensor:
-    """Returns all sums and counts of a client as one tensor [m] float64."""
-    numbers = [tf.cast(number, tf.float64) for number in tf.nest.flatten(counts)]
-    return tf.stack(numbers) if numbers else tf.zeros([0], tf.float64)
+def packed(sums: Structure) -> tf.Tensor:
+    """Returns all sums of a client as one tensor [m] float64."""
+    leaves = tf.nest.flatten(sums)
+    return tf.concat(leaves, axis=0) if leaves else tf.zeros([0], tf.float64)
 
 
-def counts_of_packed(measures: Structure, numbers: np.ndarray) -> Structure:
-    """Returns the nest of (sum [c], count [c]) of these measures from [c, m] of `packed`."""
-    places = tf.nest.map_structure(lambda measure: (0, 0), measures)
-    return tf.nest.pack_sequence_as(places, list(np.asarray(numbers).T))
+def sizes_of(sums: Structure) -> Structure:
+    """Returns how many numbers each statistic has."""
+    return tf.nest.map_structure(lambda leaf: leaf.shape[0], sums)
+
+
+def unpacked(sizes: Structure, numbers: np.ndarray) -> Structure:
+    """Returns the sums of each statistic, [c, size] in a nest of sizes, from [c, m] of `packed`."""
+    if not sizes:  # Nothing was tested.
+        return {}
+    places = np.cumsum(tf.nest.flatten(sizes))[:-1]
+    return tf.nest.pack_sequence_as(sizes, np.split(np.asarray(numbers), places, axis=1))

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tf_pflego.core.algorithm import Exchange, Round, Sums
-from tf_pflego.core.measures import Counts
 from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_states import ClientIds
 
@@ -27,7 +26,8 @@ class Outcome(NamedTuple):
     summed: Sums  # added up over the participants
     individual: Structure  # each leaf [c, ...]
     finite: np.ndarray  # [c] bool, whether all numbers of its new state and of its uploads are
-    counts: Counts  # each number [c] float64: tests after local training; empty if there were none
+    # By split and by statistic [c, m] float64: tests after local training, if there were any.
+    sums: dict[str, dict[str, np.ndarray]]
 
 
 class WorkerError(ChildProcessError):
@@ -83,14 +83,14 @@ class Engine(Protocol):
 
     def evaluate(
         self, ids: ClientIds, seeds: np.ndarray, train: bool, server_state: Structure
-    ) -> dict[str, Counts]:
+    ) -> dict[str, dict[str, dict[str, np.ndarray]]]:
         """Tests clients as they would be served now; nothing is stored.
 
         `seeds` [c, 2] int32 are for clients that are fine-tuned first; `train` says whether to test
         them on their training examples too.
 
         Returns:
-          What was counted, by the name of the model that is served; each number [c] float64.
+          By the name of the model that is served, by split and by statistic: sums [c, m] float64.
         """
 
     def predict(
@@ -99,7 +99,7 @@ class Engine(Protocol):
         """Predicts as clients would be served now with the model of this name; stores nothing.
 
         Returns:
-          For each client the probabilities [n_i, K] float32, one for each row of a head.
+          For each client what it predicts, [n_i, K] float32, one for each row of a head.
         """
 
     def read_states(self, ids: ClientIds, server_state: Structure) -> Structure:

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.engines.client_computation import ClientComputation, counts_of_packed
+from tf_pflego.engines.client_computation import ClientComputation, unpacked
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines.local_clients import LocalClients, clients_at_once
 from tf_pflego.engines.tracing import Traced
@@ -27,8 +27,8 @@ class InProcessEngine(LocalClients):
         states = self.states.leaves_of(cohort.ids, computation.reads)
         summed, outputs = run(self.opened(), message, cohort.messages, states, facts, round_)
         self.states.stage(cohort.ids, tf.nest.map_structure(np.asarray, outputs.state))
-        counts = counts_of_packed(computation.measures, outputs.counts)
-        return Outcome(summed, outputs.individual, outputs.finite.numpy(), counts)
+        sums = unpacked(computation.sizes, outputs.sums)
+        return Outcome(summed, outputs.individual, outputs.finite.numpy(), sums)
 
 
 def _side_by_side(computation: ClientComputation):

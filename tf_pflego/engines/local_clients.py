@@ -12,9 +12,10 @@ from tf_pflego.data.mapped import MappedData, OpenData
 from tf_pflego.engines.client_computation import (
     ClientFacts,
     GraphClient,
-    counts_of_packed,
-    measures_of,
     packed,
+    sizes_of,
+    statistics_of,
+    unpacked,
 )
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.engines.tracing import Traced, traces_of
@@ -79,22 +80,23 @@ class LocalClients:
         return ClientFacts(numbers.astype(np.int64, copy=False), data.client_weights[ids])
 
     def evaluate(self, ids, seeds, train, server_state):
-        measures = {
-            name: measures_of(served, tuple(self.data.clients.splits), train)
-            for name, served in self.algorithm.served.items()
-        }
-        run = self.traces.get(
-            ("evaluate", train),
-            lambda: Traced(_evaluation(self.algorithm.served, measures), any_number=(0, 2, 3)),
-        )
+        def traced():
+            statistics = statistics_of(
+                self.algorithm.model.task, tuple(self.data.clients.splits), train
+            )
+            sizes: Structure = {}
+            evaluation = _evaluation(self.algorithm, statistics, sizes)
+            return Traced(evaluation, any_number=(0, 2, 3)), sizes
+
+        run, sizes = self.traces.get(("evaluate", train), traced)
         blocks = self._blocks(ids, seeds, server_state)
-        return counts_of_packed(measures, np.concatenate([run(*inputs) for _, inputs in blocks]))
+        return unpacked(sizes, np.concatenate([run(*inputs) for _, inputs in blocks]))
 
     def predict(self, ids, seeds, split, name, server_state):
-        served, num_rows = self.algorithm.served[name], self.algorithm.model.num_classes
+        served, task = self.algorithm.served[name], self.algorithm.model.task
         run = self.traces.get(
             ("predict", split, name),
-            lambda: Traced(_prediction(served, num_rows, split), any_number=(0, 2, 3)),
+            lambda: Traced(_prediction(served, task, split), any_number=(0, 2, 3)),
         )
         sizes, predicted = self.data.clients.splits[split].sizes, []
         for some, inputs in self._blocks(ids, seeds, server_state):
@@ -142,19 +144,22 @@ def prepare_process(clients_per_round: float) -> None:
             pass  # TensorFlow is running already; rounds are slower and nothing else changes.
 
 
-def _evaluation(models, measures):
-    """Returns a function that tests a block of clients with each model that is served."""
+def _evaluation(algorithm, statistics, sizes):
+    """Returns a function that tests a block of clients with each model that is served.
+
+    When it is traced, it notes in `sizes` how many numbers each statistic has.
+    """
 
     def evaluate(data, server_state, states, facts):
         def one(inputs):
             state, facts = inputs
-            client = GraphClient(data, facts)
-            return packed(
-                {
-                    name: client.counts(served, served.weights(server_state, state), measures[name])
-                    for name, served in models.items()
-                }
-            )
+            client, task = GraphClient(data, facts), algorithm.model.task
+            sums = {
+                name: client.sums(served, served.weights(server_state, state), task, statistics)
+                for name, served in algorithm.served.items()
+            }
+            sizes.update(sizes_of(sums))
+            return packed(sums)
 
         return tf.map_fn(
             one,
@@ -166,7 +171,7 @@ def _evaluation(models, measures):
     return evaluate
 
 
-def _prediction(served, num_rows, split):
+def _prediction(served, task, split):
     """Returns a function that predicts for a block of clients, whose rows follow each other."""
 
     def predict(data, server_state, states, facts):
@@ -177,9 +182,9 @@ def _prediction(served, num_rows, split):
             client = GraphClient(data, facts_of_one)
             weights = client.adapted(served, served.weights(server_state, state))
             logits = served.predict(weights, client.rows(split)[0], client.classes)
-            return k + 1, array.write(k, tf.nn.softmax(logits))
+            return k + 1, array.write(k, task.predicted(logits))
 
-        array = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None, num_rows])
+        array = tf.TensorArray(tf.float32, count, infer_shape=False)
         _, array = tf.while_loop(
             lambda k, _: k < count, step, (0, array), parallel_iterations=clients_at_once()
         )

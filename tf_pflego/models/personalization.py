@@ -57,6 +57,12 @@ class HeadTraining(settings.HyperParameters):
     head_solver: str = settings.setting(
         "gd", "how the head is trained, except in its last step", choices=SOLVERS
     )
+    head_penalty: float = settings.setting(
+        0.0,
+        "weight of half the squared norm of a client's head, without its biases, in the client's "
+        "loss as a function of its head",
+        at_least=0,
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -76,11 +82,30 @@ class HeadTraining(settings.HyperParameters):
         return solve(objective, head, steps, self.head_solver, rate)
 
     def head_rule(self, model: SplitModel) -> Rule:
-        """Returns how a client's head learns on where it serves: by the same solver."""
-        return head_rule(model, self.head_solver, self.client_learning_rate)
+        """Returns how a client's head learns on where it serves: by the same solver.
+
+        Where the run solves linear equations, which no TFLite file can, it is Newton's steps.
+
+        Raises:
+          ValueError: The solver does not fit the task of the model.
+        """
+        solver = self.head_solver
+        if solver == "exact":
+            if not model.task.outputs_first.is_quadratic:
+                raise ValueError(
+                    "`head_solver` must be gd, momentum, adam or newton for a task whose loss is "
+                    f"not the squared error; got exact for {model.task.name}. Try newton."
+                )
+            solver = "newton"
+        return head_rule(model, solver, self.client_learning_rate, self.head_penalty)
 
 
-def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.0) -> Rule:
+def head_rule(
+    model: SplitModel,
+    solver: str = "gd",
+    adam_rate: float | str = 0.0,
+    penalty: float = 0.0,
+) -> Rule:
     """Returns the rule of methods whose clients train their heads over a fixed body.
 
     The loss does not rise; see `models.heads.solvers`. The automatic learning rate is one over the
@@ -88,7 +113,7 @@ def head_rule(model: SplitModel, solver: str = "gd", adam_rate: float | str = 0.
     """
 
     def personalize(head, client, steps, learning_rate):
-        objective = model.head_objective(client.examples, client)
+        objective = model.head_objective(client.examples, client, penalty)
         automatic = adam_rate
         if solver != "adam":
             automatic = automatic_rate(objective, head, solver, largest=float("inf"))

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import loop, value_and_gradient
+from tf_pflego.core.tasks import Task, flat, task_of
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
@@ -30,22 +31,26 @@ class SplitModel:
 
     Args:
       body: A built Keras model from one batch of examples, [n, *example_shape] floats or integers,
-        to features, [n, M] float32. Its current weights are theta_0; weights that are not trainable
-        are constants. It must compute the same in training and in inference, so that the gradient
-        of theta is that of the loss that is reported: active dropout and batch normalisation that
-        is trained are refused.
-      num_classes: K, rows of a head: the largest number of classes of any client.
+        to features, [n, M] float32, or [n, T, M] for the T positions of sequences. Its current
+        weights are theta_0; weights that are not trainable are constants. It must compute the same
+        in training and in inference, so that the gradient of theta is that of the loss that is
+        reported: active dropout and batch normalisation that is trained are refused.
+      num_outputs: K, rows of a head: the largest number of classes of any client, or of labels,
+        quantities or counts of an example.
       seed: Seed of the classifier that starts a model which all clients share.
       example_shape: Shape of one example; needed for a subclassed body, which does not know it.
       num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
+      task: What heads predict: classification, multi_label, regression, counts or a `Task`.
 
     Attributes:
-      num_classes: K.
+      num_classes: K, of any task.
+      task: The `Task`.
       num_global_classes: C.
       class_mask: Whether a client predicts only among classes that it has; see `with_class_mask`.
       theta_names: Names of the body's trainable weights.
       initial_theta: Their values, a list of float32 arrays.
       num_features: M.
+      positions: (T,) if heads predict for each of T positions of a sequence; else ().
       seed: Seed of what the model's users draw, besides theta_0.
       example_shape: Shape of one example.
       example_dtype: tf.int32 for a body that takes integers, such as tokens, else tf.float32.
@@ -61,12 +66,14 @@ class SplitModel:
     def __init__(
         self,
         body: tf.keras.Model,
-        num_classes: int,
+        num_outputs: int,
         seed: int = 0,
         example_shape: tuple[int, ...] | None = None,
         num_global_classes: int | None = None,
+        task: str | Task = "classification",
     ):
-        self.num_classes = values.whole("num_classes", num_classes, 1)
+        self.num_classes = values.whole("num_outputs", num_outputs, 1)
+        self.task = task_of(task)
         if num_global_classes is None:
             num_global_classes = self.num_classes
         self.num_global_classes = values.whole("num_global_classes", num_global_classes, 1)
@@ -80,6 +87,13 @@ class SplitModel:
         self.theta_names = self._body.theta_names
         self.initial_theta = self._body.initial_theta
         self.num_features = self._body.num_features
+        self.positions = self._body.positions
+        if self.positions and not self.task.has_classes:
+            raise ValueError(
+                "`body` must give one feature vector per example, [n, M], for "
+                f"{self.task.labels}; got {self.positions[0]} of them, one per position."
+                " End it with Flatten or with pooling, or predict classes."
+            )
         self.activation_bytes_per_example = self._body.bytes_per_example
         self._block: int | None = None
         self._keeps = False
@@ -91,8 +105,14 @@ class SplitModel:
         shape = texts.array(self.example_shape, self.example_dtype.as_numpy_dtype)
         return (
             f"SplitModel(body of {weights} weights from {shape} to {self.num_features} features, "
-            f"heads of up to {self.num_classes} classes)"
+            f"heads {self._of_outputs})"
         )
+
+    @property
+    def _of_outputs(self):
+        if self.task.has_classes:
+            return f"of up to {self.num_classes} classes"
+        return f"for {self.task.name} of {texts.counted(self.num_classes, 'output')}"
 
     def within(self, gigabytes: float, num_examples: int, num_clients: int) -> SplitModel:
         """Returns the model, in blocks if the activations of all clients at once would not fit.
@@ -178,7 +198,8 @@ class SplitModel:
     @property
     def form(self) -> tuple:
         """What a run decides of a model besides its body and its start; see `without_start`."""
-        return self.num_classes, self.num_global_classes, self.class_mask, self._block, self._keeps
+        rows = self.num_classes, self.num_global_classes, self.class_mask
+        return *rows, self._block, self._keeps, self.task
 
     def initial_weights(self) -> Weights:
         """Returns theta_0 and a classifier of Glorot's uniform distribution with zero bias."""
@@ -186,10 +207,16 @@ class SplitModel:
         return Weights(theta, head_lib.glorot(self.seed, self.num_classes, self.num_features))
 
     def uniform_head(self, seed: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Returns a head [K, M + 1] of Uniform[0, 1) for a client with `classes` [K]."""
+        """Returns the head [K, M + 1] from which a client with `classes` [K] starts.
+
+        It is drawn from Uniform[0, 1) as in PFLEGO. Where labels are no classes it is 0, which
+        predicts the mean of standardised quantities: the sum of many features would be far off.
+        """
+        if not self.task.has_classes:
+            return tf.zeros([self.num_classes, self.num_features + 1])
         return head_lib.uniform(seed, classes, self.num_features)
 
-    def num_outputs(self, num_classes: int) -> int:
+    def outputs_of(self, num_classes: int) -> int:
         """Returns how many outputs the model of a client with labels below `num_classes` has."""
         return self.num_classes if self._shares_classifier else int(num_classes)
 
@@ -237,7 +264,7 @@ class SplitModel:
             results = [features, *saved] if keep else [features]
             return [array.write(k, result) for array, result in zip(arrays, results, strict=True)]
 
-        specs = [tf.TensorSpec([None, self.num_features])]
+        specs = [tf.TensorSpec([None, *self._body.feature_shape])]
         if keep:
             specs += self._body.saved_specs
         arrays = [
@@ -260,19 +287,20 @@ class SplitModel:
         return features.concat(), pull_back
 
     def logits(self, head: tf.Tensor, features: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
+        """Returns [n, K] logits, or [n, T, K], of a client with `classes` [K]; see `Client`."""
         return head_lib.logits(head, features, self._masking(classes))
 
     def _masking(self, classes):
         """Returns the classes [K] by which rows of a head are absent; None if all count."""
-        return None if self._shares_classifier and not self.class_mask else classes
+        all_count = not self.task.has_classes or (self._shares_classifier and not self.class_mask)
+        return None if all_count else classes
 
     def predict(self, weights: Weights, examples: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         """Returns [n, K] logits of a client with `classes` [K]; see `Client`."""
         return self.logits(weights.head, self.features(weights.theta, examples), classes)
 
     def loss(self, weights: Weights, client: Client) -> tf.Tensor:
-        """Returns l_i, the client's mean cross-entropy. Source: PFLEGO, equation 2."""
+        """Returns l_i, the client's mean loss. Source: PFLEGO, equation 2."""
         if self._block is None:
             return self._loss(weights, client)
         return self._loss_in_blocks(weights, client)
@@ -293,8 +321,8 @@ class SplitModel:
 
         def block_loss(k, weights):
             first, last = k * size, tf.minimum((k + 1) * size, count)
-            share = tf.cast(last - first, tf.float32) / tf.cast(count, tf.float32)
             examples, labels = client.examples[first:last], client.labels[first:last]
+            share = self._labelled(labels) / self._labelled(client.labels)
             return share * self._loss(weights, client._replace(examples=examples, labels=labels))
 
         @tf.custom_gradient
@@ -313,13 +341,31 @@ class SplitModel:
 
         return loss(*tf.nest.flatten(weights))
 
-    def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
-        """Returns the mean cross-entropy of a head, where the client's examples are features."""
-        logits = self.logits(head, client.examples, client.classes)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=client.labels, logits=logits)
-        return tf.reduce_mean(losses)
+    def _labelled(self, labels):
+        """Returns [] float32, how many examples there are: of sequences, positions with a label."""
+        if not self.positions:
+            return tf.cast(tf.shape(labels)[0], tf.float32)
+        return tf.math.count_nonzero(labels >= 0, dtype=tf.float32)
 
-    def head_objective(self, features: tf.Tensor, client: Client) -> HeadObjective:
-        """Returns the client's loss as a function of its head alone, over features [n, M]."""
+    def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
+        """Returns the mean loss of a head, where the client's examples are features."""
+        logits = self.logits(head, client.examples, client.classes)
+        return tf.reduce_mean(self.task.loss(*flat(logits, client.labels)))
+
+    def head_objective(
+        self, features: tf.Tensor, client: Client, penalty: float = 0.0
+    ) -> HeadObjective:
+        """Returns the client's loss as a function of its head alone, over features [n, M].
+
+        The penalty is the weight of half the squared norm of the head without its biases.
+        """
         classes = self._masking(client.classes)
-        return HeadObjective(features, client.labels, self.num_classes, classes)
+        return HeadObjective(features, client.labels, self.num_classes, classes, self.task, penalty)
+
+    def refuse_other_tasks(self, method: str, tasks: Sequence[str], reason: str) -> None:
+        """Raises ValueError unless the labels of the model's task are of one of some `tasks`."""
+        if self.task.name not in tasks:
+            raise ValueError(
+                f"`task` must be {' or '.join(tasks)} for {method}; got {self.task.name}. "
+                f"{reason} Choose another method."
+            )

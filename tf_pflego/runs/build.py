@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import algorithms, data, models
+from tf_pflego.core import tasks
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.engines import tracing
 from tf_pflego.models import networks
@@ -108,6 +109,15 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
     }
 
 
+def _task(run_config, clients):
+    """Returns the task of the clients, with standardised quantities if the run wants them."""
+    statistics = [name for name in run_config.statistics.split(",") if name]
+    if clients.task != tasks.REGRESSION:
+        return tasks.task_of(clients.task, statistics)
+    mean, deviation = clients.moments() if run_config.standardize_labels else ([], [])
+    return tasks.regression(mean, deviation, run_config.huber_delta, statistics)
+
+
 def _round_robin(run_config, dataset, num_clients):
     if dataset.test is None:
         raise ValueError(
@@ -200,6 +210,7 @@ def build_simulation(
             clients.num_classes.max(),
             run_config.seed,
             num_global_classes=num_global_classes,
+            task=_task(run_config, clients),
         )
     if clients.class_mask:
         model = model.with_class_mask()

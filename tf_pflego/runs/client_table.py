@@ -48,9 +48,10 @@ def new_client_columns(
 
     The evaluation is after so many epochs of their own training; `names` are those of all clients.
     """
-    counts = {split: named for split, named in evaluation.counts.items() if named}
     examples = {
-        f"{split}_examples": next(iter(named.values()))[1] for split, named in counts.items()
+        f"{split}_examples": next(iter(named.values())).sums[:, 1]
+        for split, named in evaluation.tallies.items()
+        if named
     }
     count = len(next(iter(examples.values())))
     ids = range(first_client, first_client + count)

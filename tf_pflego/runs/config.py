@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from tf_pflego import algorithms
+from tf_pflego.core import tasks
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
@@ -80,7 +81,7 @@ class TableSettings:
         "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
     )
     time_column: str = _of_table("", "column by which --split=last orders the rows of a client")
-    task: str = _of_table("classification", "what is predicted", choices=("classification",))
+    task: str = _of_table("classification", "what is predicted", choices=tasks.TASKS)
     missing: str = _of_table(
         "refuse",
         "rows that lack a value: refused, filled with means (mean) or left out (drop)",
@@ -135,6 +136,28 @@ class ClientSettings:
         False,
         "let a client predict only among the classes that it holds; its loss counts no others",
         read_with=("label_space", ("global",)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSettings:
+    """What is predicted and counted, as in --statistics=balanced_accuracy,accuracy."""
+
+    statistics: str = setting(
+        "",
+        "what a test counts, separated by commas, first what is shown; empty for what the task "
+        "counts by itself, such as accuracy",
+    )
+    standardize_labels: bool = setting(
+        True,
+        "learn quantities less their mean and over their deviation, which follow from sums over "
+        "all clients; predictions and errors are in the units of the labels all the same",
+    )
+    huber_delta: float = setting(
+        0.0,
+        "from which error on, in what is learnt, the loss of a quantity grows linearly and not by "
+        "the square; 0 for nowhere",
+        at_least=0,
     )
 
 
@@ -329,6 +352,7 @@ class RunConfig(
     EvaluationSettings,
     FederationSettings,
     DisagreementSettings,
+    TaskSettings,
     ClientSettings,
     TableSettings,
     DataSettings,

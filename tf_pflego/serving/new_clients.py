@@ -16,7 +16,6 @@ from tf_pflego import algorithms, engines
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
-from tf_pflego.core.measures import hits
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
@@ -171,7 +170,9 @@ class NewClients:
     def _accuracy(self, client, weights):
         tested = self._as_client(client, None, *self._clients.test.of(client))
         logits = self._predict(weights, tested.examples, tested.classes)
-        return int(hits(logits, tested.labels)[0]) / int(tested.num_examples)
+        task = self._algorithm.model.task
+        sums = task.measured(task.statistics[0], logits, tested.labels)
+        return float(task.statistics[0].value(sums))
 
 
 def fine_tune(

@@ -129,7 +129,7 @@ def served_client(
             "the algorithm's `predict`."
         )
     class_names = data.class_names_of(client)
-    outputs = model.num_outputs(data.num_classes[client])
+    outputs = model.outputs_of(data.num_classes[client])
     return ServedClient(
         client,
         None if data.client_names is None else data.client_names[client],

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_pflego.core import seeds
-from tf_pflego.core.measures import Counts
+from tf_pflego.core.statistics import Tallies, Tally, ratio
+from tf_pflego.core.tasks import Task
 from tf_pflego.simulation.records import (
     ACCURACIES,
     BOOKKEEPING,
@@ -36,21 +37,26 @@ from tf_pflego.simulation.records import (
 class Evaluation(NamedTuple):
     """What was counted of n clients, all or a sample, under one of the models served."""
 
-    counts: Counts  # by split and by name: a sum and a count, each [n] float64
+    tallies: Tallies  # by split and by name, the sums of n clients
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
     num_clients: int | None = None  # I, if there is a sample
     groups: Mapping[str, np.ndarray] = MappingProxyType({})  # [n] bool by name: who belongs to it
     own_metrics: Mapping[str, np.ndarray] = MappingProxyType({})  # [n] float64 by name
 
     @property
+    def first(self) -> Tally:
+        """That of the test examples which is shown: the task's first statistic."""
+        return next(iter(self.tallies["test"].values()))
+
+    @property
     def test_hits(self) -> np.ndarray:
-        """[n] int64, how many of its test examples each client's model classifies correctly."""
-        return self.counts["test"]["accuracy"][0].astype(np.int64)
+        """[n] int64, how many test examples each client's model classifies correctly."""
+        return self.tallies["test"]["accuracy"].sums[:, 0].astype(np.int64)
 
     @property
     def test_examples(self) -> np.ndarray:
-        """[n] int64, how many test examples each client has."""
-        return self.counts["test"]["accuracy"][1].astype(np.int64)
+        """[n] int64, how many test examples of classes each client has."""
+        return self.tallies["test"]["accuracy"].sums[:, 1].astype(np.int64)
 
     @property
     def train_loss(self) -> np.ndarray | None:
@@ -58,51 +64,64 @@ class Evaluation(NamedTuple):
         return self.of_clients().get("train_loss")
 
     def of_clients(self) -> dict[str, np.ndarray]:
-        """Returns [n] float64, the ratio of each client, by names such as `test_accuracy`."""
+        """Returns [n] float64, the value of each client, by names such as `test_accuracy`."""
         return {
-            f"{split}_{name}": sums / counts
-            for split, named in self.counts.items()
-            for name, (sums, counts) in named.items()
+            f"{split}_{name}": tally.of_clients()
+            for split, named in self.tallies.items()
+            for name, tally in named.items()
         }
 
     def metrics(self) -> dict[str, float]:
         """Returns what is reported of all clients together.
 
         Of the training examples it is a mean over all of them, as in equation 1. Of the others
-        there are two means, over clients and over examples; of each measure of the user's own the
-        mean over clients: with each, the mean over the clients of each group and over the others
-        and, of a sample, standard errors.
+        there are the mean of the clients' values, and the value for the examples of all; of each
+        measure of the user's own the mean over clients: with each, the mean over the clients of
+        each group and over the others and, of a sample, standard errors. Clients for which a
+        statistic is not defined do not count.
         """
         means: dict[str, float] = {}
-        for split, named in self.counts.items():
-            for measure, (sums, counts) in named.items():
-                name, ratios = f"{split}_{measure}", sums / counts
+        for split, named in self.tallies.items():
+            for statistic, tally in named.items():
+                name = f"{split}_{statistic}"
                 if split == "train":
-                    means[name] = float(np.average(ratios, weights=counts))
+                    values, counts = tally.of_clients(), tally.sums[:, 1]
+                    means[name] = float(np.average(values, weights=counts))
                 else:
-                    means |= self._means(name, ratios, (sums, counts))
+                    means |= self._means(name, tally.of_clients(), tally)
         for name, values in self.own_metrics.items():
             means |= self._means(name, values)
         return means
 
-    def _means(self, name, values, sums_and_counts=None):
-        """Returns the means of one measure over clients and, of sums and counts, over examples."""
-        means = {"client_mean": np.mean(values)}
-        if sums_and_counts:
-            sums, counts = sums_and_counts
-            mean = means["example_mean"] = sums.sum() / counts.sum()
+    def _means(self, name, values, tally=None):
+        """Returns the mean of a statistic over clients and, of a tally, its value for all."""
+        defined = ~np.isnan(values)
+        if not defined.any():
+            return {}
+        means = {"client_mean": np.mean(values[defined])}
+        if tally:
+            means["example_mean"] = tally.of_all()
         for group, members in self.groups.items():
-            for whose, some in ((group, values[members]), (f"not_{group}", values[~members])):
-                if len(some):
-                    means[f"client_mean/{whose}"] = np.mean(some)
+            for whose, some in ((group, members), (f"not_{group}", ~members)):
+                if (some & defined).any():
+                    means[f"client_mean/{whose}"] = np.mean(values[some & defined])
         if self.num_clients is not None:
             n = len(values)
             correction = np.sqrt((1 - n / self.num_clients) / n)
-            means[f"client_mean/{STANDARD_ERROR}"] = correction * np.std(values, ddof=1)
-            if sums_and_counts:
-                spread = np.std(sums - mean * counts, ddof=1) / np.mean(counts)
+            means[f"client_mean/{STANDARD_ERROR}"] = correction * np.std(values[defined], ddof=1)
+            if tally and tally.statistic.value is ratio:
+                sums, counts = tally.sums.T
+                spread = np.std(sums - tally.of_all() * counts, ddof=1) / np.mean(counts)
                 means[f"example_mean/{STANDARD_ERROR}"] = correction * spread
         return {f"{name}/{mean}": float(value) for mean, value in means.items()}
+
+
+def tallies(task: Task, sums: Mapping[str, Mapping[str, np.ndarray]]) -> Tallies:
+    """Returns the tallies of what an engine has counted, by split and by statistic."""
+    return {
+        split: {name: Tally(task.counted(split)[name], one) for name, one in named.items()}
+        for split, named in sums.items()
+    }
 
 
 def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | None:

@@ -2,6 +2,7 @@
 
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.clients import ClientData
 from tf_pflego.system import values
 
@@ -15,10 +16,24 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
             f"got {participation.num_clients}."
         )
-    if algorithm.model.num_classes < data.num_classes.max():
+    task = algorithm.model.task
+    if task.labels != data.task:
         raise ValueError(
-            f"the model must have a head for {data.num_classes.max()} classes, the most that a "
-            f"client has; got {algorithm.model.num_classes}. Give it that `num_classes`."
+            f"the model must have a task with labels for {data.task}, which the clients have; got "
+            f"{task.labels}. Build it with `SplitModel(..., task={data.task!r})`."
+        )
+    positions = data.train.labels.shape[1:] if data.task == CLASSIFICATION else ()
+    if algorithm.model.positions != positions:
+        raise ValueError(
+            f"the model must predict one class per example, or per position of its labels: of "
+            f"shape {positions}; got {algorithm.model.positions}. End the body in such features."
+        )
+    exactly = not task.has_classes and algorithm.model.num_classes != data.num_classes.max()
+    if exactly or algorithm.model.num_classes < data.num_classes.max():
+        raise ValueError(
+            f"the model must have a head for {data.num_classes.max()} "
+            f"{'classes' if task.has_classes else 'outputs'}, the most that a client has; got "
+            f"{algorithm.model.num_classes}. Give it that `num_outputs`."
         )
     refuse_unknown_classes(algorithm, data)
     if data.class_mask and not algorithm.model.class_mask:

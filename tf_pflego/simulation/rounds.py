@@ -14,7 +14,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import Traced, traces_of
-from tf_pflego.simulation.evaluation import Evaluation
+from tf_pflego.simulation.evaluation import Evaluation, tallies
 from tf_pflego.simulation.not_finite import NotFiniteError, leaves_not_finite, named
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import terminal
@@ -133,7 +133,9 @@ class Rounds:
             record["bytes_down"] += num_bytes(message) * len(ids) + num_bytes(cohort.messages)
             up = num_bytes(outcome.summed) * len(ids) + num_bytes(outcome.individual)
             record["bytes_up"] += up
-            tested = Evaluation(outcome.counts, groups=self._data.groups_of(ids))
+            tested = Evaluation(
+                tallies(self._algorithm.model.task, outcome.sums), groups=self._data.groups_of(ids)
+            )
             metrics = {f"participant_{name}": value for name, value in tested.metrics().items()}
         return server_state, record, metrics, set()
 

@@ -24,7 +24,7 @@ from tf_pflego.simulation.client_models import (
     served_client,
     served_name,
 )
-from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients
+from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients, tallies
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.rounds import Rounds
 from tf_pflego.simulation.turns import Turns, in_turn
@@ -132,8 +132,8 @@ class Trained:
           train_loss: Whether to compute the losses. This takes a pass over all training examples,
             which are often many more than the test examples.
           sampled: Whether to test only the clients that evaluated rounds test; see `eval_clients`.
-          metrics: Measures of your own by name: functions of a client's test labels [n] and the
-            probabilities [n, K_i] that it predicts, as in `predict`, each to a number.
+          metrics: Measures of your own by name: functions of a client's test labels and of what it
+            predicts, [n, K_i] as in `predict`, each to a number.
 
         Raises:
           ValueError: A name of `metrics` is no plain word or is taken, or a function does not give
@@ -160,10 +160,10 @@ class Trained:
         seeds = self._evaluation_seeds(ids, round_number)
         counted = self._engine.evaluate(ids, seeds, train_loss, server_state)
         evaluations = {}
-        for name, counts in counted.items():
+        for name, sums in counted.items():
             predicted = self._predict(server_state, ids, seeds, "test", name) if metrics else []
             evaluations[name] = Evaluation(
-                counts,
+                tallies(self.algorithm.model.task, sums),
                 sample,
                 None if sample is None else self.data.num_clients,
                 self.data.groups_of(ids),
@@ -178,8 +178,8 @@ class Trained:
     def _predict(self, server_state, ids, seeds, split, name):
         """Returns [n_i, K_i] for each of the clients `ids`."""
         predicted = self._engine.predict(ids, seeds, split, name, server_state)
-        num_outputs = map(self.algorithm.model.num_outputs, self.data.num_classes[ids])
-        return [shares[:, :k] for shares, k in zip(predicted, num_outputs, strict=True)]
+        num_outputs = map(self.algorithm.model.outputs_of, self.data.num_classes[ids])
+        return [one[..., :k] for one, k in zip(predicted, num_outputs, strict=True)]
 
     @in_turn()
     def predict(self, split: str = "test", name: str | None = None) -> list[np.ndarray]:
@@ -190,8 +190,9 @@ class Trained:
           name: As in `client_model`.
 
         Returns:
-          For each client the probabilities [n_i, K_i] float32 of its n_i examples, in their order.
-          The K_i classes are those of `client_model`, whose predictions these are up to float32.
+          For each client what it predicts for its n_i examples in their order, [n_i, K_i] float32:
+          the probabilities of K_i classes or labels, or quantities in the units of the labels; of
+          sequences [n_i, T, K_i]. These are up to float32 the predictions of `client_model`.
 
         Raises:
           ValueError: There is no such split or model.

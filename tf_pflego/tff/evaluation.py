@@ -27,22 +27,27 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
     else the method measures, of each client and of all clients' examples together.
     """
     state, states, inputs = process.next.type_signature.parameter
-    algorithm = process.algorithm
+    algorithm, task = process.algorithm, process.algorithm.model.task
 
     def test(server, client_state, inputs, data):
         client = types.client_of(inputs, inputs.seeds[0])
         whole = types.Data.whole(data)
         counts = {
-            name: metrics.counts(served, served.weights(server, client_state), client, whole)
+            name: metrics.counts(task, served, served.weights(server, client_state), client, whole)
             for name, served in algorithm.served.items()
         }
         return collections.OrderedDict(counts)
+
+    def of_models(counts):
+        return collections.OrderedDict(
+            (name, metrics.values(task, one)) for name, one in counts.items()
+        )
 
     run = types.computation(
         test, state.member.server, states.member, inputs.member, inputs.member.data
     )
     counts_type = run.type_signature.result
-    each = types.computation(_ratios_of_models, counts_type)
+    each = types.computation(of_models, counts_type)
     data = tff.FederatedType(inputs.member.data, tff.CLIENTS)
 
     @tff.federated_computation(state, states, inputs, data)
@@ -53,7 +58,3 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
         return Evaluated(tff.federated_map(each, counts), of_all)
 
     return evaluate
-
-
-def _ratios_of_models(counts):
-    return collections.OrderedDict((name, metrics.ratios(one)) for name, one in counts.items())

@@ -60,6 +60,7 @@ class ExchangeSteps:
     ):
         self._exchange, self._rounds, self._returns = exchange, rounds, aggregator.returns
         self._served = next(iter(algorithm.served.values()))
+        self._task = algorithm.model.task
         self._train_metrics = train_metrics
         server, inputs = types.of(specs.server), types.of(specs.inputs)
         number = tff.TensorType(np.int32)
@@ -80,7 +81,7 @@ class ExchangeSteps:
         self.client_work = types.computation(
             self._work, message, to_one, types.of(specs.client_state), inputs, number
         )
-        self.metrics = metrics.Summed(self.client_work.type_signature.result.counts)
+        self.metrics = metrics.Summed(self._task, self.client_work.type_signature.result.counts)
         upload = self.client_work.type_signature.result.upload
         self.sees_single_clients = types.num_tensors(upload.rows.individual) > 0
         self.aggregation = Aggregation(aggregator.factory, upload)
@@ -127,7 +128,7 @@ class ExchangeSteps:
         )
         if self._train_metrics:
             train = types.Data(client.examples, client.labels)
-            counts |= metrics.counts(self._served, result.weights, client, train)
+            counts |= metrics.counts(self._task, self._served, result.weights, client, train)
         upload = Upload(summed, averaged, weight, rows)
         return WorkResult(if_finite(result.state, state), upload, counts)
 

@@ -60,7 +60,7 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
         ({"test_labels": [*range(10), -1]}, ValueError,
          r"`test_labels` must be in \[0, 10\), the classes; got -1 for example 10. Labels count"),
         ({"train_labels": labels_of(10, 20).astype(np.float64)}, TypeError,
-         "`train_labels` must be integers; got float64. One class per example"),
+         "`train_labels` must be integers; got float64. If these are classes"),
         ({"test_labels": labels_of(10, 20)[:, None]}, ValueError,
          r"`test_labels` must be of rank 1; got shape \(200, 1\). Flatten"),
     ],

@@ -183,7 +183,7 @@ def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
     from tf_pflego.core.participation import Participation
     from tf_pflego.simulation.simulation import Simulation
 
-    large = models.SplitModel(models.mlp((4,), seed=3, units=20_000), num_classes=3, seed=3)
+    large = models.SplitModel(models.mlp((4,), seed=3, units=20_000), num_outputs=3, seed=3)
     kinds = [
         algorithms.build("pflego", tiny_model, local_steps=2),
         algorithms.build("ditto", large, batch_size=0),

@@ -195,9 +195,9 @@ REFUSED = {
         lambda: sequential(TOKEN_SERIES, Lookup(), dtype="int32"),
     ),
     "no vector": (
-        lambda: sequential((4,), layers.Dense(4), layers.Reshape((2, 2))),
+        lambda: sequential((4,), layers.Dense(4), layers.Reshape((2, 2, 1))),
         "must end in one feature vector.*Flatten",
-        lambda: sequential((4,), layers.Dense(4), layers.Reshape((2, 2)), layers.Flatten()),
+        lambda: sequential((4,), layers.Dense(4), layers.Reshape((2, 2, 1)), layers.Flatten()),
     ),
     "softmax": (
         lambda: dense(layers.Dense(3, "softmax")),

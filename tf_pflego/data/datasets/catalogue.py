@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.datasets import omniglot, prepared
 from tf_pflego.data.datasets.prepared import DatasetError
 from tf_pflego.system import file_arrays, forked, texts, values
@@ -50,7 +51,7 @@ class Examples:
     Attributes:
       examples: [N, ...], of any shape; the datasets of `NAMES` have [N, height, width, channels]
         uint8. `ClientData` says which dtypes there are and how they are read.
-      labels: [N] integers, global classes.
+      labels: [N] integers, global classes, or what the task of the `Dataset` takes.
       groups: [N] ids or None; where the dataset itself says who holds what (Omniglot's
         alphabets, Office-Home's domains).
     """
@@ -75,6 +76,7 @@ class Dataset:
       test: Test examples, or None if the partition is to split `train`.
       num_classes: C, number of global classes.
       class_names: Their C names, in the order of the labels; None if they have only numbers.
+      task: What is to be predicted; see `ClientData`. Of tasks without classes, C outputs.
       preprocessing: What columns of a table became before they were examples; None if there were
         none.
     """
@@ -84,6 +86,7 @@ class Dataset:
     test: Examples | None
     num_classes: int
     class_names: tuple[str, ...] | None = None
+    task: str = CLASSIFICATION
     preprocessing: Preprocessing | None = None
 
     def __repr__(self) -> str:
@@ -92,7 +95,8 @@ class Dataset:
             counts += f" training and {len(self.test.labels)} test"
         array = np.asarray(self.train.examples)
         shape = texts.array(array.shape[1:], array.dtype)
-        return f"Dataset({self.name}, {counts} examples, {shape}, {self.num_classes} classes)"
+        outputs = "classes" if self.task == CLASSIFICATION else f"outputs for {self.task}"
+        return f"Dataset({self.name}, {counts} examples, {shape}, {self.num_classes} {outputs})"
 
 
 def load(

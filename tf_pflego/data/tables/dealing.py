@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
@@ -25,7 +27,7 @@ def from_table(
     *,
     test: float | str = 0.2,
     time: str | None = None,
-    task: str = "classification",
+    task: str = CLASSIFICATION,
     missing: str = "refuse",
     categories: Sequence[str] = (),
     encoding: str = "one_hot",
@@ -73,7 +75,7 @@ def from_table(
       ValueError: The table cannot be read, lacks a column or a value, or has too few rows of a
         client; or an argument has a value that it does not take.
     """
-    min_rows = values.whole("min_rows", min_rows, 2)
+    min_rows, task = values.whole("min_rows", min_rows, 2), labels_lib.check_task(task)
     values.one_of("small_clients", small_clients, SMALL_CLIENTS)
     if preprocessing is not None:
         values.instance("preprocessing", preprocessing, Preprocessing, "Take that of `ClientData`.")
@@ -117,7 +119,7 @@ def from_table(
         preprocessing = preprocessing_lib.fit(inputs, ~is_test, coded, encoding, missing)
     targets_of_rows, num_classes, class_names = targets.of(rows, labels, task)
     classes: tuple[np.ndarray, ...] = (np.arange(num_classes),) * len(names)
-    if task == "classification":
+    if task == CLASSIFICATION:
         classes = classes_of_owners(owner, targets_of_rows, len(names))
     dataset = Dataset(
         os.path.basename(table) if isinstance(table, str | os.PathLike) else "table",
@@ -125,7 +127,8 @@ def from_table(
         None,
         num_classes,
         class_names,
-        preprocessing=preprocessing,
+        task,
+        preprocessing,
     )
     partition = Partition(
         classes,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.tables import reading
 
 # More classes than this, of which most rows have one of their own, are ids or quantities.
@@ -17,7 +18,7 @@ def of(
     """Returns the labels of all rows, how many outputs they are for, and the outputs' names."""
     for name in labels:
         reading.refuse_missing(table[name], name)
-    if task != "classification":
+    if task != CLASSIFICATION:
         numbers = [reading.numbers(table[name], name) for name in labels]
         return np.stack(numbers, axis=1), len(labels), tuple(labels)
     if len(labels) > 1:

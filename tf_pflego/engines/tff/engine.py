@@ -29,7 +29,7 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.engines.client_computation import (
     ClientComputation,
     ClientOutputs,
-    counts_of_packed,
+    unpacked,
 )
 from tf_pflego.engines.engine import Outcome, WorkerError
 from tf_pflego.engines.local_clients import LocalClients, threads_per_operation
@@ -81,8 +81,8 @@ class TffEngine(LocalClients):
             self._exchanges[key] = _FederatedExchange(self, computation, *inputs)
         summed, outputs = self._run(self._exchanges[key], *inputs)
         self.states.stage(cohort.ids, outputs.state)
-        counts = counts_of_packed(computation.measures, outputs.counts)
-        return Outcome(summed, outputs.individual, outputs.finite, counts)
+        sums = unpacked(computation.sizes, outputs.sums)
+        return Outcome(summed, outputs.individual, outputs.finite, sums)
 
     def _run(self, federated, *inputs):
         """Returns `federated.run(*inputs)`, on another worker if this one fails."""

@@ -33,6 +33,8 @@ class Body:
       initial_theta: The values of the model's trainable weights, a list of float32 arrays.
       theta_names: Their names.
       num_features: M.
+      positions: (T,) if features are [n, T, M], one vector for each position; else ().
+      feature_shape: (M,) or (T, M).
       example_shape: Shape of one example.
       example_dtype: tf.int32 if the model's Input takes integers, else tf.float32.
       bytes_per_example: Size of all that the model computes from one example. Of loops and nested
@@ -51,7 +53,9 @@ class Body:
         self.initial_theta = [np.array(weight) for weight in model.trainable_variables]
         traced = trace.traced(model, example)
         self._graphs = trace.forward_and_backward(traced, model)
-        self.num_features = self._graphs.num_features
+        self.feature_shape = self._graphs.feature_shape
+        self.num_features = self.feature_shape[-1]
+        self.positions = self.feature_shape[:-1]
         self.bytes_per_example = traced.bytes_per_example
         self._trace()
         passed = self.forward.get_concrete_function(specs_of(self.initial_theta), example)
@@ -81,7 +85,7 @@ class Body:
         self._trace()
 
     def __call__(self, theta: Sequence[tf.Tensor], examples: tf.Tensor) -> tf.Tensor:
-        """Returns phi(x; theta), [n, M] float32, differentiable by theta.
+        """Returns phi(x; theta), [n, *feature_shape] float32, differentiable by theta.
 
         The examples are [n, *example_shape] of dtype `example_dtype`.
         """
@@ -100,7 +104,7 @@ class Body:
         one_example = self._one_example
         if not one_by_one or one_example is None:
             return _forward(self._graphs, theta, examples)[0]
-        spec = tf.TensorSpec([self.num_features])
+        spec = tf.TensorSpec(self.feature_shape)
         return tf.map_fn(lambda x: one_example(theta, x), examples, fn_output_signature=spec)
 
     def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
@@ -115,7 +119,7 @@ class Body:
 def _forward(parts, theta, examples):
     arguments = {parts.examples: examples} | dict(zip(parts.theta, theta, strict=True))
     features, *saved = graphs.call(parts.forward, arguments, [parts.features, *parts.saved])
-    return tf.ensure_shape(features, [examples.shape[0], parts.num_features]), saved
+    return tf.ensure_shape(features, [examples.shape[0], *parts.feature_shape]), saved
 
 
 def _backward(parts, theta, examples, saved, features_gradient):

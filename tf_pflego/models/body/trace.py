@@ -39,7 +39,7 @@ class ForwardAndBackward(NamedTuple):
     examples: str
     theta: list[str]
     features: str
-    num_features: int  # M
+    feature_shape: tuple[int, ...]  # (M,) or (T, M)
     features_gradient: str
     saved: list[str]
     gradient: list[str]
@@ -136,8 +136,8 @@ def _is_feature_batch(features):
     return (
         isinstance(features, tf.Tensor)
         and features.dtype == tf.float32
-        and features.shape.rank == 2
-        and features.shape[1] is not None
+        and features.shape.rank in (2, 3)
+        and None not in features.shape[1:]
     )
 
 
@@ -195,7 +195,8 @@ def _check(traced, model):
         )
     if not _is_feature_batch(traced.features):
         raise ValueError(
-            "`body` must end in one feature vector per example, [n, M] float32; got "
+            "`body` must end in one feature vector per example, [n, M] float32, or per "
+            "position of a sequence of a known length, [n, T, M]; got "
             f"{traced.features}. End it with Flatten or with pooling."
         )
     pairs = zip(model.trainable_variables, traced.gradient, strict=True)
@@ -238,7 +239,7 @@ def forward_and_backward(traced: Traced, model: tf.keras.Model) -> ForwardAndBac
         examples=f"{examples}:0",
         theta=[f"{name}:0" for name in theta],
         features=features,
-        num_features=int(traced.features.shape[-1]),
+        feature_shape=tuple(traced.features.shape[1:]),
         features_gradient=f"{traced.features_gradient}:0",
         saved=sorted(saved),
         gradient=gradient,
@@ -251,7 +252,7 @@ def _check_last_operation(graph_def, traced):
     while last.op == "Identity":
         last = nodes[graphs.node_of(last.input[0])]
     # One sigmoid is a classifier of two classes; a layer of them may be features.
-    if last.op == "Softmax" or (last.op == "Sigmoid" and traced.features.shape[1] == 1):
+    if last.op == "Softmax" or (last.op == "Sigmoid" and traced.features.shape[-1] == 1):
         raise ValueError(
             f"`body` ends in a classifier ({last.op}, {last.name}); each client gets one of its "
             "own. Leave the classifier out: end the body in the features."
@@ -285,12 +286,12 @@ class OneExample(NamedTuple):
         return cls(graph_def, traced.inputs[0].name, theta, traced.outputs[0].name)
 
     def __call__(self, theta: Sequence[tf.Tensor], example: tf.Tensor) -> tf.Tensor:
-        """Returns the features [M] of an example."""
+        """Returns the features of an example, [M] or [T, M]."""
         # The theta of another graph, such as that around a loop, gets a name in this one.
         weights = map(tf.identity, theta)
         arguments = {self.example: example[None], **dict(zip(self.theta, weights, strict=True))}
         (features,) = graphs.call(self.graph, arguments, [self.features])
-        return tf.reshape(features, [-1])
+        return features[0]
 
 
 def _captures_of_theta(captured, model):

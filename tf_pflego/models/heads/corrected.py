@@ -6,7 +6,7 @@ With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
 
     F(U, g) = l(g R + U) + (lambda / 2) |U|^2
 
-where l is the client's mean cross-entropy; for X, Z and E see `models.heads.objective`. With
+where l is the client's mean loss; for X, Z and E see `models.heads.objective`. With
 Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with rates b and c is
 
     U <- (U - b E X) / (1 + b lambda),    g <- min(max(g - c sum_kj E_kj Z_kj, 0), 1)
@@ -14,12 +14,13 @@ Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with ra
 where the same errors E serve both. It is a gradient step on l, followed by the proximal step of the
 penalty and of the interval.
 
-How long a step may be: the Hessian of the cross-entropy in the logits is at most 1/2. The curvature
-of F in U alone is therefore at most A / 2 + lambda, where A is the mean of |x|^2 over the rows of
-X, and that in g alone is at most B / 2, where B is the mean of |z - mean of z|^2 over the examples,
-since what all logits of an example have in common changes nothing. For both together, the curvature
-is at most twice as large in each, so that a step with the rates 1 / (A + lambda) for U and 1 / B
-for g does not raise F.
+How long a step may be: the Hessian of the loss in the logits is at most h, which is 1/2 for the
+cross-entropy of classes. The curvature of F in U alone is therefore at most h A + lambda, where A
+is the mean of |x|^2 over the rows of X, and that in g alone is at most h B, where B is the mean of
+|z|^2 over the examples; of classes it is that of |z - mean of z|^2, since what all logits of an
+example have in common changes nothing. For both together, the curvature is at most twice as large
+in each, so that a step with the rates 1 / (2 h A + lambda) for U and 1 / (2 h B) for g does not
+raise F.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class CorrectedHead:
         self._shared_head, self._classes = shared_head, classes
         self._logits = objective.logits_at(objective.pad(_rows_of(shared_head, classes)))
         self._penalty = penalty
+        self._twice_bound = 2 * (objective.task.outputs_first.bound or 0.0)
         self._moves_correction = float(learns_correction)
         self._moves_gate = float(learns_gate)
 
@@ -92,14 +94,14 @@ class CorrectedHead:
     def rate(self, largest: float, cap: str) -> tf.Tensor:
         """Returns [] the rate of both U and g, at most `largest`.
 
-        The cap is 2 / (A + 2 lambda), one over the curvature in U alone (correction), or
-        2 / (A + B + 2 lambda), at which no step raises F (joint), or nothing (none).
+        The cap is 1 / (h A + lambda), one over the curvature in U alone (correction), or
+        1 / (h A + h B + lambda), at which no step raises F (joint), or nothing (none).
         """
         if cap == "none":
             return tf.constant(largest)
-        twice_curvature = self._objective.mean_square() + 2 * self._penalty
+        twice_curvature = self._twice_bound * self._objective.mean_square() + 2 * self._penalty
         if cap == "joint":
-            twice_curvature += self._objective.spread_of(self._logits)
+            twice_curvature += self._twice_bound * self._objective.spread_of(self._logits)
         return tf.minimum(largest, 2 / twice_curvature)
 
     def descend(
@@ -110,14 +112,15 @@ class CorrectedHead:
         If F has risen after `steps` steps of `rate`, or is not a number, they are taken again from
         the start with rates at which no step raises it.
         """
-        if are_none(steps) or self._objective.rows == 1:
+        if are_none(steps) or self._objective.is_constant:
             return correction, gate
         reached = self._steps(correction, gate, steps, rate, rate)
         started, ended = self.value(correction, gate), self.value(*reached)
 
         def again():
-            safe = 1 / (self._objective.mean_square() + self._penalty)
-            safe_for_gate = tf.math.divide_no_nan(1.0, self._objective.spread_of(self._logits))
+            safe = 1 / (self._twice_bound * self._objective.mean_square() + self._penalty)
+            spread = self._twice_bound * self._objective.spread_of(self._logits)
+            safe_for_gate = tf.math.divide_no_nan(1.0, spread)
             return self._steps(correction, gate, steps, safe, safe_for_gate)
 
         # The comparison is false also if `ended` is not a number.
@@ -135,7 +138,7 @@ class CorrectedHead:
         """Returns (U, g) after the steps."""
         rate, gate_rate = self._moves_correction * rate, self._moves_gate * gate_rate
         objective = self._objective
-        if objective.rows == 2:
+        if objective.is_of_two_classes:
             return self._two_class_steps(correction, gate, steps, rate, gate_rate)
         # The bias that excludes an absent class does not shrink.
         shrink = objective.where_present(

@@ -26,7 +26,7 @@ def gradient_descent(
     The rows of absent classes stay as they are. With momentum m, a step moves by -rate v, where
     v <- m v + gradient starts from 0.
     """
-    if objective.rows == 2 and not momentum:
+    if objective.is_of_two_classes and not momentum:
         return _descend_two_classes(objective, head, steps, rate)
     return minimize(objective, head, steps, optimizers.sgd(rate, momentum))
 
@@ -38,12 +38,11 @@ def minimize(
     optimizer: optimizers.Optimizer,
 ) -> tf.Tensor:
     """Returns the head after `steps` full-batch steps of an optimiser whose state starts anew."""
-    if are_none(steps) or objective.rows == 1:  # With one class the loss is 0.
+    if are_none(steps) or objective.is_constant:
         return head
 
     def step(wide, state):
-        gradient = objective.wide_gradient(objective.errors_at(wide))
-        return optimizer.apply(gradient, state, wide)
+        return optimizer.apply(objective.gradient_at(wide), state, wide)
 
     wide = objective.widen(head)
     return objective.narrow(repeat(step, (wide, optimizer.init(wide)), steps)[0], head)

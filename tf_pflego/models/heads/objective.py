@@ -1,11 +1,12 @@
 """The loss of a head over fixed features, laid out for the inner loops of PFLEGO and others.
 
-With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors
-E_kj = (softmax(Z)_kj - [y_j = k]) / n:
+With X = (features, 1), [n, M + 1], logits Z = W X^T, [K, n], and errors E = slope(Z, Y) / n, the
+slope of the task's loss, which of a canonical link is mean(Z) - Y (see `core.tasks`):
 
-    l(W) = mean_j cross_entropy(softmax(Z_j), y_j),  dl/dW = E X,  dl/dfeatures = E^T W[:, :M]
+    l(W) = mean_j loss(Z_j, Y_j) + (penalty/2) |W[:, :M]|^2
+    dl/dW = E X + penalty (W[:, :M], 0),   dl/dfeatures = E^T W[:, :M]
 
-The classes come first in Z and E, so that the thin side of every product comes first, and X has
+The outputs come first in Z and E, so that the thin side of every product comes first, and X has
 additional columns of 0, which make it as wide as whole cache lines. With so few rows, both make the
 products several times faster than in the layout of `models.heads.head`. A head in this layout is
 called wide.
@@ -17,27 +18,33 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_pflego.core import tasks
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 
 _POWER_ITERATIONS = 10
 _FLOATS_PER_CACHE_LINE = 16
+_LEAST_RIDGE = 1e-13  # of the trace
 
 
 class HeadObjective:
     """The mean loss of one client as a function of its head.
 
     Args:
-      features: [n, M] float32.
-      labels: [n] int32.
+      features: [n, M] float32; [n, T, M] for the positions of sequences, each of which is an
+        example if it has a label.
+      labels: As the task takes them.
       rows: K, the number of rows of a head.
       classes: [K] int32, the class of each row; rows whose class is negative are absent: they have
         no probability and stay as they are. None if all are present.
+      task: What the head predicts; see `core.tasks`.
+      penalty: Weight of half the squared norm of the head without its biases.
 
     Attributes:
       inputs: X, [n, M'] float32; M' is M + 1 rounded up to whole cache lines.
-      targets: [K, n] float32, one-hot labels.
+      targets: The labels as the task's loss takes them, such as [K, n] float32.
       example_weight: [] float32, 1 / n.
       rows: K.
+      task: The task.
     """
 
     def __init__(
@@ -46,44 +53,69 @@ class HeadObjective:
         labels: tf.Tensor,
         rows: int,
         classes: tf.Tensor | None = None,
+        task: str | tasks.Task = tasks.CLASSIFICATION,
+        penalty: float = 0.0,
     ):
+        self._sequences = None if features.shape.rank == 2 else (tf.shape(features), labels)
+        features, labels = tasks.flat(features, labels)
         self._width = features.shape[1] + 1
-        surplus = tf.one_hot(tf.zeros_like(labels), 1 + -self._width % _FLOATS_PER_CACHE_LINE)
+        count = tf.shape(labels)[0]
+        surplus = tf.one_hot(tf.zeros([count], tf.int32), 1 + -self._width % _FLOATS_PER_CACHE_LINE)
         self.inputs = tf.concat([features, surplus], axis=1)
-        self.targets = tf.one_hot(labels, rows, axis=0)
-        self.example_weight = 1.0 / tf.cast(tf.shape(labels)[0], tf.float32)
-        self.rows = rows
+        self.rows, self.task = rows, tasks.task_of(task)
+        self.targets = self.task.targets(labels, rows)
+        self.example_weight = 1.0 / tf.cast(count, tf.float32)
         self._present = None if classes is None else (classes >= 0)[:, None]
+        self._penalty = penalty
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no head can change the loss, as with one class, of which each example is."""
+        return self.rows == 1 and self.task.is_softmax
+
+    @property
+    def is_of_two_classes(self) -> bool:
+        """Whether the difference of the two rows of a head says it all."""
+        return self.rows == 2 and self.task.is_softmax and not self._penalty
 
     def errors(self, head: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n], the gradient of the loss in the logits, at a head [K, M + 1]."""
         return self.errors_at(self.widen(head))
 
     def head_gradient(self, errors: tf.Tensor) -> tf.Tensor:
-        """Returns dl/dW [K, M + 1]."""
+        """Returns dl/dW [K, M + 1], without the penalty."""
         return self.wide_gradient(errors)[:, : self._width]
 
     def features_gradient(self, errors: tf.Tensor, head: tf.Tensor) -> tf.Tensor:
-        """Returns dl/dfeatures [n, M]."""
-        return tf.linalg.matmul(errors, head[:, :-1], transpose_a=True)
+        """Returns dl/dfeatures, in the shape of the features."""
+        gradient = tf.linalg.matmul(errors, head[:, :-1], transpose_a=True)
+        if self._sequences is None:
+            return gradient
+        shape, labels = self._sequences
+        return tf.scatter_nd(tf.where(labels >= 0), gradient, tf.cast(shape, tf.int64))
 
     def gradients(
         self, head: tf.Tensor, features_weight: float | tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the joint gradient: dl/dW [K, M + 1] and features_weight dl/dfeatures [n, M]."""
+        """Returns the joint gradient: dl/dW [K, M + 1] and features_weight dl/dfeatures."""
         errors = self.errors(head)
-        return self.head_gradient(errors), self.features_gradient(features_weight * errors, head)
+        g_head = self.head_gradient(errors)
+        if self._penalty:
+            g_head += self._penalty * self._without_bias(head)
+        return g_head, self.features_gradient(features_weight * errors, head)
 
     def loss(self, head: tf.Tensor) -> tf.Tensor:
         """Returns [] l(W)."""
         return self.loss_at(self.widen(head))
 
-    def smoothness(self) -> tf.Tensor:
-        """Returns [] L, a Lipschitz constant of dl/dW.
+    def smoothness(self) -> tf.Tensor | None:
+        """Returns [] L, a Lipschitz constant of dl/dW; None if the task's loss has none.
 
-        It is half the largest eigenvalue of X^T X / n, since the Hessian of the cross-entropy in
-        the logits is at most 1/2.
+        It is the bound of the loss' second derivatives in the logits times the largest eigenvalue
+        of X^T X / n, and the penalty.
         """
+        if self.task.outputs_first.bound is None:
+            return None
 
         def gram(vector):
             product = tf.linalg.matmul(self.inputs, vector)
@@ -91,7 +123,8 @@ class HeadObjective:
 
         # The mean of X is close to the eigenvector if no feature is negative.
         mean = tf.reduce_mean(self.inputs, axis=0)[:, None]
-        return _largest_eigenvalue(gram, mean) / 2
+        largest = self.task.outputs_first.bound * _largest_eigenvalue(gram, mean)
+        return largest + self._penalty if self._penalty else largest
 
     def curvature(self, head: tf.Tensor) -> tf.Tensor:
         """Returns [] the largest eigenvalue of the Hessian of l at a head [K, M + 1].
@@ -99,7 +132,23 @@ class HeadObjective:
         It is at most L, and usually far below it.
         """
         wide = self.widen(head)
-        return _largest_eigenvalue(self.hessian_at(wide), self.wide_gradient(self.errors_at(wide)))
+        return _largest_eigenvalue(self.hessian_at(wide), self.gradient_at(wide))
+
+    def least_squares(self) -> tf.Tensor:
+        """Returns the head [K, M + 1] of the least loss, for a task of least squares.
+
+        It solves (X^T X / n + penalty D) W^T = X^T Y / n in float64, by Cholesky's method; D is the
+        identity but for a 0 at the bias. Without a penalty, the smallest multiple of the identity
+        that float64 can tell from nothing is added.
+        """
+        inputs = tf.cast(self.inputs[:, : self._width], tf.float64)
+        targets, weight = (tf.cast(t, tf.float64) for t in (self.targets, self.example_weight))
+        gram = weight * tf.linalg.matmul(inputs, inputs, transpose_a=True)
+        least = _LEAST_RIDGE * tf.linalg.trace(gram)
+        ridge = tf.fill([self._width], least) + self._penalty * _all_but_the_last(self._width)
+        factor = tf.linalg.cholesky(gram + tf.linalg.diag(ridge))
+        right = weight * tf.linalg.matmul(inputs, targets, transpose_a=True, transpose_b=True)
+        return tf.cast(tf.transpose(tf.linalg.cholesky_solve(factor, right)), tf.float32)
 
     # The methods below are for inner loops, which work on heads as wide as X.
 
@@ -132,20 +181,31 @@ class HeadObjective:
 
     def errors_of(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns E [K, n] for logits [K, n]."""
-        return self.example_weight * (_softmax(logits) - self.targets)
+        return self.example_weight * self.task.outputs_first.slope(logits, self.targets)
 
     def wide_gradient(self, errors: tf.Tensor) -> tf.Tensor:
-        """Returns dl/dW [K, M'], with 0 in the surplus columns."""
+        """Returns E X [K, M'], with 0 in the surplus columns."""
         return tf.linalg.matmul(errors, self.inputs)
+
+    def gradient_at(self, wide: tf.Tensor) -> tf.Tensor:
+        """Returns dl/dW [K, M'] at a head [K, M']."""
+        gradient = self.wide_gradient(self.errors_at(wide))
+        return gradient + self._penalty * self._without_bias(wide) if self._penalty else gradient
+
+    def _without_bias(self, head):
+        """Returns a head [K, M + 1] or [K, M'] with biases of 0."""
+        return tf.pad(head[:, : self._width - 1], [(0, 0), (0, head.shape[1] - self._width + 1)])
 
     def loss_at(self, wide: tf.Tensor) -> tf.Tensor:
         """Returns [] l(W) at a head [K, M']."""
-        return self.loss_of(self.logits_at(wide))
+        loss = self.loss_of(self.logits_at(wide))
+        if self._penalty:
+            loss += self._penalty / 2 * tf.reduce_sum(tf.square(self._without_bias(wide)))
+        return loss
 
     def loss_of(self, logits: tf.Tensor) -> tf.Tensor:
-        """Returns [] the mean cross-entropy for logits [K, n]."""
-        losses = tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(self.targets * logits, axis=0)
-        return tf.reduce_mean(losses)
+        """Returns [] the mean loss for logits [K, n], without the penalty."""
+        return tf.reduce_mean(self.task.outputs_first.values(logits, self.targets))
 
     def mean_square(self) -> tf.Tensor:
         """Returns [] the mean over the examples of |x|^2, x their rows of X."""
@@ -154,9 +214,11 @@ class HeadObjective:
     def spread_of(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns [] the mean over the examples of |z - mean of z|^2, for logits [K, n].
 
-        Absent classes do not count.
+        Absent classes do not count. What is not a softmax also sees the mean: this is |z|^2 then.
         """
-        if self._present is None:
+        if not self.task.is_softmax:
+            deviations = logits
+        elif self._present is None:
             deviations = logits - tf.reduce_mean(logits, axis=0)
         else:
             count = tf.reduce_sum(tf.cast(self._present, tf.float32))
@@ -166,20 +228,20 @@ class HeadObjective:
 
     def hessian_at(self, wide: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns the product of the Hessian at a head [K, M'] with any [K, M']."""
-        probabilities = _softmax(self.logits_at(wide))
+        along = self.task.outputs_first.curve(self.logits_at(wide), self.targets)
 
         def product(direction):
-            weighted = probabilities * tf.linalg.matmul(direction, self.inputs, transpose_b=True)
-            mean = tf.reduce_sum(weighted, axis=0)
-            return self.wide_gradient(self.example_weight * (weighted - probabilities * mean))
+            bent = along(tf.linalg.matmul(direction, self.inputs, transpose_b=True))
+            curved = self.wide_gradient(self.example_weight * bent)
+            return (
+                curved + self._penalty * self._without_bias(direction) if self._penalty else curved
+            )
 
         return product
 
 
-def _softmax(logits):
-    """Returns [K, n]; the classes come first, for which TensorFlow has no softmax that is fast."""
-    exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
-    return exponentials / tf.reduce_sum(exponentials, axis=0)
+def _all_but_the_last(count):
+    return tf.concat([tf.ones([count - 1], tf.float64), tf.zeros([1], tf.float64)], axis=0)
 
 
 def _largest_eigenvalue(product, start):

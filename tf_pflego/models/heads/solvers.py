@@ -2,10 +2,13 @@
 
 PFLEGO, section 3.2, admits any solver that does not raise the client's loss. That is checked here:
 if a solver ends with a larger loss than it started from, or with a loss that is not a number, its
-result is replaced by that of gradient descent with the rate 1 / L, which cannot raise the loss.
+result is replaced by that of gradient descent with the rate 1 / L, which cannot raise the loss. A
+loss without such an L, as that of counts, takes one over the curvature in its place; if that raises
+the loss too, the head stays where it was.
 
 A step of each solver takes one product with the features and one with their transpose, so that
-equal `steps` cost about the same.
+equal `steps` cost about the same. `exact`, for least squares alone, solves the linear equations of
+the minimum instead, whatever the number of steps.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from tf_pflego.core.local_training import loop
 from tf_pflego.models.heads.descent import are_none, gradient_descent, minimize
 from tf_pflego.models.heads.objective import HeadObjective
 
-SOLVERS = ("gd", "momentum", "adam", "newton")
+STEPWISE = ("gd", "momentum", "adam", "newton")
+SOLVERS = (*STEPWISE, "exact")
 _CONJUGATE_STEPS = 9
 # The Hessian of a separable problem tends to 0, so this share of L is added to its diagonal.
 _NEWTON_DAMPING = 1e-4
@@ -36,9 +40,11 @@ def solve(
     The rows of absent classes stay as they are. Newton takes one Newton step, by conjugate
     gradients, per ten steps, and needs no rate.
     """
-    if are_none(steps) or objective.rows == 1:
+    if are_none(steps) or objective.is_constant:
         return head
-    if solver == "newton":
+    if solver == "exact":
+        solved = objective.least_squares()
+    elif solver == "newton":
         solved = _newton(objective, head, steps)
     elif solver == "adam":
         solved = minimize(objective, head, steps, optimizers.adam(rate))
@@ -46,11 +52,16 @@ def solve(
         momentum = optimizers.MOMENTUM if solver == "momentum" else 0.0
         solved = gradient_descent(objective, head, steps, rate, momentum)
     started, ended = objective.loss(head), objective.loss(solved)
-    return tf.cond(
-        ended <= started,  # This is false also if `ended` is not a number.
-        lambda: solved,
-        lambda: gradient_descent(objective, head, steps, 1 / objective.smoothness()),
-    )
+
+    def again():
+        smoothness = objective.smoothness()
+        if smoothness is not None:
+            return gradient_descent(objective, head, steps, 1 / smoothness)
+        slower = gradient_descent(objective, head, steps, 1 / objective.curvature(head))
+        return tf.where(objective.loss(slower) <= started, slower, head)
+
+    # The comparison is false also if `ended` is not a number.
+    return tf.cond(ended <= started, lambda: solved, again)
 
 
 def automatic_rate(
@@ -72,11 +83,12 @@ def automatic_rate(
 
 
 def _newton(objective, head, steps):
-    damping = _NEWTON_DAMPING * objective.smoothness()
+    smoothness = objective.smoothness()
+    scale = objective.curvature(head) if smoothness is None else smoothness
+    damping = _NEWTON_DAMPING * scale
 
     def step(k, wide):
-        errors, hessian = objective.errors_at(wide), objective.hessian_at(wide)
-        gradient = objective.wide_gradient(errors)
+        gradient, hessian = objective.gradient_at(wide), objective.hessian_at(wide)
         direction = _conjugate_gradients(lambda v: hessian(v) + damping * v, gradient)
         started = objective.loss_at(wide)
 

@@ -1,0 +1,227 @@
+"""What is counted of predictions at a test: sums that are added over clients, shards and machines.
+
+A statistic is a few sums over examples and a function of them. The sums of a client give its value,
+and the sums over all clients give that of all their examples together. Source of the area under the
+ROC curve from ranks: Hanley and McNeil, 1982; of the calibration error: Guo et al., 2017.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core import statistic_names
+from tf_pflego.core.statistic_names import Shown
+from tf_pflego.system import values
+
+_BINS = 15  # of confidence, for the calibration error
+_TOP = 5
+
+
+def ratio(sums: tf.Tensor) -> tf.Tensor:
+    """Returns the first of two sums [..., 2] over the second; NaN over nothing."""
+    return sums[..., 0] / sums[..., 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistic:
+    """One number that says how good the predictions for some examples are.
+
+    Args:
+      name: One word of letters, digits and _, as in `test_{name}/client_mean`.
+      sums: (predictions [n, K], labels) -> [m], sums over the examples, as TensorFlow operations.
+        The predictions are probabilities for classes and labels, or what is expected of a quantity
+        in the units of the labels. Where positions of sequences are predicted, they are examples.
+      value: From such sums [..., m] float64, of one client or of several, to the value [...], as
+        TensorFlow operations; by default the first over the second.
+      higher_is_better: Which of two values is the better one.
+      of_logits: Whether `sums` takes logits in place of predictions.
+
+    Raises:
+      ValueError: The name is not one word, or is one of those that are there already.
+    """
+
+    name: str
+    sums: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    value: Callable[[tf.Tensor], tf.Tensor] = ratio
+    higher_is_better: bool = True
+    of_logits: bool = False
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ValueError(
+                "`name` of a statistic must be one word of letters, digits and _; got "
+                f"{values.shown(self.name)}. Correct it."
+            )
+
+    @property
+    def shown(self) -> Shown:
+        """What it is called where it is shown."""
+        known = statistic_names.CATALOGUE.get(self.name)
+        title = self.name.replace("_", " ")
+        return known or Shown(self.name, title, self.higher_is_better, False)
+
+
+class Tally(NamedTuple):
+    """What was counted of n clients for one statistic."""
+
+    statistic: Statistic
+    sums: np.ndarray  # [n, m] float64
+
+    def of_clients(self) -> np.ndarray:
+        """Returns [n] float64, the value of each client; NaN where it is not defined."""
+        return np.asarray(self.statistic.value(tf.constant(self.sums)))
+
+    def of_all(self) -> float:
+        """Returns the value of all their examples together."""
+        return float(self.statistic.value(tf.constant(self.sums.sum(axis=0))))
+
+
+# By split and by name.
+Statistics = Mapping[str, Mapping[str, Statistic]]
+Tallies = Mapping[str, Mapping[str, Tally]]
+
+
+def _stack(*numbers):
+    return tf.concat([tf.reshape(tf.cast(n, tf.float64), [-1]) for n in numbers], axis=0)
+
+
+def _hits(logits, labels):
+    predicted = tf.argmax(logits, axis=1, output_type=tf.int32)
+    # In the graphs that TFF builds, `==` would compare the Python objects.
+    hits = tf.math.count_nonzero(tf.equal(predicted, labels), dtype=tf.int32)
+    return _stack(hits, tf.shape(labels)[0])
+
+
+def _hits_among_top(logits, labels):
+    among = tf.math.in_top_k(labels, logits, min(_TOP, logits.shape[1]))
+    return _stack(tf.math.count_nonzero(among), tf.shape(labels)[0])
+
+
+def _confusion(logits, labels):
+    """Returns [3 K]: for each class how many are hit, and how many there are, and are predicted."""
+    rows = logits.shape[1]
+    actual, predicted = tf.one_hot(labels, rows), tf.one_hot(tf.argmax(logits, axis=1), rows)
+    return _stack(*(tf.reduce_sum(c, axis=0) for c in (actual * predicted, actual, predicted)))
+
+
+def _balanced_accuracy(sums):
+    hits, actual, _ = tf.split(sums, 3, axis=-1)
+    return _mean_of_classes(hits, actual)
+
+
+def _macro_f1(sums):
+    hits, actual, predicted = tf.split(sums, 3, axis=-1)
+    return _mean_of_classes(2 * hits, actual + predicted)
+
+
+def _mean_of_classes(part, whole):
+    """Returns the mean of part / whole over the classes that occur."""
+    occur = tf.math.count_nonzero(whole, axis=-1, dtype=tf.float64)
+    return tf.reduce_sum(tf.math.divide_no_nan(part, whole), axis=-1) / occur
+
+
+def _calibration(probabilities, labels):
+    confidence = tf.reduce_max(probabilities, axis=1)
+    hits = tf.equal(tf.argmax(probabilities, axis=1, output_type=tf.int32), labels)
+    bins = tf.minimum(tf.cast(confidence * _BINS, tf.int32), _BINS - 1)
+    in_bins = [
+        tf.math.unsorted_segment_sum(tf.cast(n, tf.float64), bins, _BINS)
+        for n in (confidence, hits, tf.ones_like(confidence))
+    ]
+    return _stack(*in_bins)
+
+
+def _calibration_error(sums):
+    confidence, hits, counts = tf.split(sums, 3, axis=-1)
+    return tf.reduce_sum(tf.abs(confidence - hits), axis=-1) / tf.reduce_sum(counts, axis=-1)
+
+
+def _ordered_pairs(probabilities, labels):
+    """Returns how many pairs of an example of a class and one without it stand in order, and all.
+
+    A pair of equal scores counts one half. The pairs of all classes are added.
+    """
+    if labels.shape.rank == 1:
+        labels = tf.one_hot(labels, probabilities.shape[1], dtype=tf.int32)
+    scores, positive = tf.transpose(probabilities), tf.cast(tf.transpose(labels), tf.float64)
+    ascending = tf.sort(scores, axis=1)
+    below = tf.searchsorted(ascending, scores, side="left")
+    rank = tf.cast(below + tf.searchsorted(ascending, scores, side="right") + 1, tf.float64) / 2
+    count = tf.reduce_sum(positive, axis=1)
+    in_order = tf.reduce_sum(rank * positive, axis=1) - count * (count + 1) / 2
+    pairs = count * (tf.cast(tf.shape(scores)[1], tf.float64) - count)
+    return _stack(tf.reduce_sum(in_order), tf.reduce_sum(pairs))
+
+
+def _label_hits(probabilities, labels):
+    """Returns twice the hits, and how many labels there are and are predicted, in one sum."""
+    predicted = tf.cast(probabilities > 0.5, tf.int32)
+    return _stack(2 * tf.reduce_sum(predicted * labels), tf.reduce_sum(predicted + labels))
+
+
+def _all_labels_hit(probabilities, labels):
+    hit = tf.equal(tf.cast(probabilities > 0.5, tf.int32), labels)
+    return _stack(tf.math.count_nonzero(tf.reduce_all(hit, axis=1)), tf.shape(labels)[0])
+
+
+def _squared_errors(predictions, labels):
+    return _stack(tf.reduce_sum(tf.square(predictions - labels)), tf.size(labels))
+
+
+def _absolute_errors(predictions, labels):
+    return _stack(tf.reduce_sum(tf.abs(predictions - labels)), tf.size(labels))
+
+
+def _explained(predictions, labels):
+    predictions, labels = tf.cast(predictions, tf.float64), tf.cast(labels, tf.float64)
+    squares = (tf.square(predictions - labels), tf.ones_like(labels), labels, tf.square(labels))
+    return _stack(*(tf.reduce_sum(square, axis=0) for square in squares))
+
+
+def _r_squared(sums):
+    errors, count, total, squares = tf.split(sums, 4, axis=-1)
+    spread = squares - total**2 / count
+    # Labels that are all the same leave nothing to be explained.
+    explained = tf.where(spread > 1e-9 * squares, 1 - errors / spread, np.nan)
+    return tf.reduce_mean(explained, axis=-1)
+
+
+def _deviances(predictions, labels):
+    ratios = labels / tf.maximum(predictions, 1e-30)
+    deviances = 2 * (tf.math.xlogy(labels, ratios) - (labels - predictions))
+    return _stack(tf.reduce_sum(deviances), tf.size(labels))
+
+
+def _cross_entropies(logits, labels):
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return _stack(tf.reduce_sum(losses), tf.shape(labels)[0])
+
+
+def _known(name, sums, value=ratio, of_logits=False):
+    better = statistic_names.CATALOGUE[name].higher_is_better
+    return Statistic(name, sums, value, better, of_logits)
+
+
+KNOWN = {
+    statistic.name: statistic
+    for statistic in (
+        _known("accuracy", _hits, of_logits=True),
+        _known("top_5_accuracy", _hits_among_top, of_logits=True),
+        _known("balanced_accuracy", _confusion, _balanced_accuracy, of_logits=True),
+        _known("macro_f1", _confusion, _macro_f1, of_logits=True),
+        _known("calibration_error", _calibration, _calibration_error),
+        _known("area_under_roc", _ordered_pairs),
+        _known("perplexity", _cross_entropies, lambda sums: tf.exp(ratio(sums)), of_logits=True),
+        _known("f1", _label_hits),
+        _known("exact_match", _all_labels_hit),
+        _known("root_mean_squared_error", _squared_errors, lambda sums: tf.sqrt(ratio(sums))),
+        _known("mean_absolute_error", _absolute_errors),
+        _known("r_squared", _explained, _r_squared),
+        _known("poisson_deviance", _deviances),
+    )
+}

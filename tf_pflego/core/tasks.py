@@ -1,0 +1,346 @@
+"""What a head predicts: classes, several labels, quantities or counts.
+
+A head is a generalised linear model. Of its logits Z = W X^T, [K, n], a task makes predictions by
+its link, and a loss per example. With the canonical link of a task the gradient of the loss in the
+logits is what is predicted less what is true:
+
+  task            labels                 link       loss of an example
+  classification  [n] int32              softmax    cross-entropy
+  multi_label     [n, K] int32, 0 or 1   sigmoid    sum of K cross-entropies
+  regression      [n, K] float32         identity   half the squared error, or Huber's loss
+  counts          [n, K] float32         exp        mean of Poisson's distribution less y z
+
+The labels of classification may also be [n, T], one for each position of a sequence, with -1 where
+there is none; each position that has a label is then an example.
+
+The bound of the second derivatives in the logits is what the solvers of a head start from: 1/2 for
+the softmax, 1/4 for the sigmoid, 1 for the identity; exp has none. Source: McCullagh and Nelder,
+Generalized Linear Models, 2nd edition, 1989.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.core import statistics as statistics_lib
+from tf_pflego.core.statistics import Statistic
+from tf_pflego.system import values
+
+CLASSIFICATION, MULTI_LABEL, REGRESSION, COUNTS = TASKS = (
+    *("classification", "multi_label", "regression", "counts"),
+)
+OWN = "own"
+# What is counted at a test where nothing else is asked for; the first is what is shown.
+_STATISTICS = {
+    CLASSIFICATION: ("accuracy",),
+    MULTI_LABEL: ("f1", "exact_match"),
+    REGRESSION: ("root_mean_squared_error", "mean_absolute_error", "r_squared"),
+    COUNTS: ("poisson_deviance", "mean_absolute_error"),
+}
+_MORE_STATISTICS = {
+    CLASSIFICATION: (
+        *("top_5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"),
+        *("area_under_roc", "perplexity"),
+    ),
+    MULTI_LABEL: ("area_under_roc",),
+    REGRESSION: (),
+    COUNTS: ("root_mean_squared_error",),
+}
+
+
+class Loss(NamedTuple):
+    """The loss of logits [K, n], outputs first, as `HeadObjective` has them, and its derivatives.
+
+    The targets are what `Task.targets` makes of labels.
+    """
+
+    values: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> [n]
+    slope: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> [K, n], the first derivatives
+    # (logits, targets) -> a function from a direction [K, n] to the second derivatives along it
+    curve: Callable[[Any, Any], Callable[[tf.Tensor], tf.Tensor]]
+    bound: float | None  # of the second derivatives; None if there is none
+    is_quadratic: bool = False  # whether the slope is logits less targets
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a head predicts, the loss from which it learns, and what is counted at a test.
+
+    Tasks that are known are named; see `task_of`. This makes one with a loss of your own, whose
+    derivatives are TensorFlow's.
+
+    Args:
+      loss: (logits [n, K], labels) -> [n], the losses of the examples, as TensorFlow operations
+        that can be differentiated twice.
+      statistics: What is counted at a test: `Statistic`, or names of those that are known; the
+        first is what is shown.
+      labels: Of which of the known tasks the labels have the form.
+      link: logits [n, K] -> [n, K], what is predicted; by default that of the known task.
+      name: What the task is called.
+
+    Attributes:
+      outputs_first: The loss with its derivatives, for logits [K, n].
+      mean: What was taken from quantities before they were learnt, one number per output.
+      deviation: By what they were divided.
+
+    Raises:
+      ValueError: There is no such statistic for such labels, or no such form of labels.
+    """
+
+    loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    statistics: tuple[Statistic, ...] = ()
+    labels: str = REGRESSION
+    link: Callable[[Any], tf.Tensor] = None  # type: ignore[assignment]  # Made if left out.
+    name: str = OWN
+    outputs_first: Loss = None  # type: ignore[assignment]  # Made if left out.
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+
+    def __post_init__(self):
+        values.one_of("labels", self.labels, TASKS)
+        chosen = self.statistics or _STATISTICS[self.labels]
+        known = (*_STATISTICS[self.labels], *_MORE_STATISTICS[self.labels])
+        filled = {
+            "statistics": tuple(
+                one
+                if isinstance(one, Statistic)
+                else statistics_lib.KNOWN[values.one_of("statistics", one, known)]
+                for one in chosen
+            )
+        }
+        if self.link is None:
+            filled["link"] = _LINKS[self.labels]
+        if self.outputs_first is None:
+            filled["outputs_first"] = _differentiated(self.loss)
+        for field, value in filled.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a label is one of several classes, some of which a client may not have."""
+        return self.labels == CLASSIFICATION
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether its loss is the cross-entropy of classes."""
+        return self.name == CLASSIFICATION
+
+    def targets(self, labels: tf.Tensor, rows: int) -> tf.Tensor:
+        """Returns labels as `outputs_first` takes them: of the known tasks [K, n] float32."""
+        if self.is_softmax:
+            return tf.one_hot(labels, rows, axis=0)
+        return (
+            labels
+            if self.name == OWN
+            else tf.transpose(_standardized(labels, self.mean, self.deviation))
+        )
+
+    def predicted(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns what logits [..., K] predict: probabilities, or quantities in their own units."""
+        predicted = self.link(logits)
+        return self.mean + tf.constant(self.deviation) * predicted if self.mean else predicted
+
+    def measured(self, statistic: Statistic, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Returns [m] float64, the sums of a statistic; positions without a label do not count."""
+        logits, labels = flat(logits, labels)
+        outputs = logits if statistic.of_logits else self.predicted(logits)
+        return tf.reshape(tf.cast(statistic.sums(outputs, labels), tf.float64), [-1])
+
+    def counted(self, split: str) -> dict[str, Statistic]:
+        """Returns what is counted of the examples of a split: of those for training, the loss."""
+        if split == "train":
+            return {"loss": Statistic("loss", self._losses, higher_is_better=False, of_logits=True)}
+        return {statistic.name: statistic for statistic in self.statistics}
+
+    def _losses(self, logits, labels):
+        losses = self.loss(logits, labels)
+        return tf.stack([tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float32)])
+
+
+def flat(outputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns outputs [n, K] and labels by example; of sequences, by position that has a label."""
+    if outputs.shape.rank == 2:
+        return outputs, labels
+    places = tf.where(labels >= 0)
+    return tf.gather_nd(outputs, places), tf.gather_nd(labels, places)
+
+
+def task_of(task: str | Task, statistics: Sequence[str | Statistic] = ()) -> Task:
+    """Returns a task that is named, or is one already.
+
+    Args:
+      task: One of `TASKS`, or a `Task`.
+      statistics: What is counted at a test, in place of what the task counts; see `Task`.
+
+    Raises:
+      ValueError: There is no such task, or no such statistic for its labels.
+    """
+    if not isinstance(task, Task):
+        task = _NAMED[values.one_of("task", task, TASKS)]
+    return dataclasses.replace(task, statistics=tuple(statistics)) if statistics else task
+
+
+def regression(
+    mean: Sequence[float] = (),
+    deviation: Sequence[float] = (),
+    huber: float = 0.0,
+    statistics: Sequence[str | Statistic] = (),
+) -> Task:
+    """Returns regression, by half the squared error or by Huber's loss.
+
+    Args:
+      mean: [K] what is taken from the labels before they are learnt; empty for nothing.
+      deviation: [K] by what they are divided then. Predictions and statistics are in the units of
+        the labels all the same, and losses in those of what is learnt.
+      huber: From which error on, in the units of what is learnt, the loss grows linearly and no
+        more by the square; 0 for nowhere. Source: Huber, "Robust Estimation of a Location
+        Parameter", 1964.
+      statistics: What is counted at a test; see `Task`.
+
+    Raises:
+      ValueError: `mean` and `deviation` have not the same length, a deviation is not above 0, or
+        `huber` is below 0.
+    """
+    mean, deviation = (tuple(map(float, numbers)) for numbers in (mean, deviation))
+    if len(mean) != len(deviation) or any(not number > 0 for number in deviation):
+        raise ValueError(
+            "`mean` and `deviation` must be one number per output, each deviation above 0; got "
+            f"{mean} and {deviation}. Leave out both, or correct them."
+        )
+    delta = values.number("huber", huber, at_least=0)
+    return _elementwise(
+        REGRESSION, _huber(delta) if delta else _SQUARED, statistics, mean, deviation
+    )
+
+
+def _standardized(labels, mean, deviation):
+    labels = tf.cast(labels, tf.float32)
+    return (labels - mean) / tf.constant(deviation) if mean else labels
+
+
+class _Elementwise(NamedTuple):
+    """A loss that is a sum over the outputs of an example."""
+
+    value: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> of each output
+    slope: Callable[[Any, Any], tf.Tensor]
+    second: Callable[[Any, Any], tf.Tensor]
+    bound: float | None
+
+
+_SQUARED = _Elementwise(
+    lambda z, y: tf.square(z - y) / 2, lambda z, y: z - y, lambda z, y: tf.ones_like(z), 1.0
+)
+_LOGISTIC = _Elementwise(
+    lambda z, y: tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=z),
+    lambda z, y: tf.sigmoid(z) - y,
+    lambda z, y: tf.sigmoid(z) * tf.sigmoid(-z),
+    0.25,
+)
+_POISSON = _Elementwise(
+    lambda z, y: tf.exp(z) - y * z, lambda z, y: tf.exp(z) - y, lambda z, y: tf.exp(z), None
+)
+
+
+def _huber(delta):
+    def value(z, y):
+        size = tf.abs(z - y)
+        return tf.where(size < delta, tf.square(size) / 2, delta * (size - delta / 2))
+
+    return _Elementwise(
+        value,
+        lambda z, y: tf.clip_by_value(z - y, -delta, delta),
+        lambda z, y: tf.cast(tf.abs(z - y) < delta, tf.float32),
+        1.0,
+    )
+
+
+def _elementwise(name, of_outputs, statistics=(), mean=(), deviation=()):
+    def loss(logits, labels):
+        targets = _standardized(labels, mean, deviation)
+        return tf.reduce_sum(of_outputs.value(logits, targets), axis=1)
+
+    def curve(logits, targets):
+        second = of_outputs.second(logits, targets)
+        return lambda direction: second * direction
+
+    outputs_first = Loss(
+        lambda logits, targets: tf.reduce_sum(of_outputs.value(logits, targets), axis=0),
+        of_outputs.slope,
+        curve,
+        of_outputs.bound,
+        is_quadratic=of_outputs is _SQUARED,
+    )
+    return Task(loss, tuple(statistics), name, None, name, outputs_first, mean, deviation)
+
+
+def _cross_entropy(logits, labels):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def _softmax(logits):
+    """Returns [K, n]; the classes come first, for which TensorFlow has no softmax that is fast."""
+    exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
+    return exponentials / tf.reduce_sum(exponentials, axis=0)
+
+
+def _softmax_curve(logits, targets):
+    probabilities = _softmax(logits)
+
+    def along(direction):
+        weighted = probabilities * direction
+        return weighted - probabilities * tf.reduce_sum(weighted, axis=0)
+
+    return along
+
+
+_SOFTMAX = Loss(
+    lambda logits, targets: (
+        tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(targets * logits, axis=0)
+    ),
+    lambda logits, targets: _softmax(logits) - targets,
+    _softmax_curve,
+    0.5,
+)
+
+
+def _differentiated(loss):
+    """Returns a user's loss with derivatives that TensorFlow makes."""
+
+    def values_of(logits, labels):
+        return loss(tf.transpose(logits), labels)
+
+    def slope(logits, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            total = tf.reduce_sum(values_of(logits, labels))
+        return tape.gradient(total, logits)
+
+    def curve(logits, labels):
+        def along(direction):
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                rise = tf.reduce_sum(slope(logits, labels) * direction)
+            second = tape.gradient(rise, logits)
+            return tf.zeros_like(logits) if second is None else second
+
+        return along
+
+    return Loss(values_of, slope, curve, None)
+
+
+_LINKS = {
+    CLASSIFICATION: tf.nn.softmax,
+    MULTI_LABEL: tf.sigmoid,
+    REGRESSION: tf.identity,
+    COUNTS: tf.exp,
+}
+_NAMED = {
+    CLASSIFICATION: Task(_cross_entropy, (), CLASSIFICATION, None, CLASSIFICATION, _SOFTMAX),
+    MULTI_LABEL: _elementwise(MULTI_LABEL, _LOGISTIC),
+    REGRESSION: regression(),
+    COUNTS: _elementwise(COUNTS, _POISSON),
+}
