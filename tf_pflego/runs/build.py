@@ -106,6 +106,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         "network": run_config.chosen("network"),
         "label_space": clients.label_space,
         "class_mask": clients.class_mask,
+        "task": clients.task,
     }
 
 

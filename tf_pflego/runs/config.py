@@ -2,16 +2,14 @@
 
 import dataclasses
 import functools
-import os
 import re
 from typing import Any
 
 from tf_pflego import algorithms
-from tf_pflego.core import tasks
 from tf_pflego.core.participation import MODES as PARTICIPATIONS
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import check, setting
-from tf_pflego.data import clients, tables
+from tf_pflego.data import clients
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.partitions import disagreement
 from tf_pflego.data.partitions import partition as partition_lib
@@ -20,13 +18,14 @@ from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.engines import RayOptions
 from tf_pflego.engines.ray import ray_options
 from tf_pflego.models.networks import NETWORKS
+from tf_pflego.runs import table_settings
+from tf_pflego.runs.table_settings import TableSettings
 from tf_pflego.system import values
 
 # Settings that are read only beside others.
 _of_round_robin = functools.partial(setting, read_with=("partition", ("round_robin",)))
 _of_dirichlet = functools.partial(setting, read_with=("partition", ("dirichlet",)))
 _of_new_clients = functools.partial(setting, read_with=("new_clients", None))
-_of_table = functools.partial(setting, read_with=("client_column", None))
 _of_output = functools.partial(setting, read_with=("output_dir", None))
 _of_ray = functools.partial(setting, read_with=("engine", ("ray",)))
 _of_cluster = functools.partial(setting, read_with=("ray_address", None))
@@ -57,41 +56,6 @@ class DataSettings:
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
     omniglot_splits: str = setting(
         "train,test", "splits of Omniglot to merge", read_with=("dataset", ("omniglot",))
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class TableSettings:
-    """A table of rows, as in --table=pupils.csv --client_column=school --label_column=passed."""
-
-    table: str = setting(
-        "", "file of rows, .csv, .tsv or .parquet, in place of a dataset", is_path=True
-    )
-    client_column: str = setting(
-        "", "column that says whose row it is, of --table or of the examples of a TFDS dataset"
-    )
-    label_column: str = _of_table("", "column to predict, or several, separated by commas")
-    feature_columns: str = _of_table(
-        "", "columns to predict from, separated by commas; empty for all others"
-    )
-    category_columns: str = _of_table("", "columns of numbers that are categories, as text is")
-    split: str = _of_table(
-        "random",
-        "which rows are for the test: a share of each client's by chance or the last ones by time, "
-        "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
-    )
-    time_column: str = _of_table("", "column by which --split=last orders the rows of a client")
-    task: str = _of_table("classification", "what is predicted", choices=tasks.TASKS)
-    missing: str = _of_table(
-        "refuse",
-        "rows that lack a value: refused, filled with means (mean) or left out (drop)",
-        choices=tables.MISSING,
-    )
-    min_rows: int = _of_table(2, "least number of a client's rows", at_least=2)
-    small_clients: str = _of_table(
-        "refuse",
-        "clients with fewer rows: refused, left out (drop) or merged into one, others (merge)",
-        choices=tables.SMALL_CLIENTS,
     )
 
 
@@ -370,7 +334,7 @@ class RunConfig(
     def __post_init__(self):
         algorithms.check_name(self.algorithm)
         check(self)
-        self._check_data()
+        table_settings.check_source(self)
         if self.resume and (self.overwrite or not self.output_dir):
             expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
             other = "overwrite" if self.overwrite else "output_dir"
@@ -388,32 +352,6 @@ class RunConfig(
                 raise ValueError(
                     "`clients_per_round_range` must be two whole numbers, least,most; got "
                     f"{self.clients_per_round_range!r}. Set e.g. `clients_per_round_range='4,28'`."
-                )
-
-    def _check_data(self):
-        """Raises ValueError unless the settings name a dataset or a table, and not both."""
-        if not (self.table or self.client_column):
-            values.one_of("dataset", self.dataset, catalogue.NAMES)
-            return
-        if self.table:
-            name = os.path.basename(self.table)
-            if self.dataset not in (name, catalogue.NAMES[0]):
-                raise ValueError(
-                    f"`dataset` must be left out with `table`; got {self.dataset}. Leave out one."
-                )
-            object.__setattr__(self, "dataset", name)
-        for name in ("client_column", "label_column"):
-            if not getattr(self, name):
-                raise ValueError(f"`{name}` must name a column of the table; got none. Give it.")
-        dealing = (
-            *("num_clients", "permuted_clients", "shifted_clients"),
-            *(["partition"] if self.partition != "auto" else []),
-        )
-        for name in dealing:
-            if getattr(self, name):
-                raise ValueError(
-                    f"`{name}` must be left out with `client_column`, whose values are the "
-                    f"clients; got {getattr(self, name)}. Leave it out."
                 )
 
     def chosen(self, name: str) -> Any:

@@ -136,10 +136,15 @@ class StoredRun:
         try:
             clients = build.load_clients(self._run_config)
             if self._run_config.client_column:
-                partition_file.refuse_others(self.path, clients, "table")
+                partition_file.refuse_others(self.path, clients, "the clients of `table`")
             return clients
         except data.DatasetError as error:
             name, place = self._run_config.dataset, self.configuration.get("data_dir")
+            if self._run_config.table:
+                raise RunDirectoryError(
+                    f"`data_dir` must be the directory with {name}, the table of the run in "
+                    f"{self.path}; it is not where it was ({error}). Name the directory."
+                ) from error
             if self._data_dir is not None or not place or not isinstance(place, str):
                 raise
             raise RunDirectoryError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -19,11 +19,13 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.data.tables import raw_columns
-from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
 from tf_pflego.system import values
+
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
 # Names of layers of a client's model.
 LOGITS, PROBABILITIES, CLASS_NAMES = "logits", "probabilities", "class_names"

@@ -40,6 +40,8 @@ TABLES = [
     ({"Passed": ["no"] * COUNT}, {}, "'Passed' must have two classes or more, .*got 1 in 45"),
     ({"Passed": np.linspace(0, 1, COUNT)}, {}, "'Passed' must be of whole numbers or of text; .* "
      "Choose `task='regression'` to predict numbers"),
+    ({"MathAch": [np.nan] + [1.0] * 44}, {"task": "regression", "label": "MathAch"}, "'MathAch' "
+     "must have a value in every row; 1 of 45 have none, the first is row 0"),
     ({"Passed": [[1, 0]] * COUNT}, {}, "'Passed' must be of numbers, text or truth values; got l"),
     ({"SES": [np.nan] + [1.0] * 44}, {}, "'SES' must have a value in every row; .*`"
      "missing='mean'`"),
@@ -88,6 +90,10 @@ ARGUMENTS = [
     ({"small_clients": "keep"}, "`small_clients` must be one of refuse, drop, merge; got 'keep'"),
     ({"min_rows": 1}, "`min_rows` must be at least 2; got 1"),
     ({"seed": -1}, "`seed` must be at least 0; got -1"),
+    ({"task": "ranking"}, "`task` must be one of classification, .*; got 'ranking'"),
+    ({"task": "regression"}, "the column 'Passed' must be of numbers; got text, such as '"),
+    ({"task": "multi_label", "label": ["MathAch"]}, "must be 0 or 1, one for each label, for"),
+    ({"task": "counts", "label": "MathAch"}, "must be whole numbers from 0 on, for counts; got"),
     ({"label_space": "own"}, "`label_space` must be one of local, global; got 'own'"),
     ({"preprocessing": "runs/first"}, TypeError, "`preprocessing` must be of the class Preproc"),
     ({"table": 3}, TypeError, "`table` must be the path of a CSV or Parquet file, .*; got int"),

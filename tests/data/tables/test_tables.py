@@ -230,3 +230,20 @@ def test_labels_of_numbers_are_classes_by_their_values():
     grades = np.array([0, 2, 10])[clients.classes[0]][clients.test.of(0)[1]]
     rows = clients.partition.test_indices[0]
     np.testing.assert_array_equal(grades, np.resize([10, 0, 2], 45)[rows])
+
+
+@pytest.mark.parametrize("task", ["regression", "multi_label", "counts"])
+def test_labels_of_other_tasks_are_columns(task):
+    columns = schools.columns()
+    columns["top"] = columns["MathAch"] > 12
+    columns["old"] = (columns["year"] < 2010).astype(int)
+    label = {"regression": "MathAch", "multi_label": ["top", "old"], "counts": ["year"]}[task]
+    names = [label] if isinstance(label, str) else label
+    clients = clients_of(pa.table(columns), label=label, task=task)
+    assert (clients.task, clients.class_names) == (task, tuple(names))
+    assert clients.num_classes.tolist() == [len(names)] * 4
+    for client, (train, _) in enumerate(rows_of(clients)):
+        expected = np.stack([columns[name][train] for name in names], axis=1)
+        labels = clients.train.of(client)[1]
+        assert labels.dtype == (np.int32 if task == "multi_label" else np.float32)
+        np.testing.assert_allclose(labels, expected, rtol=LEAST)

@@ -7,12 +7,13 @@ those that TFLite has itself, where text is compared and not looked up.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.data.tables.preprocessing import Column, Preprocessing
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
 
 # What other inputs of the functions of a model are called.
 _TAKEN = ("examples", "labels", "steps", "learning_rate", "path", "head", "num_classes")

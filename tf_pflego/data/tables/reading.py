@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
+from tf_pflego.data.datasets.prepared import DatasetError
 from tf_pflego.system import texts, values
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -52,7 +53,7 @@ def read(table: Any) -> pa.Table:
 def _of_file(path):
     if not path.is_file():
         there = "is no file" if path.exists() else "does not exist"
-        raise ValueError(f"`table` must be a file of rows; {path} {there}. Correct the path.")
+        raise DatasetError(f"`table` must be a file of rows; {path} {there}. Correct the path.")
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSED]
     kind = suffixes[-1] if suffixes else ""
     if kind in _PARQUET:
