@@ -75,7 +75,8 @@ class Task:
 
     Args:
       loss: (logits [n, K], labels) -> [n], the losses of the examples, as TensorFlow operations
-        that can be differentiated twice.
+        that can be differentiated twice; quantities among the labels are less their mean and over
+        their deviation, if there are any.
       statistics: What is counted at a test: `Statistic`, or names of those that are known; the
         first is what is shown.
       labels: Of which of the known tasks the labels have the form.
@@ -84,11 +85,13 @@ class Task:
 
     Attributes:
       outputs_first: The loss with its derivatives, for logits [K, n].
-      mean: What was taken from quantities before they were learnt, one number per output.
-      deviation: By what they were divided.
+      mean: What is taken from quantities before they are learnt, one number per output, or nothing.
+      deviation: By what they are divided then. Predictions and statistics are in the units of the
+        labels all the same, and losses in those of what is learnt.
 
     Raises:
-      ValueError: There is no such statistic for such labels, or no such form of labels.
+      ValueError: There is no such statistic for such labels, or no such form of labels, `mean` and
+        `deviation` have not the same length, or a deviation is not above 0.
     """
 
     loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -102,6 +105,11 @@ class Task:
 
     def __post_init__(self):
         values.one_of("labels", self.labels, TASKS)
+        if len(self.mean) != len(self.deviation) or not all(one > 0 for one in self.deviation):
+            raise ValueError(
+                "`mean` and `deviation` must be one number per output, each deviation above 0; got "
+                f"{self.mean} and {self.deviation}. Leave out both, or correct them."
+            )
         chosen = self.statistics or _STATISTICS[self.labels]
         known = (*_STATISTICS[self.labels], *_MORE_STATISTICS[self.labels])
         filled = {
@@ -133,11 +141,15 @@ class Task:
         """Returns labels as `outputs_first` takes them: of the known tasks [K, n] float32."""
         if self.is_softmax:
             return tf.one_hot(labels, rows, axis=0)
-        return (
-            labels
-            if self.name == OWN
-            else tf.transpose(_standardized(labels, self.mean, self.deviation))
-        )
+        labels = self._standardized(labels)
+        return labels if self.name == OWN else tf.transpose(tf.cast(labels, tf.float32))
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Returns [n] the losses of examples with logits [n, K]."""
+        return self.loss(logits, self._standardized(labels))
+
+    def _standardized(self, labels):
+        return (labels - self.mean) / tf.constant(self.deviation) if self.mean else labels
 
     def predicted(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns what logits [..., K] predict: probabilities, or quantities in their own units."""
@@ -153,11 +165,11 @@ class Task:
     def counted(self, split: str) -> dict[str, Statistic]:
         """Returns what is counted of the examples of a split: of those for training, the loss."""
         if split == "train":
-            return {"loss": Statistic("loss", self._losses, higher_is_better=False, of_logits=True)}
+            return {"loss": Statistic("loss", self._sum, higher_is_better=False, of_logits=True)}
         return {statistic.name: statistic for statistic in self.statistics}
 
-    def _losses(self, logits, labels):
-        losses = self.loss(logits, labels)
+    def _sum(self, logits, labels):
+        losses = self.losses(logits, labels)
         return tf.stack([tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float32)])
 
 
@@ -179,47 +191,31 @@ def task_of(task: str | Task, statistics: Sequence[str | Statistic] = ()) -> Tas
     Raises:
       ValueError: There is no such task, or no such statistic for its labels.
     """
-    if not isinstance(task, Task):
-        task = _NAMED[values.one_of("task", task, TASKS)]
-    return dataclasses.replace(task, statistics=tuple(statistics)) if statistics else task
+    chosen = task if isinstance(task, Task) else _NAMED[values.one_of("task", task, TASKS)]
+    return dataclasses.replace(chosen, statistics=tuple(statistics)) if statistics else chosen
 
 
 def regression(
+    huber: float = 0.0,
     mean: Sequence[float] = (),
     deviation: Sequence[float] = (),
-    huber: float = 0.0,
-    statistics: Sequence[str | Statistic] = (),
 ) -> Task:
     """Returns regression, by half the squared error or by Huber's loss.
 
     Args:
-      mean: [K] what is taken from the labels before they are learnt; empty for nothing.
-      deviation: [K] by what they are divided then. Predictions and statistics are in the units of
-        the labels all the same, and losses in those of what is learnt.
       huber: From which error on, in the units of what is learnt, the loss grows linearly and no
         more by the square; 0 for nowhere. Source: Huber, "Robust Estimation of a Location
         Parameter", 1964.
-      statistics: What is counted at a test; see `Task`.
+      mean: [K] what is taken from the labels before they are learnt; see `Task`.
+      deviation: [K] by what they are divided then.
 
     Raises:
-      ValueError: `mean` and `deviation` have not the same length, a deviation is not above 0, or
-        `huber` is below 0.
+      ValueError: As `Task`; or `huber` is below 0.
     """
-    mean, deviation = (tuple(map(float, numbers)) for numbers in (mean, deviation))
-    if len(mean) != len(deviation) or any(not number > 0 for number in deviation):
-        raise ValueError(
-            "`mean` and `deviation` must be one number per output, each deviation above 0; got "
-            f"{mean} and {deviation}. Leave out both, or correct them."
-        )
     delta = values.number("huber", huber, at_least=0)
-    return _elementwise(
-        REGRESSION, _huber(delta) if delta else _SQUARED, statistics, mean, deviation
-    )
-
-
-def _standardized(labels, mean, deviation):
-    labels = tf.cast(labels, tf.float32)
-    return (labels - mean) / tf.constant(deviation) if mean else labels
+    task = _elementwise(REGRESSION, _huber(delta)) if delta else _NAMED[REGRESSION]
+    mean, deviation = (tuple(map(float, numbers)) for numbers in (mean, deviation))
+    return dataclasses.replace(task, mean=mean, deviation=deviation)
 
 
 class _Elementwise(NamedTuple):
@@ -258,10 +254,9 @@ def _huber(delta):
     )
 
 
-def _elementwise(name, of_outputs, statistics=(), mean=(), deviation=()):
+def _elementwise(name, of_outputs):
     def loss(logits, labels):
-        targets = _standardized(labels, mean, deviation)
-        return tf.reduce_sum(of_outputs.value(logits, targets), axis=1)
+        return tf.reduce_sum(of_outputs.value(logits, tf.cast(labels, tf.float32)), axis=1)
 
     def curve(logits, targets):
         second = of_outputs.second(logits, targets)
@@ -274,7 +269,7 @@ def _elementwise(name, of_outputs, statistics=(), mean=(), deviation=()):
         of_outputs.bound,
         is_quadratic=of_outputs is _SQUARED,
     )
-    return Task(loss, tuple(statistics), name, None, name, outputs_first, mean, deviation)
+    return Task(loss, labels=name, name=name, outputs_first=outputs_first)
 
 
 def _cross_entropy(logits, labels):
@@ -339,8 +334,10 @@ _LINKS = {
     COUNTS: tf.exp,
 }
 _NAMED = {
-    CLASSIFICATION: Task(_cross_entropy, (), CLASSIFICATION, None, CLASSIFICATION, _SOFTMAX),
+    CLASSIFICATION: Task(
+        _cross_entropy, labels=CLASSIFICATION, name=CLASSIFICATION, outputs_first=_SOFTMAX
+    ),
     MULTI_LABEL: _elementwise(MULTI_LABEL, _LOGISTIC),
-    REGRESSION: regression(),
+    REGRESSION: _elementwise(REGRESSION, _SQUARED),
     COUNTS: _elementwise(COUNTS, _POISSON),
 }

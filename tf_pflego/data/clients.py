@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.tasks import CLASSIFICATION
-from tf_pflego.data import checks, client_checks, client_names, fingerprints, labels
+from tf_pflego.data import checks, client_checks, client_names, fingerprints, joining, labels
 from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
@@ -202,7 +202,7 @@ class ClientData:
     def kind_of_labels(self) -> str:
         """In words, what labels number and among which of them a client predicts."""
         if self.task != CLASSIFICATION:
-            return f"labels for {self.task}"
+            return f"{texts.counted(self.train.labels.shape[1], 'label')} for {self.task}"
         if not self.has_classes:
             return f"labels of {self.train.labels.shape[1]} positions"
         return f"{self.label_space} labels{' with a class mask' if self.class_mask else ''}"
@@ -318,43 +318,7 @@ class ClientData:
             validation examples or no names while the other has, or two have the same name.
         """
         values.instance("others", others, ClientData, "Make them as these were made.")
-        both = (self, others)
-        expected, got = (
-            f"{data.train.examples.dtype.name} examples of shape {data.example_shape}, "
-            f"{data.kind_of_labels}, {'no' if data.validation is None else 'some'} validation "
-            f"examples and {'no' if data.client_names is None else 'client'} names"
-            for data in both
-        )
-        if expected != got:
-            raise ValueError(
-                f"the clients that join must have {expected}; got {got}. Prepare their data as "
-                "that of the others: `with_validation` and `client_names` are for all or for none."
-            )
-        names = self.client_names
-        if names is not None and others.client_names is not None:
-            names = (*names, *others.client_names)
-        splits: dict[str, Any] = {
-            name: split.followed_by(others.splits[name]) for name, split in self.splits.items()
-        }
-        new = self.identities.max() + 1 + np.arange(others.num_clients)
-        groups = {
-            name: np.concatenate(
-                [data.client_groups.get(name, np.zeros(data.num_clients, bool)) for data in both]
-            )
-            for name in {**self.client_groups, **others.client_groups}
-        }
-        return dataclasses.replace(
-            self,
-            **splits,
-            num_classes=np.concatenate([self.num_classes, others.num_classes]),
-            partition=None,
-            classes=(*self.classes, *others.classes),
-            identities=np.concatenate([self.identities, new]),
-            all_examples=None,
-            origin=None,
-            client_names=names,
-            client_groups=groups,
-        )
+        return dataclasses.replace(self, **joining.fields_of_both(self, others))
 
     def with_validation(self, fraction: float, seed: int = 0) -> ClientData:
         """Returns these clients with a part of their training examples held out for validation.

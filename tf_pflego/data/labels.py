@@ -42,8 +42,8 @@ def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.nd
             f"{array.shape}. Put the outputs along the second axis."
         )
     array = array[:, None] if array.ndim == 1 else array
-    stored = array.astype(np.int32 if task == MULTI_LABEL else np.float32, copy=False)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # What becomes infinite is refused.
+        stored = array.astype(np.int32 if task == MULTI_LABEL else np.float32, copy=False)
         if task == MULTI_LABEL:
             wrong, expected = (array != 0) & (array != 1), "be 0 or 1, one for each label"
         elif task == COUNTS:

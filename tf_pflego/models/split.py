@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import loop, value_and_gradient
+from tf_pflego.core.statistics import Statistic
 from tf_pflego.core.tasks import Task, flat, task_of
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.trace import bytes_per_example
@@ -41,6 +42,7 @@ class SplitModel:
       example_shape: Shape of one example; needed for a subclassed body, which does not know it.
       num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
       task: What heads predict: classification, multi_label, regression, counts or a `Task`.
+      statistics: What a test counts, first what is shown; by default what the task counts.
 
     Attributes:
       num_classes: K, of any task.
@@ -71,9 +73,10 @@ class SplitModel:
         example_shape: tuple[int, ...] | None = None,
         num_global_classes: int | None = None,
         task: str | Task = "classification",
+        statistics: Sequence[str | Statistic] = (),
     ):
         self.num_classes = values.whole("num_outputs", num_outputs, 1)
-        self.task = task_of(task)
+        self.task = task_of(task, statistics)
         if num_global_classes is None:
             num_global_classes = self.num_classes
         self.num_global_classes = values.whole("num_global_classes", num_global_classes, 1)
@@ -188,6 +191,10 @@ class SplitModel:
         model = copy.copy(self)
         vars(model).update(changes)
         return model
+
+    def for_task(self, task: Task) -> SplitModel:
+        """Returns the same model for labels of the same form with another task."""
+        return self._with(task=task)
 
     def without_start(self) -> SplitModel:
         """Returns the same model without seed and theta_0: what reads one raises AttributeError."""
@@ -350,7 +357,7 @@ class SplitModel:
     def head_loss(self, head: tf.Tensor, client: Client) -> tf.Tensor:
         """Returns the mean loss of a head, where the client's examples are features."""
         logits = self.logits(head, client.examples, client.classes)
-        return tf.reduce_mean(self.task.loss(*flat(logits, client.labels)))
+        return tf.reduce_mean(self.task.losses(*flat(logits, client.labels)))
 
     def head_objective(
         self, features: tf.Tensor, client: Client, penalty: float = 0.0

@@ -110,13 +110,14 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
     }
 
 
-def _task(run_config, clients):
-    """Returns the task of the clients, with standardised quantities if the run wants them."""
+def _task(run_config, clients, task):
+    """Returns the task of a run, with standardised quantities and with statistics that it names."""
     statistics = [name for name in run_config.statistics.split(",") if name]
-    if clients.task != tasks.REGRESSION:
-        return tasks.task_of(clients.task, statistics)
-    mean, deviation = clients.moments() if run_config.standardize_labels else ([], [])
-    return tasks.regression(mean, deviation, run_config.huber_delta, statistics)
+    task = tasks.task_of(task, statistics)
+    if clients.task == tasks.REGRESSION and run_config.standardize_labels and not task.mean:
+        mean, deviation = clients.moments()
+        task = dataclasses.replace(task, mean=tuple(mean), deviation=tuple(deviation))
+    return task
 
 
 def _round_robin(run_config, dataset, num_clients):
@@ -211,8 +212,11 @@ def build_simulation(
             clients.num_classes.max(),
             run_config.seed,
             num_global_classes=num_global_classes,
-            task=_task(run_config, clients),
+            task=clients.task,
         )
+        if clients.task == tasks.REGRESSION:
+            model = model.for_task(tasks.regression(run_config.huber_delta))
+    model = model.for_task(_task(run_config, clients, model.task))
     if clients.class_mask:
         model = model.with_class_mask()
     largest = clients.train.sizes.max()

@@ -1,0 +1,45 @@
+"""Two federations as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def fields_of_both(first: Any, others: Any) -> dict[str, Any]:
+    """Returns the fields of `ClientData` for the clients of one and, after them, of another.
+
+    It refuses clients whose data are not of the same kind.
+    """
+    both = (first, others)
+    expected, got = (
+        f"{data.train.examples.dtype.name} examples of shape {data.example_shape}, "
+        f"{data.kind_of_labels}, {'no' if data.validation is None else 'some'} validation "
+        f"examples and {'no' if data.client_names is None else 'client'} names"
+        for data in both
+    )
+    if expected != got:
+        raise ValueError(
+            f"the clients that join must have {expected}; got {got}. Prepare their data as "
+            "that of the others: `with_validation` and `client_names` are for all or for none."
+        )
+    groups = {
+        name: np.concatenate(
+            [data.client_groups.get(name, np.zeros(data.num_clients, bool)) for data in both]
+        )
+        for name in {**first.client_groups, **others.client_groups}
+    }
+    new = first.identities.max() + 1 + np.arange(others.num_clients)
+    names = first.client_names
+    return {
+        **{name: split.followed_by(others.splits[name]) for name, split in first.splits.items()},
+        "num_classes": np.concatenate([first.num_classes, others.num_classes]),
+        "partition": None,
+        "classes": (*first.classes, *others.classes),
+        "identities": np.concatenate([first.identities, new]),
+        "all_examples": None,
+        "origin": None,
+        "client_names": names and (*names, *others.client_names),
+        "client_groups": groups,
+    }
