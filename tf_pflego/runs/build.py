@@ -47,10 +47,11 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
 
 
 def _clients_of_table(run_config):
-    from tf_pflego.data.tables import dealing  # It takes pyarrow.
+    from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
 
+    where = run_config.data_dir or None, run_config.download
     clients = dealing.from_table(
-        run_config.table,
+        run_config.table or reading.of_dataset(run_config.dataset, *where),
         run_config.client_column,
         _names(run_config.label_column),
         _names(run_config.feature_columns) or None,
@@ -69,7 +70,9 @@ def _clients_of_table(run_config):
     load = functools.partial(load_clients, run_config)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     origin = data.Origin(load, np.arange(clients.num_clients))
-    return dataclasses.replace(clients, origin=origin, class_mask=class_mask)
+    return dataclasses.replace(
+        clients, origin=origin, class_mask=class_mask, dataset=run_config.dataset
+    )
 
 
 def _names(text):

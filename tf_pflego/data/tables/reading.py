@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import tensorflow_datasets as tfds
 from pyarrow import csv, parquet
 
-from tf_pflego.data.datasets.prepared import DatasetError
+from tf_pflego.data.datasets import prepared
 from tf_pflego.system import texts, values
 
+_BATCH = 4096  # examples of TFDS
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _PARQUET = (".parquet", ".pq")
@@ -53,7 +55,9 @@ def read(table: Any) -> pa.Table:
 def _of_file(path):
     if not path.is_file():
         there = "is no file" if path.exists() else "does not exist"
-        raise DatasetError(f"`table` must be a file of rows; {path} {there}. Correct the path.")
+        raise prepared.DatasetError(
+            f"`table` must be a file of rows; {path} {there}. Correct the path."
+        )
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSED]
     kind = suffixes[-1] if suffixes else ""
     if kind in _PARQUET:
@@ -151,3 +155,27 @@ def positions(array: pa.ChunkedArray, among: list[Any]) -> np.ndarray:
     """Returns [N] int32, the position of each value among some; -1 if it is none of them."""
     of_all = pa.array(among, array.type)
     return pc.fill_null(pc.index_in(array, value_set=of_all), -1).to_numpy()
+
+
+def of_dataset(name: str, data_dir: str | None, download: bool) -> pa.Table:
+    """Returns the examples of a TFDS dataset, of all splits; the rest are as in `data.load`.
+
+    The columns are those features of an example that are one number or one text.
+    """
+    builder = prepared.builder(name, data_dir, download, is_ours=False)
+    with prepared.reading(name, str(builder.data_dir), "its examples"):
+        features = {n: f for n, f in builder.info.features.items() if f.shape == ()}
+        only = tfds.decode.PartialDecoding(dict.fromkeys(features, True))
+        parts = []
+        for split in builder.info.splits:
+            batches = builder.as_dataset(split=split, batch_size=_BATCH, decoders=only)
+            parts += [pa.table(batch) for batch in tfds.as_numpy(batches)]
+        table = pa.concat_tables(parts)
+        for column, feature in features.items():
+            array = table[column]
+            if pa.types.is_binary(array.type):
+                array = array.cast(pa.string())
+            elif names := getattr(feature, "names", None):  # Of classes they are the categories.
+                array = pa.DictionaryArray.from_arrays(array.combine_chunks(), names)
+            table = table.set_column(table.column_names.index(column), column, array)
+        return table
