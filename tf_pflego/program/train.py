@@ -24,6 +24,15 @@ from tf_pflego.system.signals import Interruption
 # Of these flags a run that goes on says so, if it has them from its directory.
 _PLACES_SAID = ("data_dir", "ray_address")
 
+FLAGS_OF_ARGUMENTS = {
+    "client": "client_column",
+    "label": "label_column",
+    "features": "feature_columns",
+    "categories": "category_columns",
+    "test": "split",
+    "time": "time_column",
+}
+
 define_flags = flags.define_flags
 
 

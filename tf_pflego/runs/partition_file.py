@@ -29,7 +29,7 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
         stream.write(content.getvalue())
 
 
-def refuse_others(directory: pathlib.Path, clients: ClientData) -> None:
+def refuse_others(directory: pathlib.Path, clients: ClientData, whose: str = "`clients`") -> None:
     """Raises ValueError if a run in a directory had other clients, or in another order.
 
     A run of a dataset, or of an earlier version, does not say whom it had.
@@ -46,13 +46,12 @@ def refuse_others(directory: pathlib.Path, clients: ClientData) -> None:
         if same.all():
             return
         client = int(np.argmin(same))
-        place = "" if names is None else f", in whose place it has {names[client]}"
-        got = (
-            f"{np.count_nonzero(~same)} of {len(same)} are not, the first is client "
-            f"{clients.name_of(client)}{place}"
-        )
+        name = clients.name_of(client)
+        is_there = names is None or names[client] == name
+        place = "" if is_there else f", in whose place it has {names[client]}"
+        got = f"{np.count_nonzero(~same)} of {len(same)} are not, the first is client {name}{place}"
     raise ValueError(
-        f"`clients` must be those of the run in {directory}, in their order; {got}. Give what the "
+        f"{whose} must be those of the run in {directory}, in their order; {got}. Give what the "
         "run was given: the same examples and names in the same order."
     )
 

@@ -19,6 +19,7 @@ from tf_pflego.system.limited_files import DamagedFileError, content, is_number,
 # Settings that say where things are and how they are kept, which makes no run another run.
 PLACES = (
     "data_dir",
+    "table",
     "download",
     "output_dir",
     "overwrite",
@@ -63,6 +64,9 @@ _ADDED = {
     "shifted_clients": 0.0,
     "shift": "rotate",
     **{"statistics": "", "standardize_labels": True, "huber_delta": 0.0},
+    **dict.fromkeys(("client_column", "label_column", "feature_columns", "time_column"), ""),
+    **{"category_columns": "", "split": "random", "task": "classification", "min_rows": 2},
+    **{"missing": "refuse", "small_clients": "refuse"},
 }
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000

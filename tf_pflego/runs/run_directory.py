@@ -10,6 +10,7 @@ are there.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -36,10 +37,11 @@ from tf_pflego.system import durable, terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
-_CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+_CHECKPOINTS, TENSORBOARD, _PREPROCESSING = "checkpoints", "tensorboard", "preprocessing.json"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
-_FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
+_INPUTS = (partition_file.NAME, _PREPROCESSING, _CONFIG)
+_FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
 _NEW = ".new_run"
 _STEPS = (_NEW, ".whole_run", ".old_run")
 
@@ -118,6 +120,9 @@ class RunDirectory:
             durable.remove(self.work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         are_own = self._configuration["partition"] == OWN_CLIENTS
+        if clients.preprocessing is not None:  # The table's file may change.
+            are_own = True
+            self._write_json(_PREPROCESSING, dataclasses.asdict(clients.preprocessing))
         partition_file.write(self.work, clients, are_own)
         self._metrics = open(self.work / _METRICS, "xb")
         self._written = {"bytes": 0, "crc32": 0}

@@ -26,11 +26,13 @@ import tensorflow as tf
 
 from tf_pflego.core import tasks
 from tf_pflego.data import client_names
+from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.serving.limits import refuse_what_cannot_leave
 from tf_pflego.simulation.client_models import (
     ServedClient,
     forget_eager_initializers,
+    keras_inputs,
     served_client,
     served_name,
 )
@@ -119,7 +121,17 @@ def export_clients(
         algorithm=simulation.algorithm.name,
         model=served_name(simulation.algorithm, name),
         round=simulation.round_number,
+        **said_of_inputs(simulation),
     )
+
+
+def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
+    """Returns what clients.json says of the columns of a table, by the names of their inputs."""
+    preprocessing = simulation.data.preprocessing
+    if preprocessing is None:
+        return {}
+    inputs = raw_columns.inputs(preprocessing).items()
+    return {"inputs": {name: column.name for name, column in inputs}}
 
 
 def served_clients(
@@ -231,7 +243,7 @@ def _saved_model(client, path, quantize, learning):
     with _quiet():
         save(model, path, model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
-    return lambda examples: serve(examples=tf.constant(examples))["probabilities"].numpy()
+    return lambda raw: serve(**raw)["probabilities"].numpy()
 
 
 def _keras(client, path, quantize, learning):
@@ -245,14 +257,16 @@ def _keras(client, path, quantize, learning):
             "`keras.saving.register_keras_serializable`, or choose `format='savedmodel'`."
         ) from error
     forget_eager_initializers()
-    return lambda examples: model(examples, training=False).numpy()
+    return lambda raw: model(keras_inputs(model, raw), training=False).numpy()
 
 
 def _tflite(client, path, quantize, learning):
     path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
-    return lambda examples: runner(examples=examples)["probabilities"]
+    return lambda raw: runner(**{name: array.numpy() for name, array in raw.items()})[
+        "probabilities"
+    ]
 
 
 _WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
@@ -299,7 +313,7 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
 
 def _entry(client, path, probabilities):
     """Returns what clients.json says of a client, whose file is tested here."""
-    in_run, in_file = client.probabilities(), probabilities(client.test_examples)
+    in_run, in_file = client.probabilities(), probabilities(client.raw(client.test_examples))
     first = client.model.task.statistics[0]
     tested = {
         f"test_{first.name}{of_what}": _value(first, predicted, client)

@@ -12,6 +12,7 @@ the run's client does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,9 @@ import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
 from tf_pflego.data.model_inputs import as_model_inputs
+from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.personalization import learning_on
-from tf_pflego.simulation.client_models import ServedClient, lone_client
+from tf_pflego.simulation.client_models import EXAMPLES, ServedClient, lone_client
 
 # How much a model learns, from examples whose labels come first.
 LEARNING_SPECS = [
@@ -49,14 +51,14 @@ class PersonalModel(tf.Module):
         self._theta = [keep(np.asarray(leaf)) for leaf in client.weights.theta]
         self._head = tf.Variable(np.asarray(client.weights.head)[: self._rows], name="head")
         self._learnt = [*(self._theta if moves_body else []), self._head]
-        self._examples = examples_spec(client)
+        self._inputs, self._examples_of = inputs_of(client)
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
         """Returns the concrete functions by their signatures; without `learning` it only serves."""
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
-            "personalize": (self._personalize, [self._examples, *LEARNING_SPECS]),
+            "personalize": (self._personalize, [*self._inputs, *LEARNING_SPECS]),
             "save": (self._save, of_path),
             "restore": (self._restore, of_path),
         }
@@ -66,17 +68,18 @@ class PersonalModel(tf.Module):
             for name, (function, specs) in functions.items()
             if learning or name == "class_names"
         }
-        self.predict, serve = served_function(self._probabilities, self._examples)
+        self.predict, serve = served_function(self._probabilities, *self._inputs)
         return {"serve": serve} | {
             name: function.get_concrete_function() for name, function in self._functions.items()
         }
 
-    def _probabilities(self, examples):
-        examples = served_inputs(examples)
+    def _probabilities(self, *inputs):
+        examples = self._examples_of(*inputs)
         logits = self._model.predict(self._weights(), examples, tf.constant(self._classes))
         return {"probabilities": tf.nn.softmax(logits[:, : self._rows])}
 
-    def _personalize(self, examples, labels, steps, learning_rate):
+    def _personalize(self, *arguments):
+        *inputs, labels, steps, learning_rate = arguments
         # A label that the client does not have would count as an error of all its classes.
         message = f"labels must be below {self._rows}, the number of classes"
         checks = [tf.debugging.assert_less(labels, self._rows, message)]
@@ -86,7 +89,7 @@ class PersonalModel(tf.Module):
             checks.append(tf.debugging.assert_non_negative(classes_of_labels, message))
         with tf.control_dependencies([check for check in checks if check is not None]):
             labels = tf.identity(labels)
-        client = lone_client(as_model_inputs(examples), labels, tf.constant(self._classes))
+        client = lone_client(self._examples_of(*inputs), labels, tf.constant(self._classes))
         start = self._weights()
         if self._rule is None:
             end = learning_on(self._trained, None)(start, client, steps, learning_rate)
@@ -124,13 +127,19 @@ class PersonalModel(tf.Module):
         return {"path": path}
 
 
-def examples_spec(client: ServedClient) -> tf.TensorSpec:
-    """Returns the spec of examples as the client's data have them."""
-    shape = [None, *client.model.example_shape]
-    return tf.TensorSpec(shape, tf.as_dtype(client.test_examples.dtype), "examples")
+def inputs_of(client: ServedClient) -> tuple[list[tf.TensorSpec], Callable[..., tf.Tensor]]:
+    """Returns the specs of what a client's file takes, and the function to examples of a model.
+
+    These are examples as the client's data have them, or the columns of a table.
+    """
+    if client.preprocessing is not None:
+        to_examples = functools.partial(raw_columns.examples, client.preprocessing)
+        return raw_columns.specs(client.preprocessing), to_examples
+    shape, dtype = [None, *client.model.example_shape], tf.as_dtype(client.test_examples.dtype)
+    return [tf.TensorSpec(shape, dtype, EXAMPLES)], _as_model_inputs
 
 
-def served_inputs(examples: tf.Tensor) -> tf.Tensor:
+def _as_model_inputs(examples):
     """Returns examples as a model takes them; see `served_function`."""
     return as_model_inputs(tf.cast(examples, tf.int32) if examples.dtype == tf.int64 else examples)
 
