@@ -172,7 +172,7 @@ _SERVER_RATES = {"server_learning_rate": (0.003, 0.01, 0.03)}
 movielens = _experiment(
     "movielens",
     "MovieLens 100k, whose 943 users are clients",
-    _of_quantities(0.02, (0.5, 1.0, 2.0), (0.3, 1.0, 3.0), (0.2, 0.5, 1.0)),
+    _of_quantities(0.02, (0.5, 1.0, 2.0), (0.3, 1.0, 3.0), (0.2, 0.5, 0.7)),
     clients_per_round=100,
 )
 chem97 = _experiment(
