@@ -144,4 +144,5 @@ def _clients_of(paths, arrays, of_run):
         class_names=of_run.class_names,
         class_mask=of_run.class_mask,
         client_names=names,
+        task=of_run.task,
     )

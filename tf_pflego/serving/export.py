@@ -4,7 +4,8 @@
                      serve as serving_default, which other programs look for
   client_3.tflite    the same signatures, for the TFLite interpreter
   client_3.keras     a Keras model, which serves only; of a client that has a name, client_NAME
-  clients.json       for each client its file, classes and accuracy, in the run and from the file
+  clients.json       for each client its file, classes and the first statistic of the task, such as
+                     accuracy, in the run and from the file
 
 Each file is read again and tested on its client's test examples before the export is put in place.
 """
@@ -12,7 +13,9 @@ Each file is read again and tested on its client's test examples before the expo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import math
 import os
 import pathlib
 import tempfile
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.tasks import flat
 from tf_pflego.data import client_names
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.serving.limits import refuse_what_cannot_leave
@@ -58,8 +62,8 @@ def export(
         for client in clients:
             called = client_names.in_file_name(client.name or str(client.number))
             path = directory / f"client_{called}{_SUFFIXES[format]}"
-            probabilities = write(client, path, quantize, learning)
-            entries.append(_entry(client, path, probabilities))
+            predict = write(client, path, quantize, learning)
+            entries.append(_entry(client, path, predict))
             if on_client is not None:
                 on_client(entries[-1])
         content = {**about, "format": format, "quantize": quantize, "clients": entries}
@@ -96,8 +100,8 @@ def export_clients(
         replaced when the new one is whole, and stays as it is if the new one fails.
 
     Returns:
-      The entries of clients.json: for each client the file, its size, the classes, and the test
-      accuracy in the run and of the file.
+      The entries of clients.json: for each client the file, its size, the classes, and the first
+      statistic of the test examples, such as `test_accuracy`, in the run and of the file.
 
     Raises:
       ValueError: There is no such format, or a client cannot be exported in this way; the message
@@ -227,7 +231,7 @@ def _saved_model(client, path, quantize, learning):
     with _quiet():
         save(model, path, model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
-    return lambda examples: serve(examples=tf.constant(examples))["probabilities"].numpy()
+    return lambda examples: serve(examples=tf.constant(examples))[_output(client)].numpy()
 
 
 def _keras(client, path, quantize, learning):
@@ -248,7 +252,11 @@ def _tflite(client, path, quantize, learning):
     path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
-    return lambda examples: runner(examples=examples)["probabilities"]
+    return lambda examples: runner(examples=examples)[_output(client)]
+
+
+def _output(client):
+    return client.model.task.output
 
 
 _WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
@@ -293,12 +301,16 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
     tf.saved_model.save(module, str(path), functions, options)
 
 
-def _entry(client, path, probabilities):
+def _entry(client, path, predict):
     """Returns what clients.json says of a client, whose file is tested here."""
-    in_run, in_file = client.probabilities(), probabilities(client.test_examples)
-    accuracy = {
-        key: float(np.mean(np.argmax(predicted, axis=1) == client.test_labels))
-        for key, predicted in (("test_accuracy_of_run", in_run), ("test_accuracy", in_file))
+    in_run, in_file = client.predictions(), predict(client.test_examples)
+    task = client.model.task
+    # Logarithms of probabilities of classes are logits of them; no file has those of other tasks.
+    known = (s for s in task.statistics if not s.of_logits or task.link is tf.nn.softmax)
+    measured = {
+        f"test_{statistic.name}{of_what}": _value(statistic, predicted, client.test_labels)
+        for statistic in itertools.islice(known, 1)
+        for of_what, predicted in (("_of_run", in_run), ("", in_file))
     }
     return {
         "client": client.number,
@@ -307,9 +319,17 @@ def _entry(client, path, probabilities):
         "bytes": size_of(path),
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
-        **accuracy,
+        **measured,
         "largest_difference": float(np.abs(in_file - in_run).max()),
     }
+
+
+def _value(statistic, predictions, labels):
+    """Returns the value of a statistic; None if it is not defined."""
+    outputs = np.log(np.maximum(predictions, 1e-30)) if statistic.of_logits else predictions
+    sums = tf.reshape(statistic.sums(*flat(tf.constant(outputs), labels)), [-1])
+    value = float(statistic.value(tf.cast(sums, tf.float64)))
+    return value if math.isfinite(value) else None
 
 
 def size_of(path: pathlib.Path) -> int:

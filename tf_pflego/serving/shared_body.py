@@ -4,6 +4,9 @@
   heads.npy      [C, K, M + 1] float32, the last column is the bias
   clients.json   the row of each client in heads.npy, and its classes, by its name or else its id
 
+Models of quantities and counts give `predictions`; the heads of standardised quantities are for the
+standardised ones, and the body gives them in their own units.
+
 A client with fewer than K classes has rows of zeros, with a bias of -1e9, for those that it lacks;
 their probabilities are 0. TensorFlow alone reads all of it:
 
@@ -41,7 +44,7 @@ class SharedBody(tf.Module):
         super().__init__("shared_body")
         model, rule = client.model.to_be_served(), client.rule
         self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
-        rows, examples = model.num_classes, personal.examples_spec(client)
+        task, rows, examples = model.task, model.num_classes, personal.examples_spec(client)
         head = tf.TensorSpec([rows, model.num_features + 1], tf.float32, "head")
 
         def weights(head):
@@ -49,9 +52,9 @@ class SharedBody(tf.Module):
 
         def serve(examples, head):
             logits = model.predict(weights(head), personal.served_inputs(examples), tf.range(rows))
-            return {"probabilities": tf.nn.softmax(logits)}
+            return {task.output: task.predicted(logits)}
 
-        def learn(examples, head, num_classes, labels, steps, learning_rate):
+        def learn(examples, head, labels, steps, learning_rate, num_classes=rows):
             classes = tf.where(tf.range(rows) < num_classes, tf.range(rows), -1)
             client = lone_client(as_model_inputs(examples), labels, classes)
             learnt = learning_on(model, rule)(weights(head), client, steps, learning_rate)
@@ -60,8 +63,9 @@ class SharedBody(tf.Module):
         self.predict, concrete = personal.served_function(serve, examples, head)
         self.concrete = {"serve": concrete}
         if rule is not None:
-            count = tf.TensorSpec([], tf.int32, "num_classes")
-            specs = [examples, head, count, *personal.LEARNING_SPECS]
+            specs = [examples, head, *personal.learning_specs(model)]
+            if task.has_classes:
+                specs.append(tf.TensorSpec([], tf.int32, "num_classes"))
             self._learn = tf.function(learn, input_signature=specs, autograph=False)
             self.concrete["personalize"] = self._learn.get_concrete_function()
 
