@@ -137,6 +137,20 @@ class Task:
         """Whether its loss is the cross-entropy of classes."""
         return self.name == CLASSIFICATION
 
+    @property
+    def output(self) -> str:
+        """What predictions are called where a model has left a run."""
+        return "probabilities" if self.labels in (CLASSIFICATION, MULTI_LABEL) else "predictions"
+
+    def keras_activation(self) -> str:
+        """Returns what Keras calls the link; raises ValueError if it has no name for it."""
+        if self.link not in _KERAS_ACTIVATIONS:
+            raise ValueError(
+                "`link` must be tf.nn.softmax, tf.sigmoid, tf.identity or tf.exp for a Keras "
+                f"model; got {values.shown(self.link)}. Export with `format='savedmodel'`."
+            )
+        return _KERAS_ACTIVATIONS[self.link]
+
     def targets(self, labels: tf.Tensor, rows: int) -> tf.Tensor:
         """Returns labels as `outputs_first` takes them: of the known tasks [K, n] float32."""
         if self.is_softmax:
@@ -332,6 +346,12 @@ _LINKS = {
     MULTI_LABEL: tf.sigmoid,
     REGRESSION: tf.identity,
     COUNTS: tf.exp,
+}
+_KERAS_ACTIVATIONS = {
+    tf.nn.softmax: "softmax",
+    tf.sigmoid: "sigmoid",
+    tf.identity: "linear",
+    tf.exp: "exponential",
 }
 _NAMED = {
     CLASSIFICATION: Task(
