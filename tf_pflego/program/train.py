@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_pflego import engines
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import methods, stored_run, training
@@ -71,7 +72,9 @@ def run(flag_values, interruption: Interruption) -> None:
     seconds = time.monotonic() - started
     title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
     if terminal.is_quiet():
-        terminal.show(f"{title}: accuracy {summary['test_accuracy/client_mean']:.4f}")
+        first = first_of(summary)
+        last = summary[first.metric("test_accuracy/client_mean")]
+        terminal.show(f"{title}: {first.title} {first.written(last)}")
         return
     terminal.show(result_table(summary, title, clients))
     if run_config.output_dir:

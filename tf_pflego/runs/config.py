@@ -203,7 +203,7 @@ class EvaluationSettings:
     validation_fraction: float = setting(
         0.0,
         "share in [0, 1) of each client's training examples that is not trained on: evaluated "
-        "rounds give the accuracy on it too, by which to choose hyper-parameters",
+        "rounds test the clients on it too, by which to choose hyper-parameters",
         at_least=0,
         below=1,
     )

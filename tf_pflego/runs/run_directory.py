@@ -112,7 +112,6 @@ class RunDirectory:
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Starts a run of all `clients`, or restores one that goes on; returns the rounds done."""
-        self._client_names = clients.client_names
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
         durable.remove(self.path / _NEW)
@@ -170,17 +169,20 @@ class RunDirectory:
         evaluations: dict[str, Evaluation],
         simulation: Simulation,
         new_clients: Sequence[Evaluation],
+        clients: ClientData,
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
-        `new_clients` are evaluated after 0, 1, .. epochs; their ids follow the simulation's.
+        `new_clients` are evaluated after 0, 1, .. epochs; in `clients`, which are all, they follow
+        the simulation's.
         """
         data = simulation.data
         durable.to_disk(self.work / _METRICS)
         tables = {"clients.csv": [client_columns(evaluations, data)]}
         if new_clients:
+            new = clients.part(data.num_clients, clients.num_clients)
             tables["new_clients.csv"] = [
-                new_client_columns(evaluation, epoch, data.num_clients, self._client_names)
+                new_client_columns(evaluation, epoch, data.num_clients, new)
                 for epoch, evaluation in enumerate(new_clients)
             ]
         with durable.batch() as files:

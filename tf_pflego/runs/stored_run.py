@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import algorithms, data, models
+from tf_pflego.core import statistic_names
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, methods, partition_file, reader, training
 from tf_pflego.runs.config import RunConfig
@@ -59,6 +60,7 @@ class StoredRun:
         with self._reading("config.json"):
             self.configuration = reader.of_today(reader.json_object(self.path / "config.json"))
         self.versions = self.configuration.pop("versions", {})
+        statistic_names.learn(self.configuration.pop(reader.OWN_STATISTICS, {}))
         self.summary = None
         if (self.path / "summary.json").is_file():
             with self._reading("summary.json"):
@@ -77,9 +79,10 @@ class StoredRun:
     def __repr__(self) -> str:
         state = f"{self.configuration.get('num_rounds')} rounds, not ended"
         if self.summary is not None:
-            accuracy = self.summary.get("test_accuracy/client_mean")
+            first = statistic_names.first_of(self.summary)
+            last = self.summary.get(first.metric("test_accuracy/client_mean"))
             state = f"{self.summary.get('round')} rounds, ended"
-            state += "" if accuracy is None else f" with accuracy {accuracy:.4f}"
+            state += "" if last is None else f" with {first.title} {first.written(last)}"
         about = self.configuration
         return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
 

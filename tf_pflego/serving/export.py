@@ -4,7 +4,8 @@
                      serve as serving_default, which other programs look for
   client_3.tflite    the same signatures, for the TFLite interpreter
   client_3.keras     a Keras model, which serves only; of a client that has a name, client_NAME
-  clients.json       for each client its file, classes and accuracy, in the run and from the file
+  clients.json       for each client its file, classes and accuracy, or what else its task is
+                     measured by first, in the run and from the file
 
 Each file is read again and tested on its client's test examples before the export is put in place.
 """
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core import tasks
 from tf_pflego.data import client_names
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
@@ -86,7 +88,7 @@ def export_clients(
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
       clients: The clients' ids or names; or a text such as `3,7`, `hospital_7,hospital_9`, `all` or
-        `worst:10`, the ten least accurate, where a name comes before an id.
+        `worst:10`, the ten that are served worst, where a name comes before an id.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
@@ -170,9 +172,11 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
         if kind == "worst":
             if not (number.isascii() and number.isdecimal() and int(number)):
                 raise refusal(repr(which))
-            tested = simulation.evaluate(train_loss=False)
-            accuracy = tested.test_hits / tested.test_examples
-            return np.argsort(accuracy, kind="stable")[: int(number)].tolist()
+            first = simulation.evaluate(train_loss=False).first
+            from_the_worst = np.argsort(
+                first.statistic.shown.sign * first.of_clients(), kind="stable"
+            )
+            return from_the_worst[: int(number)].tolist()
         which = [id_or_name(text.strip()) for text in which.split(",")]
     chosen: list[int] = []
     for client in which:
@@ -310,9 +314,10 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
 def _entry(client, path, probabilities):
     """Returns what clients.json says of a client, whose file is tested here."""
     in_run, in_file = client.probabilities(), probabilities(client.raw(client.test_examples))
-    accuracy = {
-        key: float(np.mean(np.argmax(predicted, axis=1) == client.test_labels))
-        for key, predicted in (("test_accuracy_of_run", in_run), ("test_accuracy", in_file))
+    first = client.model.task.statistics[0]
+    tested = {
+        f"test_{first.name}{of_what}": _value(first, predicted, client)
+        for of_what, predicted in (("_of_run", in_run), ("", in_file))
     }
     return {
         "client": client.number,
@@ -321,9 +326,19 @@ def _entry(client, path, probabilities):
         "bytes": size_of(path),
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
-        **accuracy,
+        **tested,
         "largest_difference": float(np.abs(in_file - in_run).max()),
     }
+
+
+def _value(statistic, predicted, client):
+    """Returns a statistic of predictions for a client's test examples; None if it has none."""
+    if statistic.of_logits and client.model.task.has_classes:
+        with np.errstate(divide="ignore"):
+            predicted = np.log(predicted)  # The softmax of these logits is what was predicted.
+    outputs, labels = tasks.flat(tf.constant(predicted), tf.constant(client.test_labels))
+    value = float(statistic.value(tf.cast(statistic.sums(outputs, labels), tf.float64)))
+    return value if np.isfinite(value) else None
 
 
 def size_of(path: pathlib.Path) -> int:

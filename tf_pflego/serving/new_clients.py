@@ -40,12 +40,12 @@ AUTO = "auto"
 
 
 class ShotResult(NamedTuple):
-    """How accurate new clients are with some examples of each of their classes."""
+    """How good new clients are with a few examples, by the first statistic of their task."""
 
-    shots: int | str  # examples of each class, or "all"
+    shots: int | str  # examples of each class, or in all if labels are no classes, or "all"
     draws: int  # how many times they were drawn
-    before: float  # mean test accuracy of the clients before they learn on
-    mean: float  # mean over draws of the clients' mean test accuracy afterwards
+    before: float  # mean test accuracy, or other statistic, of the clients before they learn on
+    mean: float  # mean over draws of the clients' mean afterwards
     deviation: float  # its standard deviation over the draws; 0 with one
 
 
@@ -125,16 +125,16 @@ class NewClients:
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
     ) -> list[ShotResult]:
-        """Returns how accurate the clients are with a few examples of each of their classes.
+        """Returns how good the clients are with a few examples of each of their classes.
 
         Args:
-          shots: How many examples of each class a client is given; all that it has, if these are
-            fewer, or for "all".
+          shots: How many examples of each class a client is given, or how many in all if labels are
+            no classes; all that it has, if these are fewer, or for "all".
           draws: How many times examples are drawn at random; once for "all".
           seed: Seed of the draws.
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
-        before = float(np.mean([self._accuracy(c, w) for c, w in enumerate(self._start)]))
+        before = float(np.mean([self._tested(c, w) for c, w in enumerate(self._start)]))
         results = []
         for count in shots:
             if count != ALL:
@@ -152,10 +152,12 @@ class NewClients:
         if count != ALL:
             rng = seeds.generator(seed, f"shots/{count}/{draw}", client)
             order = rng.permutation(len(labels))
-            by_class = [order[labels[order] == label][:count] for label in np.unique(labels)]
-            chosen = np.sort(np.concatenate(by_class))
+            groups = [order]
+            if self._algorithm.model.task.has_classes and labels.ndim == 1:
+                groups = [order[labels[order] == label] for label in np.unique(labels)]
+            chosen = np.sort(np.concatenate([group[:count] for group in groups]))
             examples, labels = examples[chosen], labels[chosen]
-        return self._accuracy(client, self._learnt(client, examples, labels))
+        return self._tested(client, self._learnt(client, examples, labels))
 
     def _as_client(self, client, seed, examples, labels):
         inputs = copied_as_model_inputs(tf.constant(examples))
@@ -167,7 +169,7 @@ class NewClients:
         rate = tf.constant(self._rate, tf.float32)
         return self._learn(self._start[client], learner, tf.constant(self._steps), rate)
 
-    def _accuracy(self, client, weights):
+    def _tested(self, client, weights):
         tested = self._as_client(client, None, *self._clients.test.of(client))
         logits = self._predict(weights, tested.examples, tested.classes)
         task = self._algorithm.model.task

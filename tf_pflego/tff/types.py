@@ -27,7 +27,7 @@ class Data(NamedTuple):
     """Examples of a client."""
 
     examples: Any  # [n, ...] float32 or int32
-    labels: Any  # [n] int32
+    labels: Any  # [n] int32, or what the task takes
 
     @classmethod
     def whole(cls, data: Data | tf.data.Dataset) -> Data:

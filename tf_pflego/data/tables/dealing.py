@@ -108,9 +108,8 @@ def from_table(
         rows, owner = rows.filter(pa.array(kept)), owner[kept]
         is_test = None if is_test is None else is_test[kept]
     if is_test is None:
-        is_test = splitting.drawn(
-            owner, about, (time, rows[time]) if kind == "last" else None, seed
-        )
+        order = (time, rows[time]) if time and kind == "last" else None
+        is_test = splitting.drawn(owner, about, order, seed)
     inputs = rows.select(features)
     if missing == "refuse":
         for name in features:
