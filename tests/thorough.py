@@ -22,6 +22,25 @@ TESTS = (
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[no penalty]",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[one step]",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[strong",
+    *(  # Of what is no class, each method has one case in `make test`.
+        f"tests/algorithms/{test}[{task}-{case}"
+        for task in ("regression", "multi_label", "counts")
+        for test, cases in (
+            (
+                "test_identities.py::test_proposition_1_the_mean_over_all_subsets_is_the_gradient",
+                "13",
+            ),
+            ("test_mini_batches.py::test_apfl", ("0.4-F", "0.0", "1.0")),
+            ("test_mini_batches.py::test_fedavg", ("full",)),
+            ("test_mini_batches.py::test_fedbabu_and_its_fine_tuning", ("full",)),
+            ("test_mini_batches.py::test_fedfomo", "1"),
+            ("test_mini_batches.py::test_fedrep", "0"),
+            ("test_mini_batches.py::test_per_fedavg", ("hf",)),
+            ("test_oracles.py::test_a_schedule_of_the_servers_rate", ("pflego-cosine",)),
+            ("test_pgfed.py::test_pgfed_and_its_variants", ("mu", "bound")),
+        )
+        for case in cases
+    ),
     "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
     "tests/docs/test_notebook.py",
     "tests/docs/test_process_notebook.py::test_it_prints",
