@@ -26,10 +26,7 @@ TESTS = (
         f"tests/algorithms/{test}[{task}-{case}"
         for task in ("regression", "multi_label", "counts")
         for test, cases in (
-            (
-                "test_identities.py::test_proposition_1_the_mean_over_all_subsets_is_the_gradient",
-                "13",
-            ),
+            ("13",),
             ("test_mini_batches.py::test_apfl", ("0.4-F", "0.0", "1.0")),
             ("test_mini_batches.py::test_fedavg", ("full",)),
             ("test_mini_batches.py::test_fedbabu_and_its_fine_tuning", ("full",)),
