@@ -39,9 +39,8 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
         return collections.OrderedDict(counts)
 
     def of_models(counts):
-        return collections.OrderedDict(
-            (name, metrics.values(task, one)) for name, one in counts.items()
-        )
+        pairs = ((name, metrics.values(task, one)) for name, one in counts.items())
+        return collections.OrderedDict(pairs)
 
     run = types.computation(
         test, state.member.server, states.member, inputs.member, inputs.member.data
