@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import importlib
 import os
+import pathlib
 import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,7 +25,9 @@ from tf_pflego import algorithms, data, models
 from tf_pflego.core import tasks
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
+from tf_pflego.data.datasets import prepared
 from tf_pflego.data.partitions.partition import starts
+from tf_pflego.runs import build
 
 # What each leaves to the other, by its marker, so that both together take less time.
 LEFT_OUT = {"tff": "current_line_is_enough", "current": "same_on_both_lines"}
@@ -190,3 +193,32 @@ def digits_dir(tmp_path_factory):
     path = tmp_path_factory.mktemp("tfds")
     data.load("digits", data_dir=str(path))
     return str(path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_are_read_once():
+    """Lets the digits that one has read serve the next, if their files have not changed since.
+
+    TFDS takes a quarter of a second to read them, which is long beside the small runs of tests.
+    """
+    read, kept = prepared.read, {}
+
+    def read_or_kept(builder, split, names):
+        if builder.name != "digits":
+            return read(builder, split, names)
+        files = ((path, path.stat()) for path in sorted(pathlib.Path(builder.data_dir).iterdir()))
+        key = split, *names, *((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
+        if key not in kept:
+            kept[key] = read(builder, split, names)
+        return list(kept[key])
+
+    prepared.read = read_or_kept
+    yield
+    prepared.read = read
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traces():
+    """Shared by the runs of a file, which have few settings and are often made again."""
+    with build.shared_traces():
+        yield
