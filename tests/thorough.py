@@ -40,7 +40,6 @@ TESTS = (
     "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
     "tests/docs/test_notebook.py",
     "tests/docs/test_process_notebook.py::test_it_prints",
-    "tests/docs/test_readme.py::test_a_short_script_exports_a_model_of_own_arrays",
     "tests/docs/test_readme.py::test_snippets_print_what_they_say",
     "tests/engines/test_agreement.py::test_blocks_of_examples_pass_as_in_process[True]",
     "tests/engines/test_client_states.py::test_a_run_with_states_in_files_has_the_same_bits[ditto",
