@@ -112,13 +112,15 @@ class Task:
             )
         chosen = self.statistics or _STATISTICS[self.labels]
         known = (*_STATISTICS[self.labels], *_MORE_STATISTICS[self.labels])
-        filled = {
+        filled: dict[str, Any] = {
             "statistics": tuple(
                 one
                 if isinstance(one, Statistic)
                 else statistics_lib.KNOWN[values.one_of("statistics", one, known)]
                 for one in chosen
-            )
+            ),
+            "mean": tuple(map(float, self.mean)),
+            "deviation": tuple(map(float, self.deviation)),
         }
         if self.link is None:
             filled["link"] = _LINKS[self.labels]
@@ -136,6 +138,20 @@ class Task:
     def is_softmax(self) -> bool:
         """Whether its loss is the cross-entropy of classes."""
         return self.name == CLASSIFICATION
+
+    @property
+    def output(self) -> str:
+        """What predictions are called where a model has left a run."""
+        return "probabilities" if self.labels in (CLASSIFICATION, MULTI_LABEL) else "predictions"
+
+    def keras_activation(self) -> str:
+        """Returns what Keras calls the link; raises ValueError if it has no name for it."""
+        if self.link not in _KERAS_ACTIVATIONS:
+            raise ValueError(
+                "`link` must be tf.nn.softmax, tf.sigmoid, tf.identity or tf.exp for a Keras "
+                f"model; got {values.shown(self.link)}. Export with `format='savedmodel'`."
+            )
+        return _KERAS_ACTIVATIONS[self.link]
 
     def targets(self, labels: tf.Tensor, rows: int) -> tf.Tensor:
         """Returns labels as `outputs_first` takes them: of the known tasks [K, n] float32."""
@@ -214,8 +230,7 @@ def regression(
     """
     delta = values.number("huber", huber, at_least=0)
     task = _elementwise(REGRESSION, _huber(delta)) if delta else _NAMED[REGRESSION]
-    mean, deviation = (tuple(map(float, numbers)) for numbers in (mean, deviation))
-    return dataclasses.replace(task, mean=mean, deviation=deviation)
+    return dataclasses.replace(task, mean=tuple(mean), deviation=tuple(deviation))
 
 
 class _Elementwise(NamedTuple):
@@ -332,6 +347,12 @@ _LINKS = {
     MULTI_LABEL: tf.sigmoid,
     REGRESSION: tf.identity,
     COUNTS: tf.exp,
+}
+_KERAS_ACTIVATIONS = {
+    tf.nn.softmax: "softmax",
+    tf.sigmoid: "sigmoid",
+    tf.identity: "linear",
+    tf.exp: "exponential",
 }
 _NAMED = {
     CLASSIFICATION: Task(
