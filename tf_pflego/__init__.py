@@ -41,6 +41,7 @@ _HOME = {
     "federate": "tf_pflego.data",
     "fine_tune_new_clients": "tf_pflego.serving.new_clients:fine_tune",
     "from_arrays": "tf_pflego.data",
+    "from_table": "tf_pflego.data.tables.dealing",
     "from_tff": "tf_pflego.tff",
     "grid": "tf_pflego.sweeps.definition",
     "load_dataset": "tf_pflego.data:load",
@@ -84,6 +85,7 @@ __all__ = [
     "federate",
     "fine_tune_new_clients",
     "from_arrays",
+    "from_table",
     "from_tff",
     "grid",
     "load_dataset",
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     )
     from tf_pflego.data import load as load_dataset
     from tf_pflego.data.partitions.dirichlet import dirichlet
+    from tf_pflego.data.tables.dealing import from_table
     from tf_pflego.engines import RayOptions
     from tf_pflego.models import SplitModel, mlp
     from tf_pflego.reports import write as report

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import built
+from tests.conftest import built, of_tasks
 from tests.oracles import averaging, network, pflego
 from tf_pflego.algorithms.fedavg import FedAvgConfig
 from tf_pflego.core import seeds
@@ -96,6 +96,7 @@ SHARES = {"late_linear": (1, 1, 1 / 2), "cosine": (1, 3 / 4, 1 / 4)}
     ("name", "schedule"),
     [("pflego", "late_linear"), ("pflego", "cosine"), ("fedrecon", "cosine")],
 )
+@of_tasks("classification", "regression", "multi_label", "counts")
 def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule):
     """It holds for theta and for the last step of a head, and not for the steps before."""
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
@@ -229,6 +230,7 @@ def test_fedavg_with_a_class_mask(masked_model, masked_clients):
     assert_close([*found.theta, found.head], expected)
 
 
+@of_tasks("classification", "regression", "multi_label")
 def test_feddane(tiny_model, tiny_clients):
     config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
     simulation = simulation_of("feddane", tiny_model, tiny_clients, **config)

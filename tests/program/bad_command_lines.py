@@ -37,6 +37,8 @@ ABOVE = {
     "validation_share": "fedfomo",
 }
 
+OF_TABLE = ["--table={tmp}/pupils.csv", "--client_column=school", "--label_column=passed"]
+
 ROWS = [
     # Whole numbers.
     *(
@@ -200,6 +202,24 @@ ROWS = [
     (["--shard_resources=GPU=1"], "other resources than CPU and GPU", "Set --gpus_per_shard inst"),
     (["--node_deadline=0"], "--node_deadline must be above 0; got 0.0", "Raise --node_deadline"),
     (["--node_deadline=soon"], "--node_deadline must be a number; got 'soon'", "Correct --node_de"),
+    # A table.
+    (["--table={tmp}/pupils.csv"], "--client_column must name a column of the table; got none",
+     "Give it"),
+    (["--client_column=school"], "--label_column must name a column of the table; got none",
+     "Give it"),
+    ([*OF_TABLE, "--dataset=mnist"], "--dataset must be left out with --table; got mnist",
+     "Leave out one"),
+    ([*OF_TABLE, "--num_clients=5"], "--num_clients must be left out with --client_colu", "Leave"),
+    ([*OF_TABLE, "--partition=groups"], "--partition must be left out with --client_colum", "Leav"),
+    ([*OF_TABLE, "--permuted_clients=0.5"], "--permuted_clients must be left out with", "Leave it"),
+    ([*OF_TABLE, "--missing=zero"], "--missing must be one of refuse, mean, drop; got 'zero'",
+     "Correct --missing"),
+    ([*OF_TABLE, "--small_clients=keep"], "--small_clients must be one of refuse, drop, merge",
+     "Correct --small_clients"),
+    ([*OF_TABLE, "--min_rows=1"], "--min_rows must be at least 2; got 1", "Raise --min_rows"),
+    ([*OF_TABLE, "--task=ranking"], "--task must be one of classification, ", "Correct --task"),
+    (["--dataset=movielens", "--num_rounds=1"], "--dataset must be one of digits, ",
+     "Correct --dataset"),
     # What contradicts itself.
     (["--personalization=high",
      "--classes_per_client=3"], "--personalization must not be given with "
@@ -241,6 +261,33 @@ WITH_DATA = [
      "Choose --network=mlp"),
 ]  # fmt: skip
 
+# These read a table before they are refused.
+WITH_TABLE = [
+    (["--client_column=shool"], "--client_column must name columns of the table, which are school, "
+     "passed, age; got 'shool'", "Did you mean school? Correct --client_column"),
+    (["--label_column=mark"], "--label_column must name columns of the table", "got 'mark'"),
+    (["--feature_columns=age,sex"], "--feature_columns must name columns of the tab", "got 'sex'"),
+    (["--feature_columns=age,school"], "--client_column, --label_column, --feature_columns and "
+     "--split must be different columns", "got 'school' twice"),
+    (["--category_columns=sex"], "--category_columns must be some of the features, age; got 'sex'",
+     "Correct --category_columns"),
+    (["--split=last"], "--time_column must name columns of the table", "got None"),
+    (["--split=half"], "--split must be random or last, with a share in (0, 1)", "got 'half'"),
+    (["--split=column:part"], "--split must name columns of the table", "got 'part'"),
+    (["--min_rows=3"], "every client must have 3 rows or more; 1 of 2 clients have not, the first "
+     "is 'south' with 2", "Choose another --small_clients"),
+    (["--label_column=age", "--feature_columns=passed"], "the column 'age' must have a value in "
+     "every row; 1 of 6 have none", "Correct these rows, or choose --missing=drop"),
+    ([], "the column 'age' must have a value in every row; 1 of 6 have none, the first is row 1",
+     "choose --missing=mean or --missing=drop"),
+    (["--table={tmp}/words"], "whose name ends with .csv, .tsv or .parquet", "got 'words'"),
+    (["--table={tmp}/none.csv"], "--table must be a file of rows; {tmp}/none.csv does not exist",
+     "Correct the path"),
+    (["--table={tmp}/fifo.csv"], "--table must be a file of rows; {tmp}/fifo.csv is no file",
+     "Correct the path"),
+    (["--missing=mean", "--clients_per_round=3"], "must be in [1, num_clients=2]; got 3", "Lower"),
+]  # fmt: skip
+
 # Flags that are given and not read; another flag then ends the program.
 IGNORED = [
     (["--dirichlet_alpha=0.5"], "--dirichlet_alpha has no effect without --partition=dirichlet"),
@@ -254,6 +301,8 @@ IGNORED = [
     (["--omniglot_splits=train"], "--omniglot_splits has no effect without --dataset=omniglot"),
     (["--clients_per_round_range=3,4"], "has no effect without --participation=range"),
     (["--schedule_rounds=300"], "--server_schedule=late_linear or last_fifth or cosine"),
+    (["--split=last"], "--split has no effect without --client_column"),
+    (["--min_rows=5"], "--min_rows has no effect without --client_column"),
     (["--overwrite"], "--overwrite has no effect without --output_dir"),
     (["--checkpoint_every=5"], "--checkpoint_every has no effect without --output_dir"),
     (["--checkpoints_kept=5"], "--checkpoints_kept has no effect without --output_dir"),

@@ -8,7 +8,14 @@ import re
 
 import pytest
 
-from tests.program.bad_command_lines import HUGE, IGNORED, ROWS, WITH_DATA
+from tests.program.bad_command_lines import (
+    HUGE,
+    IGNORED,
+    OF_TABLE,
+    ROWS,
+    WITH_DATA,
+    WITH_TABLE,
+)
 from tests.starts import ROOT, in_this_process, started_program
 from tf_pflego.program import command_line
 from tf_pflego.runs import config, training
@@ -33,6 +40,8 @@ def files(tmp_path_factory):
         "words": "hello there\n",
         "value": "--num_rounds=x\n",
         "lost": "--flagfile={tmp}/none\n",
+        "pupils.csv": "school,passed,age\nnorth,yes,3\nnorth,no,\nnorth,yes,5\nnorth,no,6\n"
+        "south,no,4\nsouth,yes,2\n",
         # Each includes the next one twice: 2^40 files in all.
         **{f"wide{k}": 2 * f"--flagfile={{tmp}}/wide{k + 1}\n" for k in range(40)},
         "wide40": "--num_rounds=3\n",
@@ -40,6 +49,7 @@ def files(tmp_path_factory):
     for name, text in texts.items():
         (directory / name).write_text(text.format(tmp=directory))
     os.mkfifo(directory / "fifo")
+    os.mkfifo(directory / "fifo.csv")
     (directory / "held").mkdir()
     (directory / "held" / "config.json").write_text('{"algorithm": "pfl')
     return directory
@@ -81,6 +91,12 @@ def test_a_bad_command_line_is_one_line(arguments, said, remedy, files, capsys, 
 @pytest.mark.parametrize(("arguments", "said", "remedy"), WITH_DATA, ids=name_of)
 def test_what_does_not_fit_the_data_is_one_line(arguments, said, remedy, files, digits_dir, capsys):
     arguments = [f"--data_dir={digits_dir}", "--engine=in_process", *arguments]
+    assert_refused(arguments, (said, remedy), files, capsys)
+
+
+@pytest.mark.parametrize(("arguments", "said", "remedy"), WITH_TABLE, ids=name_of)
+def test_what_does_not_fit_a_table_is_one_line(arguments, said, remedy, files, capsys):
+    arguments = [*OF_TABLE, "--engine=in_process", *arguments]
     assert_refused(arguments, (said, remedy), files, capsys)
 
 
@@ -213,6 +229,7 @@ def test_messages_of_the_library_name_arguments_and_not_flags():
     names = {field.name for field in dataclasses.fields(config.RunConfig)} | {"output", "format"}
     package = ROOT / "tf_pflego"
     of_program = {package / "main.py", package / "runs" / "config.py"}
+    of_program.add(package / "runs" / "table_settings.py")
     of_program |= set((package / "program").glob("*.py"))
     for path in set(package.rglob("*.py")) - of_program:
         for text in texts_of(ast.parse(path.read_text(encoding="utf-8"))):

@@ -177,9 +177,14 @@ def write_masked(run, path):
 def test_runs_are_listed_with_their_masks_and_validation(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "a")
     write_masked(run, tmp_path / "b")
-    head, first, second = in_this_process(["list", str(tmp_path)], capsys).stdout.splitlines()
-    assert head.split()[3:] == ["labels", "seed", "rounds", "validation", "accuracy"]
+    write_masked(run, tmp_path / "c")
+    metrics = tmp_path / "c" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("accuracy", "root_mean_squared_error"))
+    lines = in_this_process(["list", str(tmp_path)], capsys).stdout.splitlines()
+    head, first, second, third = lines
+    assert head.split()[3:] == ["labels", "seed", "rounds", "validation", "accuracy", "RMSE"]
     assert second.split()[3:] == ["masked", "7", "1/3", "25.00", "50.00"]
+    assert third.split()[5:] == ["1/3", "0.2500", "0.5000"]
     assert first.index("3/3") == second.index("1/3") == head.index("rounds")
 
 

@@ -13,6 +13,7 @@ import pytest
 import tf_pflego as pfl
 from tests.runs.test_own_clients import NAMES, clients_of, config_of
 from tf_pflego import reports
+from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import series, stored
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -67,7 +68,9 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
         for name in NAMES
     ]
     base, other = series.series_of([stored.read(run) for run in runs])
-    assert sorted(series.gains_of(other, base).differences) == pytest.approx(sorted(expected))
+    assert sorted(series.gains_of(other, base, shown("accuracy")).differences) == pytest.approx(
+        sorted(expected)
+    )
     assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
 
 
@@ -102,7 +105,7 @@ def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_
     few = few.joined_by(dataclasses.replace(few.part(1, 2), client_names=("twin",)))
     pfl.run(config_of(tmp_path / "few", algorithm="local"), clients=few)
     base, other = (series.series_of([stored.read(run)])[0] for run in (runs[0], tmp_path / "few"))
-    gains = series.gains_of(other, base).differences
+    gains = series.gains_of(other, base, shown("accuracy")).differences
     ours, theirs = accuracies(tmp_path / "few"), accuracies(runs[0])
     assert sorted(gains) == pytest.approx(sorted(ours[n] - theirs[n] for n in ("west", "north")))
     _, clients = page_of([runs[0], tmp_path / "few"], tmp_path / "r.html")

@@ -13,6 +13,7 @@ from PIL import Image
 import tf_pflego as pfl
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run
 from tf_pflego import data, main, reports
+from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
 
@@ -102,7 +103,7 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
     ours, theirs = (np.array(clients_of(runs[name])) for name in ("fedavg", "pflego"))
     read = [stored.read(runs[name]) for name in ("pflego", "fedavg")]
     base, other = series.series_of(read)
-    gains = series.gains_of(other, base)
+    gains = series.gains_of(other, base, shown("accuracy"))
     np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
     page = reports.write(
         [runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"]
@@ -250,8 +251,9 @@ def test_smoothing_is_symmetric_and_keeps_straight_lines():
 
 
 def test_the_worst_tenth_and_when_a_target_is_reached():
-    accuracies = np.array([*np.linspace(0.5, 1, 18), 0.2, 0.1, np.nan])
-    assert metrics.mean_of_worst_tenth(accuracies) == pytest.approx(0.15)
+    values = np.array([*np.linspace(0.5, 1, 18), 0.2, 0.1, np.nan])
+    for name, mean in (("accuracy", 0.15), ("root_mean_squared_error", 1 - 0.25 / 17)):
+        assert metrics.mean_of_worst_tenth(values, shown(name)) == pytest.approx(mean)
     rounds = {
         "round": np.arange(1.0, 6),
         "seconds": np.full(5, 2.0),
@@ -272,11 +274,35 @@ def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path):
     (directory / "clients.csv").write_text("\n".join(lines) + "\n")
     with open(directory / "clients.csv", newline="") as file:
         header, *rows = csv.reader(file)
-    mean, number, _ = worst_rows(dict(zip(header, zip(*rows, strict=True), strict=True)))
+    mean, number, _ = worst_rows(
+        dict(zip(header, zip(*rows, strict=True), strict=True)), shown("accuracy")
+    )
     assert (number, mean) == (3, pytest.approx(1 / 24))  # A tenth of 25 is rounded up.
     page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert f"worst tenth {100 * mean:.2f}\N{NO-BREAK SPACE}%, median" in page
     assert page.count(f">{100 * mean:.2f}\N{NO-BREAK SPACE}%<") == 2  # of the run, and its clients
+
+
+def test_where_lower_is_better_a_page_says_so(tmp_path):
+    paths = [large_run(tmp_path / name, 25) for name in ("first", "second")]
+    for path, error in zip(paths, (12.5, 10.0), strict=True):
+        metrics = (path / "metrics.jsonl").read_text().replace("accuracy", "mean_absolute_error")
+        (path / "metrics.jsonl").write_text(metrics.replace('0.5, "train', f'{error}, "train'))
+        head, *rows = (path / "clients.csv").read_text().splitlines()
+        lines = [head.replace("accuracy", "mean_absolute_error")]
+        # Only the last client fares worse in the second run.
+        lines += [f"{row.rpartition(',')[0]},{error + k}" for k, row in enumerate(rows)]
+        (path / "clients.csv").write_text("\n".join(lines) + "\n")
+    lines[-1] = lines[-1].replace(",34.0", ",40.0")
+    (paths[1] / "clients.csv").write_text("\n".join(lines) + "\n")
+    page = reports.write(paths, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    text = " ".join(text_of(re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)).split())
+    assert "is lowest for fedavg (second) with 10.00, followed by fedavg (first) with 12.50" in text
+    assert f"worst tenth {np.mean((32, 33, 40)):#.4g}, median 22.00" in page
+    assert "24 clients gained, 1 lost" in page and "the further left, the better" in text
+    assert "105 % of the best run's mean absolute error" in text and 'value="10.5"' in page
+    assert "How much lower the test mean absolute error of each client is" in text
+    assert not re.search("accurac|points of percent|error, percent", text)
 
 
 def test_png_figures(runs, tmp_path, capsys):

@@ -226,10 +226,14 @@ def test_early_stopping_refuses_what_it_cannot_use(arguments, message):
         pfl.EarlyStopping(**arguments)
 
 
-def test_a_smaller_loss_is_better_and_a_value_that_is_not_finite_is_not():
-    stopping = pfl.EarlyStopping("train_loss", patience=2, mode="min")
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [("train_loss", "min"), ("test_root_mean_squared_error/client_mean", None)],
+)
+def test_a_smaller_loss_is_better_and_a_value_that_is_not_finite_is_not(metric, mode):
+    stopping = pfl.EarlyStopping(metric, patience=2, mode=mode)
     losses = [0.9, None, 0.5, float("nan"), float("inf")]
-    records = [{"round": n, "train_loss": loss} for n, loss in enumerate(losses, 1)]
+    records = [{"round": n, metric: loss} for n, loss in enumerate(losses, 1)]
     assert not stopping.on_run_begin(None, records[:4])
     assert stopping.after_round(None, records[4])
     assert (stopping.best, stopping.best_round) == (0.5, 3)

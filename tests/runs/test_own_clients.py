@@ -6,11 +6,15 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_pflego as pfl
+from tf_pflego.core import statistic_names
+from tf_pflego.reports import stored
 from tf_pflego.runs import build
 from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
+from tf_pflego.simulation.evaluation import summarize
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -44,6 +48,57 @@ def finished(tmp_path_factory):
     table = result_table(summary, "mine", seen)
     assert "client south" in table and "client 1" not in table
     return output
+
+
+def test_the_table_of_a_regression_has_its_error_the_largest_first():
+    name = "test_root_mean_squared_error/client_mean"
+    about = {"seconds": 1.0, "bytes_down": 1, "bytes_up": 1, "train_loss": 2345678.9}
+    errors = [(1, 9.0), (2, 7.25), (3, 8.0)]
+    records = [
+        {"round": number, name: error, name.replace("client", "example"): error} | about
+        for number, error in errors
+    ]
+    summary = summarize(records)
+    assert summary[f"{name}/best"] == 7.25 and summary[name] == 8
+    columns = {"client": range(4), "num_classes": [1] * 4, "classes": ["0"] * 4}
+    columns |= {f"{split}_examples": [5] * 4 for split in ("train", "test")}
+    columns["test_root_mean_squared_error"] = ["1.5", "nan", "1234.56", "8"]
+    lines = [" ".join(line.split()) for line in result_table(summary, "t", columns).splitlines()]
+    assert "test RMSE last round mean of last 10" in lines
+    assert "worst tenth, 1 of 4 1235" in lines
+    assert "training loss, all clients 2345679" in lines
+    worst = lines[lines.index("served worst train test RMSE") + 1 : -1]
+    assert worst == ["client 2 5 5 1235", "client 3 5 5 8.000", "client 0 5 5 1.500"]
+
+
+def test_a_statistic_of_ones_own_says_which_of_two_values_is_better(tmp_path, monkeypatch):
+    def misses(logits, labels):
+        hits = tf.math.in_top_k(labels, logits, 1)
+        return tf.stack([tf.math.count_nonzero(~hits), tf.size(labels, tf.int64)])
+
+    own = pfl.Statistic("misses", misses, higher_is_better=False)
+    body = pfl.mlp((3,), seed=0, units=4)
+    task = dataclasses.replace(pfl.SplitModel(body, 2).task, statistics=(own,))
+    stopping = pfl.EarlyStopping(patience=9)
+    config = config_of(tmp_path / "run", num_rounds=3, validation_fraction=0.3)
+    model = pfl.SplitModel(body, 2, num_global_classes=5, task=task)
+    summary = pfl.run(config, None, clients_of(), model=model, callbacks=[stopping], local_steps=2)
+    records = [json.loads(line) for line in open(tmp_path / "run" / "metrics.jsonl")]
+    name = "validation_misses/client_mean"
+    values = [record[name] for record in records]
+    assert stopping.best == summary[f"{name}/best"] == min(values)
+    # Who reads the directory later knows it from there.
+    monkeypatch.setattr(statistic_names, "_OWN", {})
+    assert stored.read(tmp_path / "run").configuration["own_statistics"].keys() == {"misses"}
+    assert not statistic_names.shown("misses").higher_is_better
+    again = pfl.run(
+        config_of(tmp_path / "run", num_rounds=3, validation_fraction=0.3, resume=True),
+        None,
+        clients_of(),
+        model=model,
+        local_steps=2,
+    )
+    assert again["round"] == 3 and "ended with misses" in repr(pfl.load_run(tmp_path / "run"))
 
 
 def rows_of(path):

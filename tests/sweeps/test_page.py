@@ -107,6 +107,31 @@ def test_results_of_an_earlier_version_have_no_best_round(directory):
     assert "best round, %" not in table.head and "test accuracy, %" in table.head
 
 
+def test_where_lower_is_better_the_least_is_chosen_and_gains(directory, tmp_path):
+    error = "root_mean_squared_error"
+    for name in (store.RUNS, store.CURVES, store.CLIENTS, store.TUNING):
+        rows = store.read(directory / name)
+        named = [{k.replace("accuracy", error): v for k, v in row.items()} for row in rows]
+        store.write(directory / name, named)
+    sweep = sweeps.load_sweep(directory)
+    for cell, settings in sweep.best().items():
+        finished = [r for r in sweep.tuning_rows if (r["run"], r["state"]) == (cell, "finished")]
+        best = min(finished, key=lambda row: row[f"validation_{error}/client_mean/last10"])
+        assert best["trial"] == definition.name_of(settings)
+    heads = {"test RMSE", "best round", "difference", "clients that gain, %"}
+    assert heads <= set(sweep.table().tables[0].head)
+    ours, theirs = (
+        np.array([sweep.clients()[f"high_{name}", seed][f"test_{error}"] for seed in (0, 1)])
+        for name in ("pflego", "local")
+    )
+    row = next(row for row in sweep.table().rows if row["method"] == "pflego")
+    assert row["clients_that_gain"] == pytest.approx(100 * np.mean(ours < theirs))
+    page = sweep.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    for said in ("its RMSE on validation examples", "validation RMSE", "further left", "is better"):
+        assert said in page
+    assert "accurac" not in re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+
+
 def test_a_panel_for_each_setting_marks_what_was_chosen(directory):
     sweep = sweeps.load_sweep(directory)
     figure = figures.settings(sweep, sweep.cells[:3], (10.4, 4.5))

@@ -72,20 +72,24 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched,
     assert without_times[:2] == without_times[2:]
 
 
+@pytest.mark.parametrize(("statistic", "sign"), [("accuracy", 1), ("perplexity", -1)])
 @pytest.mark.parametrize(
-    ("accuracies", "ended_at"),
+    ("values", "ended_at"),
     [((0.3, 0.4, 0.5, 0.6), None), ((0.3, 0.3, 0.3, 0.6), 3), ((0.2, 0.2, 0.9, 0.9), 2)],
 )
-def test_a_trial_ends_below_the_median_of_the_others(accuracies, ended_at):
+def test_a_trial_ends_when_it_is_worse_than_the_median_of_the_others(
+    values, ended_at, statistic, sign
+):
     others = [
         [[number, 0.1 * number + shift] for number in (1, 2, 3, 4)] for shift in (0, 0, 0.2, 0.1)
     ]
     for number in (2, 3):
         median = statistics.median(dict(map(tuple, curve))[number] for curve in others)
         assert median == pytest.approx(0.1 * number + 0.05)
+    others = [[[number, sign * value] for number, value in curve] for curve in others]
     pruning = MedianPruning(others, 5)
-    name = "validation_accuracy/client_mean"
-    rounds = [{"round": number, name: one} for number, one in enumerate(accuracies, 1)]
+    name = f"validation_{statistic}/client_mean"
+    rounds = [{"round": number, name: sign * one} for number, one in enumerate(values, 1)]
     ends = [record["round"] for record in rounds if pruning.after_round(None, record)]
     assert ends[:1] == ([] if ended_at is None else [ended_at])
     # A run that goes on knows of its rounds what one in one go does.

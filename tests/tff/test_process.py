@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, build
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -52,6 +53,23 @@ def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
         expected = simulation.client_states(ids)
         assert_close(tf.nest.map_structure(lambda *leaves: np.stack(leaves), *states), expected)
     assert training.state.round_number == ROUNDS + 1
+
+
+def test_quantities_are_learnt_as_in_a_simulation():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(n, 4)), rng.normal(3, 2, (n, 2))) for n in (5, 3, 4)]
+    clients = pfl.from_arrays(pairs, pairs, task="regression")
+    task = pfl.regression(0, *clients.moments())
+    model = pfl.SplitModel(pfl.mlp((4,), seed=3, units=5), 2, task=task)
+    algorithm = pfl.build_algorithm("pflego", model, head_solver="exact", head_penalty=0.1)
+    training, _ = trained(process_of(algorithm, clients, train_metrics=True), clients)
+    with Simulation(algorithm, clients, PARTICIPATION, "in_process", SEED) as simulation:
+        simulation.run(ROUNDS)
+        assert_close(training.state.server, simulation.server_state)
+        expected = simulation.evaluate().metrics()
+    of_all = training.evaluate().of_all["personalized"]
+    for name in ("root_mean_squared_error", "mean_absolute_error", "r_squared"):
+        np.testing.assert_allclose(of_all[name], expected[f"test_{name}/example_mean"], rtol=1e-5)
 
 
 def test_a_method_with_two_groups_of_participants_is_refused(tiny_model, tiny_clients):

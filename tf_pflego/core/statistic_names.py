@@ -4,9 +4,10 @@ Nothing heavy is imported here, so that reports, sweeps and the command line rea
 starting TensorFlow.
 """
 
+import math
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 
 class Shown(NamedTuple):
@@ -18,6 +19,21 @@ class Shown(NamedTuple):
     is_share: bool = False  # a number in [0, 1], which reports show in percent
 
     @property
+    def plural(self) -> str:
+        """The title for the values of many clients."""
+        return self.title.replace("accuracy", "accuracies")
+
+    @property
+    def scale(self) -> int:
+        """By what its values are multiplied where shares are shown in percent."""
+        return 100 if self.is_share else 1
+
+    @property
+    def unit(self) -> str:
+        """What follows the title at an axis that has values times the scale."""
+        return ", percent" if self.is_share else ""
+
+    @property
     def sign(self) -> int:
         """1, or -1 if lower is better: of values times this the largest is the best."""
         return 1 if self.higher_is_better else -1
@@ -26,11 +42,23 @@ class Shown(NamedTuple):
         """Returns the best of some values."""
         return max(values, key=lambda value: self.sign * value)
 
+    def metric(self, of_accuracy: str) -> str:
+        """Returns what a metric is called that accuracy has by this name."""
+        return of_accuracy.replace("accuracy", self.name)
+
     def written(self, value: float | None) -> str:
         """Returns a value with the digits of a line; None stands for one that was not finite."""
         if value is None:
             return "-"
-        return f"{value:.4f}" if self.is_share else f"{value:.4g}"
+        return f"{value:.4f}" if self.is_share else significant(value)
+
+
+def significant(value: float, digits: int = 4, sign: str = "") -> str:
+    """Returns a number with so many digits that count, and all those before the point."""
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:{sign}.{digits}g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:{sign}.{decimals}f}"
 
 
 CATALOGUE = {
@@ -51,16 +79,30 @@ CATALOGUE = {
         Shown("perplexity", "perplexity", higher_is_better=False),
     )
 }
-# A column of clients, or a metric of all clients with their first model; not what a sample of
-# clients or a group of them has besides.
-_OF_STATISTIC = re.compile(
-    r"test_(?!examples$)(\w+)|(?:test|validation)_(\w+)/client_mean(?:/last10|/best)?"
-)
+# A metric or a column of clients, also with another model or of participants.
+_STATISTIC = re.compile(r"(?:^|/|participant_)(?:test|validation)_(?!examples$)(\w+?)(?:/|$)")
+# A metric of all clients with their first model, and a column of clients.
+_METRIC = re.compile(r"(?:test|validation)_(\w+)/client_mean(?:/last10|/best)?")
+_COLUMN = re.compile(r"test_(?!examples$)(\w+)")
+
+
+_OWN: dict[str, Shown] = {}
+
+
+def learn(own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Takes how statistics of users' own are shown, as config.json has it of a run."""
+    _OWN.update({name: Shown(name, **about) for name, about in own.items()})
 
 
 def shown(name: str) -> Shown:
-    """Returns how a statistic is shown; one that is not in the catalogue by its own words."""
-    return CATALOGUE.get(name) or Shown(name, name.replace("_", " "))
+    """Returns how a statistic is shown; one that nothing is known of by its own words."""
+    return CATALOGUE.get(name) or _OWN.get(name) or Shown(name, name.replace("_", " "))
+
+
+def of_metric(name: str) -> Shown:
+    """Returns the statistic of a metric or a column of clients; without a name if it is of none."""
+    match = _STATISTIC.search(name)
+    return shown(match[1]) if match else Shown("", "")
 
 
 def first_of(names: Iterable[str]) -> Shown:
@@ -68,5 +110,6 @@ def first_of(names: Iterable[str]) -> Shown:
 
     The names are those of its metrics, or of the columns of its clients, in their order.
     """
-    matches = filter(None, map(_OF_STATISTIC.fullmatch, names))
-    return shown(next((match[1] or match[2] for match in matches), "accuracy"))
+    names = list(names)
+    matches = [kind.fullmatch(name) for kind in (_METRIC, _COLUMN) for name in names]
+    return shown(next((match[1] for match in matches if match), "accuracy"))

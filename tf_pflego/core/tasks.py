@@ -112,13 +112,15 @@ class Task:
             )
         chosen = self.statistics or _STATISTICS[self.labels]
         known = (*_STATISTICS[self.labels], *_MORE_STATISTICS[self.labels])
-        filled = {
+        filled: dict[str, Any] = {
             "statistics": tuple(
                 one
                 if isinstance(one, Statistic)
                 else statistics_lib.KNOWN[values.one_of("statistics", one, known)]
                 for one in chosen
-            )
+            ),
+            "mean": tuple(map(float, self.mean)),
+            "deviation": tuple(map(float, self.deviation)),
         }
         if self.link is None:
             filled["link"] = _LINKS[self.labels]
@@ -228,8 +230,7 @@ def regression(
     """
     delta = values.number("huber", huber, at_least=0)
     task = _elementwise(REGRESSION, _huber(delta)) if delta else _NAMED[REGRESSION]
-    mean, deviation = (tuple(map(float, numbers)) for numbers in (mean, deviation))
-    return dataclasses.replace(task, mean=mean, deviation=deviation)
+    return dataclasses.replace(task, mean=tuple(mean), deviation=tuple(deviation))
 
 
 class _Elementwise(NamedTuple):

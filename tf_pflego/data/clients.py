@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,9 @@ from tf_pflego.data.partitions.partition import Partition, joined, parted
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.data.split import ClientSplit
 from tf_pflego.system import texts, values
+
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
 LABEL_SPACES = ("local", "global")
 
@@ -62,6 +65,8 @@ class ClientData:
         shape; None if there are none. See `with_validation`.
       client_names: What the clients are called, each in another way; None for their ids alone.
       task: What is to be predicted: classification, multi_label, regression or counts.
+      preprocessing: What the columns of a table become before they are examples; None if there is
+        no table. Models that leave a run take the columns.
 
     Raises:
       TypeError: Examples are no numbers, labels, offsets or classes no integers, or names no text.
@@ -86,6 +91,7 @@ class ClientData:
     validation: ClientSplit | None = None
     client_names: tuple[str, ...] | None = None
     task: str = CLASSIFICATION
+    preprocessing: Preprocessing | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         values.one_of("label_space", self.label_space, LABEL_SPACES)

@@ -94,6 +94,7 @@ def federate(
         class_mask=class_mask,
         client_names=client_names,
         task=task,
+        preprocessing=dataset.preprocessing,
     )
 
 

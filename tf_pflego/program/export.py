@@ -3,6 +3,7 @@
 import dataclasses
 
 from tf_pflego.core.settings import setting
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import flags
 from tf_pflego.program.opened import RunOptions
 from tf_pflego.serving import export as export_lib
@@ -22,7 +23,7 @@ class Options(RunOptions):
     """What is exported, and how."""
 
     clients: str = setting(
-        "all", "which clients: their numbers such as 3,7, or all, or worst:10, the least accurate"
+        "all", "which clients: their numbers such as 3,7, or all, or worst:10, those served worst"
     )
     shared_body: bool = setting(
         False, "write the body once, and the heads as one array, for thousands of clients"
@@ -30,7 +31,8 @@ class Options(RunOptions):
     learning: bool = setting(True, "write what lets SavedModel and TFLite files learn on")
     quantize: str = setting(
         "none",
-        "how TFLite holds the weights that do not learn on; the accuracy before and after is shown",
+        "how TFLite holds the weights that do not learn on; how good a model is before and after "
+        "is shown",
         choices=limits.QUANTIZATIONS,
     )
 
@@ -82,7 +84,12 @@ def run(flag_values, interruption: Interruption) -> None:
 
 
 def _show_row(entry, is_first):
+    first = first_of(name for name in entry if not name.endswith("_of_run"))
+    head = f"{first.title} in the run"
+    width = len(head) + 1
     if is_first:
-        terminal.show("  client      bytes  accuracy in the run  of the file")
-    before, after = entry["test_accuracy_of_run"], entry["test_accuracy"]
-    terminal.show(f"{entry['client']:>8} {entry['bytes']:>10,} {before:>20.4f} {after:>12.4f}")
+        terminal.show(f"  client      bytes  {head}  of the file")
+    before, after = (
+        first.written(entry.get(f"test_{first.name}{of_what}")) for of_what in ("_of_run", "")
+    )
+    terminal.show(f"{entry['client']:>8} {entry['bytes']:>10,} {before:>{width}} {after:>12}")

@@ -1,13 +1,15 @@
-"""Lists the runs in a directory: what they are, how far they are and how accurate.
+"""Lists the runs in a directory: what they are, how far they are and how good.
 
-Labels are local, global, or masked, which is global with a class mask. Accuracies are the last
-means over clients in percent, on test examples and, of runs that have some, on validation examples.
+Labels are local, global, or masked, which is global with a class mask. Accuracies, and what else
+the tasks of runs are measured by, are the last means over clients, shares in percent, on test
+examples and, of runs that have some, on validation examples.
 """
 
 import dataclasses
 import os
 import pathlib
 
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import terminal, texts, values
@@ -18,7 +20,7 @@ USAGE, EXAMPLE = "[DIR]", "runs"
 PLACES = {"DIR": f"directory that has the runs' directories, however deep (default {_DEFAULT})"}
 MOST_PLACES = 1
 _LONGEST = 40
-_COLUMNS = ("run", "method", "dataset", "labels", "seed", "rounds", "validation", "accuracy")
+_COLUMNS = ("run", "method", "dataset", "labels", "seed", "rounds", "validation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
         except OSError as error:
             damaged.append(f"{name} is left out: it cannot be read ({error.strerror})")
         else:
-            rows += [[name, *row]] if row else []
+            rows += [{"run": name} | row] if row else []
     _show(rows)
     for line in damaged:
         terminal.say(f"tf_pflego: {' '.join(line.split())}. Restore it, or make the run again.")
@@ -71,7 +73,7 @@ def _directories(top):
 
 
 def _row(directory):
-    """Returns what is shown of a run; None if the directory holds none.
+    """Returns what is shown of a run by column; None if the directory holds none.
 
     A config.json without a metrics.jsonl beside it may be that of another program.
     """
@@ -86,19 +88,25 @@ def _row(directory):
     if not {"algorithm", "dataset", "num_rounds"} <= flags.keys():
         return None
     records = _named(reader.records, metrics) if has_begun else []
-    accuracies = [
+    first = first_of(name for record in records for name in record)
+    lasts = [
         next((record[name] for record in reversed(records) if name in record), None)
-        for name in ("validation_accuracy/client_mean", "test_accuracy/client_mean")
+        for name in (f"{split}_{first.name}/client_mean" for split in ("validation", "test"))
     ]
-    shown = [
-        f"{100 * last:.2f}" if reader.is_number(last) and 0 <= last <= 1 else ""
-        for last in accuracies
-    ]
+    shown = [_shown(last, first) for last in lasts]
     labels = flags.get("label_space", "")
     masked = labels == "global" and flags.get("class_mask")
     about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
     about = [terminal.printable(str(text))[:_LONGEST] for text in (*about, flags.get("seed", ""))]
-    return [*about, f"{len(records)}/{flags['num_rounds']}", *shown]
+    cells = *about, f"{len(records)}/{flags['num_rounds']}", *shown
+    return dict(zip((*_COLUMNS[1:], first.title), cells, strict=True))
+
+
+def _shown(last, first):
+    """Returns a value of a statistic, in percent if it is a share; empty for what is none."""
+    if not reader.is_number(last) or (first.is_share and not 0 <= last <= 1):
+        return ""
+    return f"{100 * last:.2f}" if first.is_share else first.written(last)
 
 
 def _named(read, path):
@@ -112,7 +120,9 @@ def _show(rows):
     """Shows a table of the columns that are not empty."""
     if not rows:
         return
-    table = [column for column in zip(_COLUMNS, *rows, strict=True) if any(column[1:])]
+    heads = dict.fromkeys(head for row in rows for head in row)
+    table = [(head, *(row.get(head, "") for row in rows)) for head in heads]
+    table = [column for column in table if any(column[1:])]
     names, sides = table[0], "<" * len(table)
     lines = texts.aligned([*zip(*table, strict=True)], sides)
     columns = terminal.STDOUT.columns()

@@ -57,7 +57,7 @@ class Options(RunOptions):
 
 
 def run(flag_values, interruption: Interruption) -> None:
-    """Shows how accurate the new clients become, and exports their models."""
+    """Shows how good the new clients become, and exports their models."""
     options = flags.options_from(Options, flag_values)
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
@@ -73,15 +73,17 @@ def run(flag_values, interruption: Interruption) -> None:
                 limits.refuse_what_cannot_leave(simulation, options.format, name)
             new = NewClients(simulation, clients, options.steps, options.learning_rate, name)
             terminal.show(f"{clients.num_clients} new clients learn on: {new.learns}")
-            terminal.show("examples per class  draws   before    after       +-")
+            task = simulation.algorithm.model.task
+            first = task.statistics[0].shown
+            head = "examples per class" if task.has_classes else f"{first.title} by examples"
+            terminal.show(f"{head:>18}  draws   before    after       +-")
             results = []
             for shots in _shots_of(options.shots):
                 results += new.curve([shots], options.draws, options.seed)
                 one = results[-1]
-                terminal.show(
-                    f"{one.shots:>18} {one.draws:>6} {one.before:>8.4f} {one.mean:>8.4f} "
-                    f"{one.deviation:>8.4f}"
-                )
+                numbers = map(first.written, (one.before, one.mean, one.deviation))
+                cells = "".join(f" {number:>8}" for number in numbers)
+                terminal.show(f"{one.shots:>{max(18, len(head))}} {one.draws:>6}{cells}")
                 interruption.check()
             if options.output_dir:
                 export_lib.export(

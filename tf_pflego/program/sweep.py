@@ -58,7 +58,7 @@ class Options:
     seeds: str = setting("0", "seeds of the runs that are reported, as 0,1,2")
     choose: str = setting(
         definition.CHOICES[0],
-        "by what hyper-parameters are chosen: the mean accuracy of all clients on validation "
+        "by what hyper-parameters are chosen: how good all clients are in the mean on validation "
         "examples, or none, with which each value is reported",
         choices=definition.CHOICES,
     )

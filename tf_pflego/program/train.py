@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_pflego import engines
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import methods, stored_run, training
@@ -22,6 +23,15 @@ from tf_pflego.system.signals import Interruption
 
 # Of these flags a run that goes on says so, if it has them from its directory.
 _PLACES_SAID = ("data_dir", "ray_address")
+
+FLAGS_OF_ARGUMENTS = {
+    "client": "client_column",
+    "label": "label_column",
+    "features": "feature_columns",
+    "categories": "category_columns",
+    "test": "split",
+    "time": "time_column",
+}
 
 define_flags = flags.define_flags
 
@@ -62,7 +72,9 @@ def run(flag_values, interruption: Interruption) -> None:
     seconds = time.monotonic() - started
     title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
     if terminal.is_quiet():
-        terminal.show(f"{title}: accuracy {summary['test_accuracy/client_mean']:.4f}")
+        first = first_of(summary)
+        last = summary[first.metric("test_accuracy/client_mean")]
+        terminal.show(f"{title}: {first.title} {first.written(last)}")
         return
     terminal.show(result_table(summary, title, clients))
     if run_config.output_dir:

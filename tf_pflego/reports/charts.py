@@ -15,11 +15,11 @@ from tf_pflego.reports.parts import Runs
 from tf_pflego.reports.series import (
     AXES,
     Curve,
-    accuracies_of,
     curve,
     gains_of,
     new_client_curves,
     telling_axes,
+    values_of,
 )
 from tf_pflego.reports.stored import Holdings
 
@@ -57,10 +57,10 @@ def curves(runs: Runs, size: Size, metric: str, axes: Sequence[str]) -> Figure |
 
 
 def distribution(runs: Runs, size: Size) -> Figure | None:
-    """Returns a figure of which share of the clients has at most a certain accuracy at the end."""
+    """Returns a figure of which share of the clients ends with at best a certain value."""
     figure, (axis,) = figures.new(size)
     for one in runs.series:
-        ordered = np.sort(accuracies_of(one))
+        ordered = metrics.from_the_worst(values_of(one, runs.first), runs.first)
         if len(ordered):
             chosen = figures.thinned(len(ordered), figures.POINTS)
             x = np.concatenate([ordered[:1], ordered[chosen]])
@@ -79,7 +79,7 @@ def distribution(runs: Runs, size: Size) -> Figure | None:
         textcoords="offset points",
         bbox={"facecolor": figures.PAPER, "edgecolor": "none", "pad": 1},
     )
-    axis.set_xlabel("test accuracy of a client, percent")
+    axis.set_xlabel(f"test {runs.first.title} of a client{runs.first.unit}")
     axis.set_ylabel("share of clients, percent")
     axis.set_ylim(0, 101)
     return figure
@@ -89,7 +89,8 @@ def gains(runs: Runs, size: Size) -> Figure | None:
     """Returns a figure of the clients' gains over the reference, from who lost most."""
     figure, (axis,) = figures.new(size)
     for one in runs.series:
-        ordered = np.zeros(0) if one is runs.base else np.sort(gains_of(one, runs.base).differences)
+        differences = gains_of(one, runs.base, runs.first).differences
+        ordered = np.zeros(0) if one is runs.base else np.sort(differences)
         if len(ordered):
             chosen = figures.thinned(len(ordered), figures.POINTS)
             shares = metrics.PERCENT * (chosen + 0.5) / len(ordered)
@@ -100,15 +101,15 @@ def gains(runs: Runs, size: Size) -> Figure | None:
     axis.axhline(0, color=figures.INK, linewidth=1.2)
     axis.set_xlim(0, 100)
     axis.set_xlabel("clients in the order of their gain, percent")
-    axis.set_ylabel("gain, points of percent")
+    axis.set_ylabel(f"gain, {metrics.unit_of_gain(runs.first)}")
     return figure
 
 
 def new_clients(runs: Runs, size: Size) -> Figure | None:
-    """Returns a figure of the accuracy of new clients by epochs of their training."""
+    """Returns a figure of how good new clients are by epochs of their training."""
     lines = []
     for one in runs.series:
-        if measured := new_client_curves(one):
+        if measured := new_client_curves(one, runs.first):
             length = min(map(len, measured))
             values = np.array([curve[:length] for curve in measured])
             mean, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
@@ -117,7 +118,8 @@ def new_clients(runs: Runs, size: Size) -> Figure | None:
     if not lines:
         return None
     figure, (axis,) = figures.new(size)
-    figures.draw_curves(axis, lines, "epochs of a new client's own training", "accuracy, percent")
+    unit = f"{runs.first.title}{runs.first.unit}"
+    figures.draw_curves(axis, lines, "epochs of a new client's own training", unit)
     return figure
 
 
@@ -205,16 +207,16 @@ def for_paper(
         for metric in drawn_metrics or metrics.metrics_of(runs.rounds)
     ]
     drawn += [
-        ("clients", distribution(runs, size), "accuracies of the clients at the end"),
+        ("clients", distribution(runs, size), f"{runs.first.plural} of the clients at the end"),
         ("gains", gains(runs, size), f"gains over {runs.base.label}, client by client"),
-        ("new_clients", new_clients(runs, size), "accuracy of new clients"),
+        ("new_clients", new_clients(runs, size), f"{runs.first.title} of new clients"),
     ]
     for name, figure, title in drawn:
         if figure is not None:
             yield name, figures.finish(figure, f"{heading}: {title}")
     partitions: dict[tuple, Holdings] = {}
     for run in runs.all:
-        if run.holdings is not None:
+        if run.holdings is not None and runs.first.is_share:
             partitions.setdefault(run.holdings.identity, run.holdings)
     for number, holdings in enumerate(partitions.values(), 1):
         figure = partition(holdings, size)

@@ -6,22 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import significant
 from tf_pflego.reports import charts
 from tf_pflego.reports.metrics import (
-    PERCENT,
     cell,
+    in_unit,
     mean_of_worst_tenth,
-    percent,
     shortened,
     tidy,
+    unit_of_gain,
 )
 from tf_pflego.reports.parts import Runs, Table
 from tf_pflego.reports.series import (
-    accuracies_of,
     gains_of,
     gains_over,
     new_client_curves,
     partner_of,
+    values_of,
 )
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.system import terminal
@@ -35,19 +36,21 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def distribution(runs: Runs) -> dict[str, Any]:
-    """Returns how accurate the clients are at the end."""
-    ended = [one for one in runs.series if len(accuracies_of(one))]
+    """Returns how good the clients are at the end."""
+    first = runs.first
+    ended = [one for one in runs.series if len(values_of(one, first))]
     if not ended:
         return {"ended": False}
     rows = []
     for one in ended:
-        values = accuracies_of(one)
+        values = values_of(one, first)
         count: Any = len(values)
-        tested = sum(len(run.clients["test_accuracy"]) for run in one.runs if run.clients)
+        tested = sum(len(run.clients["client"]) for run in one.runs if run.clients)
         if tested > count:
-            count = f"{count} of {tested} (others have no finite accuracy)"
-        numbers = (mean_of_worst_tenth(values), values.min(), np.median(values), values.mean())
-        rows.append([one.label, count, *map(percent, (*numbers, values.max()))])
+            count = f"{count} of {tested} (others have no finite {first.title})"
+        tenth = mean_of_worst_tenth(values, first)
+        numbers = (tenth, values.min(), np.median(values), values.mean(), values.max())
+        rows.append([one.label, count, *(in_unit(number, first) for number in numbers)])
     ends = [f"{row[0]}: worst tenth {row[2]}, median {row[4]}" for row in rows]
     several = any(sum(run.clients is not None for run in one.runs) > 1 for one in ended)
     head = ["run", "clients", "mean of the worst tenth", "lowest", "median", "mean", "highest"]
@@ -59,10 +62,10 @@ def distribution(runs: Runs) -> dict[str, Any]:
         "missing": [one.label for one in runs.series if one not in ended],
         "drawing": runs.drawing(
             charts.distribution,
-            description=f"Distribution of the clients' test accuracies. {'; '.join(ends)}.",
+            description=f"Distribution of the clients' test {first.plural}. {'; '.join(ends)}.",
             series=ended,
         ),
-        "table": Table("Test accuracies of the clients at the end", head, rows),
+        "table": Table(f"Test {first.plural} of the clients at the end", head, rows),
     }
 
 
@@ -72,14 +75,18 @@ def gains(runs: Runs) -> dict[str, Any] | None:
     for one in runs.series:
         if one is base:
             continue
-        differences, why_not = gains_of(one, base)
+        differences, why_not = gains_of(one, base, runs.first)
         if why_not:
             notes.append(f"{one.label} is not compared: {why_not}.")
             continue
         compared.append(one)
         signs = [int(np.count_nonzero(np.sign(differences) == sign)) for sign in (1, -1, 0)]
         sizes = differences.mean(), differences.max(), differences.min()
-        rows.append([one.label, *signs, *(f"{size:+.2f}" for size in sizes)])
+        if runs.first.is_share:
+            gained = [f"{size:+.2f}" for size in sizes]
+        else:
+            gained = [significant(size, sign="+") for size in sizes]
+        rows.append([one.label, *signs, *gained])
     if not rows:
         return {"table": None, "notes": notes} if notes else None
     counts = "; ".join(f"{row[0]}: {row[1]} clients gained, {row[2]} lost" for row in rows)
@@ -96,7 +103,7 @@ def gains(runs: Runs) -> dict[str, Any] | None:
             series=compared,
         ),
         "table": Table(
-            f"Clients{over_seeds} by gain over {base.label}, in points of percent",
+            f"Clients{over_seeds} by gain over {base.label}, in {unit_of_gain(runs.first)}",
             ["run", "gained", "lost", "the same", "mean", "most gained", "most lost"],
             rows,
         ),
@@ -105,22 +112,25 @@ def gains(runs: Runs) -> dict[str, Any] | None:
 
 def new_clients(runs: Runs) -> dict[str, Any] | None:
     """Returns what new clients learnt; None if no run has any."""
-    curves = [(one, measured) for one in runs.series if (measured := new_client_curves(one))]
+    first = runs.first
+    curves = [(one, new_client_curves(one, first)) for one in runs.series]
+    curves = [(one, measured) for one, measured in curves if measured]
     rows = []
     for one, measured in curves:
-        shares = (percent(np.mean([curve[place] for curve in measured])) for place in (0, -1))
-        rows.append([one.label, *shares, len(measured[0]) - 1])
+        means = (np.mean([curve[place] for curve in measured]) for place in (0, -1))
+        rows.append([one.label, *(in_unit(mean, first) for mean in means), len(measured[0]) - 1])
     if not rows:
         return None
     ends = "; ".join(f"{row[0]}: {row[1]} before, {row[2]} after" for row in rows)
     head = ["run", "before their training", "after it", "epochs"]
+    title = first.title[0].upper() + first.title[1:]
     return {
         "drawing": runs.drawing(
             charts.new_clients,
-            description=f"Accuracy of new clients by epochs of their own training. {ends}.",
+            description=f"{title} of new clients by epochs of their own training. {ends}.",
             series=[one for one, _ in curves],
         ),
-        "table": Table("Test accuracy of new clients", head, rows),
+        "table": Table(f"Test {first.title} of new clients", head, rows),
     }
 
 
@@ -133,8 +143,8 @@ def _groups(runs):
 
 
 def partitions(runs: Runs) -> dict[str, Any] | None:
-    """Returns who holds what; None if no run says it."""
-    groups = [group for group in _groups(runs) if group[0].holdings is not None]
+    """Returns who holds what; None if no run says it, or labels are no classes."""
+    groups = [group for group in _groups(runs) if group[0].holdings and runs.first.is_share]
     figures = [_partition(runs, group) for group in groups[:_MOST_PARTITIONS]]
     return {"count": len(groups), "figures": figures} if groups else None
 
@@ -160,7 +170,7 @@ def _partition(runs, group):
 
 
 def table(runs: Runs) -> dict[str, Any] | None:
-    """Returns a row for each client, with its accuracy in each run; None if no run knows any."""
+    """Returns a row for each client, with its value in each run; None if no run knows any."""
     groups = [
         [run for run in group if run.clients is not None or run.holdings is not None]
         for group in _groups(runs)
@@ -194,6 +204,7 @@ def table(runs: Runs) -> dict[str, Any] | None:
         "data": {
             "fixed": len(about),
             "several": several,
+            "is_share": runs.first.is_share,
             "rows": rows,
             "shown": _CLIENTS_SHOWN,
             "columns": list(map(terminal.printable, columns)),
@@ -202,20 +213,21 @@ def table(runs: Runs) -> dict[str, Any] | None:
 
 
 def _values(runs, ended):
-    """Returns the columns of accuracies and gains: name, run and {key of a client: value}."""
-    columns = []
+    """Returns the columns of values and gains: name, run and {key of a client: value}."""
+    columns, first = [], runs.first
+    what = first.title + ", %" * first.is_share
     for run in ended:
-        for column, shares in run.clients.items():
-            if column.endswith("test_accuracy"):
-                model = column.removesuffix("test_accuracy").rstrip("/")
-                name = f"{runs.name(run)}{', ' * bool(model)}{model}: accuracy, %"
-                values = dict(zip(run.client_keys.tolist(), PERCENT * shares, strict=True))
-                columns.append((name, run, values))
+        for column, values in run.clients.items():
+            model, _, tested = column.rpartition("/")
+            if tested == f"test_{first.name}":
+                name = f"{runs.name(run)}{', ' * bool(model)}{model}: {what}"
+                by_key = dict(zip(run.client_keys.tolist(), first.scale * values, strict=True))
+                columns.append((name, run, by_key))
     for run in ended:
         other = partner_of(run, runs.base)
         if other is not None and run not in runs.base.runs:
             name = f"{runs.name(run)}: gain over {runs.name(other)}"
-            columns.append((name, run, gains_over(other, run)))
+            columns.append((name, run, gains_over(other, run, first)))
     return columns
 
 

@@ -4,13 +4,14 @@ Where a function takes `rounds`, these are the columns of a run over its rounds:
 with round, seconds, bytes_down, bytes_up and metrics, NaN where a round has no value.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import Shown, first_of, of_metric
 from tf_pflego.simulation.records import (
-    ACCURACIES,
     BOOKKEEPING,
     LAST_ROUNDS,
     STANDARD_ERROR,
@@ -32,27 +33,16 @@ _WHO = {
         "the round's participants with the weights that they hold right after local training",
     ),
 }
-# The metrics by their names without a model and a group, the most asked for first: title, meaning.
-_METRICS = {
-    f"{who}{split}_accuracy/{mean}_mean": (
-        f"{split} accuracy of {whom}, mean over {mean}s",
-        meaning + on + f"; clients with more {split} examples count more" * (mean == "example"),
-    )
-    for split, on in _ON.items()
-    for who, (whom, meaning) in _WHO.items()
-    for mean in ("client", "example")
-} | {
-    "train_loss": (
-        "training loss of all clients",
-        f"the mean cross-entropy of every client with {_SERVED}, weighted by its share of the "
-        "training examples",
-    )
-}
+_METRIC = re.compile(
+    rf"(?:(?P<model>.*?)/)?(?:train_loss|(?P<who>{'|'.join(_WHO)})(?P<split>{'|'.join(_ON)})"
+    r"_\w+/(?P<mean>client|example)_mean)(?:/(?P<group>.*))?"
+)
 
 
 def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
     """Returns the metrics that have a value in any run, the most asked for first.
 
+    Those of the first statistic, without a model and a group, come first, and then the loss.
     Standard errors stand beside what they are of, and not alone.
     """
     names = dict.fromkeys(
@@ -63,69 +53,79 @@ def metrics_of(all_rounds: Iterable[Rounds]) -> list[str]:
         and not name.endswith(STANDARD_ERROR)
         and np.isfinite(values).any()
     )
-    order = {name: place for place, name in enumerate(_METRICS)}
+    first = first_of(names).name
+    asked_for = [
+        f"{who}{split}_{first}/{mean}_mean"
+        for split in _ON
+        for who in _WHO
+        for mean in ("client", "example")
+    ]
+    order = {name: place for place, name in enumerate([*asked_for, "train_loss"])}
     return sorted(names, key=lambda name: order.get(name, len(order)))
 
 
-def is_accuracy(metric: str) -> bool:
-    """Returns whether a metric is a share of hits, which is shown in percent."""
-    return any(accuracy in metric for accuracy in ACCURACIES)
-
-
-def scale_of(metric: str) -> int:
-    """Returns by what the values of a metric are multiplied where they are shown."""
-    return PERCENT if is_accuracy(metric) else 1
-
-
 def _parts_of(metric):
-    """Returns (model, metric, group) of MODEL/METRIC/GROUP; the metric is None if not known."""
-    for known in _METRICS:
-        model, separator, group = f"/{metric}/".partition(f"/{known}/")
-        if separator:
-            return model.strip("/"), known, group.strip("/").replace("_", " ")
-    return "", None, ""
+    """Returns the parts of MODEL/METRIC/GROUP by name, or None if the metric is not known."""
+    match = _METRIC.fullmatch(metric)
+    return match and {key: part or "" for key, part in match.groupdict().items()}
 
 
 def title_of(metric: str) -> str:
     """Returns what a metric is called."""
-    model, known, group = _parts_of(metric)
-    if known is None:
+    parts = _parts_of(metric)
+    if parts is None:
         return metric
-    which_model = f", with the model “{model}”" if model else ""
-    return _METRICS[known][0] + which_model + (f", {group} clients alone" if group else "")
+    title = "training loss of all clients"
+    if parts["split"]:
+        whom, _ = _WHO[parts["who"]]
+        title = f"{parts['split']} {of_metric(metric).title} of {whom}, mean over {parts['mean']}s"
+    title += f", with the model “{parts['model']}”" * bool(parts["model"])
+    return title + f", {parts['group'].replace('_', ' ')} clients alone" * bool(parts["group"])
 
 
 def meaning_of(metric: str) -> str:
     """Returns which model a metric is of, and on whom."""
-    model, known, group = _parts_of(metric)
-    if known is None:
+    parts = _parts_of(metric)
+    if parts is None:
         return "a metric of this run alone, as metrics.jsonl has it"
-    meaning = _METRICS[known][1]
-    if model:
-        other = f"the model “{model}”, one that the method can serve beside its first"
+    split = parts["split"]
+    if split:
+        meaning = _WHO[parts["who"]][1] + _ON[split]
+        meaning += f"; clients with more {split} examples count more" * (parts["mean"] == "example")
+    else:
+        meaning = (
+            f"the mean loss, of classes the cross-entropy, of every client with {_SERVED}, "
+            "weighted by its share of the training examples"
+        )
+    if parts["model"]:
+        other = f"the model “{parts['model']}”, one that the method can serve beside its first"
         meaning = meaning.replace(_SERVED, other)
+    group = parts["group"].replace("_", " ")
     return meaning + (f"; only clients that are {group}, as clients.csv says" if group else "")
 
 
 def unit_of(metric: str) -> str:
     """Returns what stands at the y axis."""
-    if is_accuracy(metric):
-        return f"{'validation' if 'validation_' in metric else 'test'} accuracy, percent"
+    statistic = of_metric(metric)
+    if statistic.name:
+        split = "validation" if "validation_" in metric else "test"
+        return f"{split} {statistic.title}{statistic.unit}"
     return "training loss" if metric.endswith("train_loss") else shortened(metric)
 
 
 def final(rounds: Rounds, metric: str) -> float:
-    """Returns the mean of an accuracy over those of the last ten rounds that have it.
+    """Returns the mean of a statistic over those of the last ten rounds that have it.
 
     Of other metrics it is the last value. NaN if there is none.
     """
     values = rounds.get(metric, np.zeros(0))
-    if is_accuracy(metric):
+    is_mean = bool(of_metric(metric).name)
+    if is_mean:
         values = values[-LAST_ROUNDS:]
     values = values[np.isfinite(values)]
     if not len(values):
         return np.nan
-    return float(values.mean() if is_accuracy(metric) else values[-1])
+    return float(values.mean() if is_mean else values[-1])
 
 
 def standard_error(rounds: Rounds, metric: str) -> float:
@@ -136,17 +136,33 @@ def standard_error(rounds: Rounds, metric: str) -> float:
     return final(rounds, f"{metric}/{STANDARD_ERROR}")
 
 
-def mean_of_worst_tenth(accuracies: np.ndarray) -> float:
-    """Returns the mean of the lowest tenth of the clients; NaN are left out."""
-    known = np.sort(accuracies[np.isfinite(accuracies)])
+def from_the_worst(values: np.ndarray, statistic: Shown) -> np.ndarray:
+    """Returns the finite ones of the values of clients, the worst first."""
+    return statistic.sign * np.sort(statistic.sign * values[np.isfinite(values)])
+
+
+def mean_of_worst_tenth(values: np.ndarray, statistic: Shown) -> float:
+    """Returns the mean of the worst tenth of the clients; NaN are left out."""
+    known = from_the_worst(values, statistic)
     return float(known[: worst_tenth(len(known))].mean()) if len(known) else np.nan
 
 
 def shown(value: float, metric: str) -> str:
     """Returns a value of a metric with its unit."""
-    if is_accuracy(metric) and np.isfinite(value):
-        return percent(PERCENT * value)
-    return short(value)
+    statistic = of_metric(metric)
+    return in_unit(statistic.scale * value, statistic)
+
+
+def in_unit(value: float, statistic: Shown) -> str:
+    """Returns a value times the scale of its statistic with its unit."""
+    if not (statistic.name and np.isfinite(value)):
+        return short(value)
+    return percent(value) if statistic.is_share else statistic.written(value)
+
+
+def unit_of_gain(statistic: Shown) -> str:
+    """Returns in what gains are given."""
+    return "points of percent" if statistic.is_share else statistic.title
 
 
 def percent(value: float) -> str:

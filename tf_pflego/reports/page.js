@@ -18,29 +18,32 @@
   }
 
   // Rounds, seconds and bytes until a target. The records are those values of a run that were
-  // higher than all before them.
+  // better than all before them: higher, or lower where the sign is -1.
   if (data.target) {
     const rows = by("target-table").tBodies[0].rows;
+    const { is_share: isShare, sign } = data.target;
     const update = () => {
       const target = by("target-value").valueAsNumber;
-      const valid = Number.isFinite(target) && target >= 0 && target <= 100;
+      const valid = Number.isFinite(target) && (!isShare || (target >= 0 && target <= 100));
       by("target-value").setAttribute("aria-invalid", String(!valid));
       if (!valid) {
-        by("target-said").textContent = "The target must be a number from 0 to 100. Type one.";
+        const range = isShare ? " from 0 to 100" : "";
+        by("target-said").textContent = `The target must be a number${range}. Type one.`;
         return;
       }
       let reached = 0;
       data.target.records[by("target-metric").value].forEach((records, k) => {
-        // Hundredths of a hundredth of a percent are below what is shown.
-        const found = records.find((record) => 100 * record[3] >= target - 1e-9);
-        reached += found ? 1 : 0;
-        const shown = found
-          ? [String(found[0]), number(found[1], 4), number(found[2], 4)]
+        // What is smaller than this part of the target is below what is shown.
+        const slack = isShare ? 1e-9 : 1e-9 * Math.abs(target);
+        const once = records.find((record) => sign * ((isShare ? 100 : 1) * record[3] - target) >= -slack);
+        reached += once ? 1 : 0;
+        const shown = once
+          ? [String(once[0]), number(once[1], 4), number(once[2], 4)]
           : ["not reached", "–", "–"];
         shown.forEach((text, column) => { rows[k].cells[column + 1].textContent = text; });
       });
       const all = data.target.records[0].length;
-      by("target-said").textContent = `${reached} of ${all} ${all === 1 ? "run" : "runs"} reached ${target} %.`;
+      by("target-said").textContent = `${reached} of ${all} ${all === 1 ? "run" : "runs"} reached ${target}${isShare ? " %" : ""}.`;
     };
     by("target-value").addEventListener("input", update);
     by("target-metric").addEventListener("change", update);
@@ -49,7 +52,7 @@
 
   // The table of clients.
   if (data.clients) {
-    const { rows, columns, fixed, several, shown } = data.clients;
+    const { rows, columns, fixed, several, shown, is_share: isShare } = data.clients;
     const classes = several ? 4 : 3;
     const heads = [...by("clients-table").tHead.rows[0].cells];
     const body = by("clients-table").tBodies[0];
@@ -62,7 +65,8 @@
     });
     const cell = (value, column) => {
       if (value === null || value === "") return "–";
-      return typeof value === "number" && column >= fixed ? value.toFixed(2) : String(value);
+      if (typeof value !== "number" || column < fixed) return String(value);
+      return isShare ? value.toFixed(2) : number(value, 4);
     };
     const compare = (a, b) => {
       const [x, y] = [a[sorted], b[sorted]];

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from tf_pflego.core.statistic_names import first_of, of_metric
 from tf_pflego.reports import figures, metrics
 from tf_pflego.reports.metrics import UNKNOWN
 from tf_pflego.reports.series import Series, series_of
@@ -49,7 +50,8 @@ class Runs:
         self.rounds = [run.rounds for run in self.begun]
         names = metrics.metrics_of(self.rounds)
         self.metrics, self.not_drawn = names[:_MOST_METRICS], len(names[_MOST_METRICS:])
-        self.accuracies = [name for name in self.metrics if metrics.is_accuracy(name)]
+        self.first = first_of(names)
+        self.of_first = [name for name in self.metrics if of_metric(name) == self.first]
         self._drawn = 0
 
     def name(self, run: ReportedRun) -> str:

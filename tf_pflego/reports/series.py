@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_pflego.reports.metrics import PERCENT, Rounds, scale_of, shortened
+from tf_pflego.core.statistic_names import Shown, of_metric
+from tf_pflego.reports.metrics import Rounds, shortened
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.runs.reader import PLACES
 
@@ -189,7 +190,7 @@ def curve(all_rounds: Sequence[Rounds], metric: str, axis: str) -> Curve | None:
     chosen = [np.isin(rounds["round"], common) for rounds in all_rounds]
     pairs = list(zip(all_rounds, chosen, strict=True))
     x = np.mean([along(rounds)[axis][which] for rounds, which in pairs], axis=0)
-    values = scale_of(metric) * np.array([rounds[metric][which] for rounds, which in pairs])
+    values = of_metric(metric).scale * np.array([rounds[metric][which] for rounds, which in pairs])
     mean = values.mean(axis=0)
     smooth = smoothed(common, mean, all_rounds[0]["round"][-1])
     return Curve(x, mean, values.min(axis=0), values.max(axis=0), smooth)
@@ -218,48 +219,59 @@ def smoothed(rounds: np.ndarray, values: np.ndarray, last: float) -> np.ndarray:
 def records_of(rounds: Rounds, metric: str) -> list[Reached]:
     """Returns the rounds that were better than all before them, by which any target is reached."""
     places, best, records = along(rounds), -np.inf, []
+    sign = of_metric(metric).sign
     for number, value in enumerate(rounds.get(metric, ())):
-        if value > best:
-            best = value
+        if sign * value > best:
+            best = sign * value
             seconds, megabytes = (float(places[k][number]) for k in ("seconds", "megabytes"))
             records.append(Reached(int(rounds["round"][number]), seconds, megabytes, float(value)))
     return records
 
 
 def reached(rounds: Rounds, metric: str, target: float) -> Reached | None:
-    """Returns the first evaluated round of a metric that is at least the target, or None."""
-    return next((one for one in records_of(rounds, metric) if one.value >= target), None)
+    """Returns the first evaluated round of a metric that is as good as the target, or None."""
+    sign = of_metric(metric).sign
+    return next(
+        (one for one in records_of(rounds, metric) if sign * one.value >= sign * target), None
+    )
 
 
-def accuracies_of(series: Series) -> np.ndarray:
-    """Returns the clients' test accuracies at the end in percent, of all runs that have ended."""
-    ended = [run.clients["test_accuracy"] for run in series.runs if run.clients is not None]
-    accuracies = PERCENT * np.concatenate([np.zeros(0), *ended])
-    return accuracies[np.isfinite(accuracies)]
+def values_of(series: Series, first: Shown) -> np.ndarray:
+    """Returns a test statistic of the clients at the end as shown, of all runs that have ended."""
+    values = [tested(run.clients, first) for run in series.runs]
+    together = first.scale * np.concatenate([np.zeros(0), *values])
+    return together[np.isfinite(together)]
 
 
-def new_client_curves(series: Series) -> list[np.ndarray]:
-    """Returns [epochs + 1] the mean accuracy of new clients in percent, for each run with some."""
+def tested(columns: Mapping[str, np.ndarray] | None, first: Shown) -> np.ndarray:
+    """Returns the column of a statistic on test examples; empty if there is none."""
+    return (columns or {}).get(f"test_{first.name}", np.zeros(0))
+
+
+def new_client_curves(series: Series, first: Shown) -> list[np.ndarray]:
+    """Returns [epochs + 1] the mean of a statistic of new clients, for each run with some."""
     curves = []
     for columns in (run.new_clients for run in series.runs if run.new_clients):
-        epochs = np.unique(columns["epoch"])
-        shares = [columns["test_accuracy"][columns["epoch"] == epoch] for epoch in epochs]
-        finite = [one[np.isfinite(one)] for one in shares]
-        curves.append(np.array([PERCENT * one.mean() if len(one) else np.nan for one in finite]))
+        values = tested(columns, first)
+        parts = [values[columns["epoch"] == epoch] for epoch in np.unique(columns["epoch"])]
+        finite = [one[np.isfinite(one)] for one in parts]
+        curves.append(
+            np.array([first.scale * one.mean() if len(one) else np.nan for one in finite])
+        )
     return curves
 
 
 class Gains(NamedTuple):
-    """What the clients of a series gained over those of the reference, [n] points of percent.
+    """What the clients of a series gained over those of the reference, [n], above 0 if better off.
 
-    `why_not` says why there are none, and is empty if there are.
+    Shares are in points of percent. `why_not` says why there are none, and is empty if there are.
     """
 
     differences: np.ndarray
     why_not: str = ""
 
 
-def gains_of(series: Series, reference: Series) -> Gains:
+def gains_of(series: Series, reference: Series, first: Shown) -> Gains:
     """Compares clients that hold the same examples, run by run, in all runs that have ended."""
     nothing = np.zeros(0)
     for which in (series, reference):
@@ -273,14 +285,15 @@ def gains_of(series: Series, reference: Series) -> Gains:
             )
             return Gains(nothing, why_not)
     pairs = [(run, partner_of(run, reference)) for run in series.runs]
-    gains = [list(gains_over(other, run).values()) for run, other in pairs if other is not None]
+    gains = [
+        list(gains_over(other, run, first).values()) for run, other in pairs if other is not None
+    ]
     if not gains:
         return Gains(nothing, "its clients hold other examples than those of the reference")
     differences = np.concatenate(gains)
     differences = differences[np.isfinite(differences)]
-    return Gains(
-        differences, "" if len(differences) else "no client has an accuracy that is finite in both"
-    )
+    why_not = f"{first.title} is finite in both for no client"
+    return Gains(differences, "" if len(differences) else why_not)
 
 
 def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
@@ -297,13 +310,14 @@ def partner_of(run: ReportedRun, reference: Series) -> ReportedRun | None:
     return best
 
 
-def gains_over(reference: ReportedRun, run: ReportedRun) -> dict[Any, float]:
-    """Returns {key of a client: points of percent} what clients that both have gained in a run."""
+def gains_over(reference: ReportedRun, run: ReportedRun, first: Shown) -> dict[Any, float]:
+    """Returns {key of a client: gain} of what clients that both have gained in a run."""
     ours, theirs = _same_clients(run, reference)
-    if run.clients is None or reference.clients is None:
+    values, others = (tested(one.clients, first) for one in (run, reference))
+    if not (len(values) and len(others)):
         return {}
-    differences = run.clients["test_accuracy"][ours] - reference.clients["test_accuracy"][theirs]
-    return dict(zip(run.client_keys[ours].tolist(), (PERCENT * differences).tolist(), strict=True))
+    differences = first.sign * first.scale * (values[ours] - others[theirs])
+    return dict(zip(run.client_keys[ours].tolist(), differences.tolist(), strict=True))
 
 
 def _same_clients(run, other):

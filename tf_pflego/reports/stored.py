@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import first_of, of_metric
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import BOOKKEEPING, method_title
 from tf_pflego.system import limited_files
@@ -194,9 +195,9 @@ def _columns(records):
 
 
 def _table(numbers, path):
-    """Returns the columns of a table; `numbers` have ids and counts, and it has accuracies."""
+    """Returns the columns of a table; `numbers` have ids and counts, and it has a statistic."""
     columns, table = _whole(reader.columns, path), {}
-    needed = (*numbers, "test_accuracy")
+    needed = (*numbers, f"test_{first_of(columns).name}")
     try:
         if not set(needed) <= set(columns) or not columns[needed[0]]:
             raise ValueError(f"it needs the columns {', '.join(needed)} and a row")
@@ -210,7 +211,7 @@ def _table(numbers, path):
             whole = np.all((values >= 0) & (values < _MOST_COUNTED) & (values == np.trunc(values)))
             if name in numbers and not whole:
                 raise ValueError(f"{name} has what is no whole number")
-            if name.endswith("test_accuracy") and np.any((values < 0) | (values > 1)):
+            if of_metric(name).is_share and np.any((values < 0) | (values > 1)):
                 raise ValueError(f"{name} has what is no share")
     except ValueError as error:
         raise _damaged(path, f"cannot be read ({error})") from None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import of_metric
 from tf_pflego.reports import charts, clients, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
 from tf_pflego.reports.parts import NOT_REACHED, Runs, Table
@@ -16,7 +17,7 @@ from tf_pflego.reports.stored import ReportedRun
 
 _MOST_METHODS_IN_TITLE = 6
 _ROWS_OF_NUMBERS = 12
-_TARGET_SHARE = 0.95
+_TARGET_MARGIN = 0.05
 _VALIDATION = "validation_accuracy/client_mean"
 
 
@@ -27,7 +28,7 @@ def page_of(all_runs: Sequence[ReportedRun], reference: ReportedRun) -> dict[str
     sections = {
         "runs": ("The runs", _overview(runs)),
         "curves": ("Training", _curves(runs)),
-        "target": ("Cost to a target accuracy", target),
+        "target": (f"Cost to a target {runs.first.title}", target),
         "clients": ("Clients at the end", clients.distribution(runs)),
         "gains": ("Who gained, who lost", clients.gains(runs)),
         "new-clients": ("New clients", clients.new_clients(runs)),
@@ -72,27 +73,31 @@ def _outcome(runs):
         values = np.array([metrics.final(run.rounds, metric) for run in one.runs])
         if np.isfinite(values).any():
             finals.append((float(np.mean(values[np.isfinite(values)])), one))
-    finals.sort(key=lambda pair: pair[0], reverse=metrics.is_accuracy(metric))
+    statistic = of_metric(metric)
+    rises = bool(statistic.name) and statistic.higher_is_better
+    finals.sort(key=lambda pair: pair[0], reverse=rises)
     return {
         "metric": metric,
-        "is_share": metrics.is_accuracy(metric),
+        "is_mean": bool(statistic.name),
+        "rises": rises,
         "ends": [(one.label, metrics.shown(value, metric)) for value, one in finals],
         "one_seed": all(len(one.runs) == 1 for _, one in finals),
     }
 
 
 def _overview(runs):
-    metric = runs.accuracies[0] if runs.accuracies else None
-    validated = metric and _VALIDATION in runs.accuracies
+    first, metric = runs.first, runs.of_first[0] if runs.of_first else None
+    of_validation = first.metric(_VALIDATION)
+    validated = metric and of_validation in runs.of_first
     rows = []
     for run in runs.all:
         rounds, row = run.rounds, {"run": runs.name(run)}
         if metric:  # First, since a narrow screen shows the first columns alone.
-            accuracies = np.zeros(0) if run.clients is None else run.clients["test_accuracy"]
-            tenth = metrics.mean_of_worst_tenth(accuracies)
-            row["accuracy, last ten rounds"] = _with_error(rounds, metric)
+            tested = series.tested(run.clients, first)
+            tenth = metrics.mean_of_worst_tenth(tested, first)
+            row[f"{first.title}, last ten rounds"] = _with_error(rounds, metric)
             if validated:
-                row["validation accuracy"] = _with_error(rounds, _VALIDATION)
+                row[f"validation {first.title}"] = _with_error(rounds, of_validation)
             row["worst tenth of the clients"] = metrics.shown(tenth, metric)
         seconds = np.median(rounds["seconds"]) if run.num_rounds else np.nan
         moved = (rounds["bytes_down"].sum() + rounds["bytes_up"].sum()) / 1e6
@@ -107,14 +112,14 @@ def _overview(runs):
     cells = [list(row.values()) for row in rows]
     return {
         "metric": metric,
-        "validation": _VALIDATION if validated else None,
+        "validation": of_validation if validated else None,
         "table": Table("The runs in the order in which they were given", list(rows[0]), cells),
         "samples": _samples(runs),
     }
 
 
 def _with_error(rounds, metric):
-    """Returns the final value of an accuracy, with its standard error if there is one."""
+    """Returns the final value of a statistic, with its standard error if there is one."""
     error = metrics.standard_error(rounds, metric)
     value = metrics.shown(metrics.final(rounds, metric), metric)
     return f"{value} ± {metrics.shown(error, metric)}" if np.isfinite(error) else value
@@ -170,7 +175,7 @@ def chart(runs: Runs, number: int, metric: str, axis: str, hidden: bool = False)
     what = f"{metrics.title_of(metric)} along {series.AXES[axis]}"
 
     def shown(line, place):
-        return metrics.shown(line.curve.mean[place] / metrics.scale_of(metric), metric)
+        return metrics.shown(line.curve.mean[place] / of_metric(metric).scale, metric)
 
     ends = "; ".join(f"{line.label} ends at {shown(line, -1)}" for line in lines)
     points = [
@@ -207,25 +212,30 @@ def _cuts(runs):
 
 
 def _target(runs):
-    finals = [metrics.final(run.rounds, name) for name in runs.accuracies[:1] for run in runs.begun]
+    first = runs.first
+    finals = [metrics.final(run.rounds, name) for name in runs.of_first[:1] for run in runs.begun]
     finals = [value for value in finals if np.isfinite(value)]
     if not finals:
         return None
-    target = math.floor(10 * PERCENT * _TARGET_SHARE * max(finals)) / 10
+    share = 1 - first.sign * _TARGET_MARGIN
+    target = first.scale * share * first.best(finals)
+    target = math.floor(10 * target) / 10 if first.is_share else float(f"{target:.4g}")
     rows = []
     for run in runs.begun:
-        first = series.reached(run.rounds, runs.accuracies[0], target / PERCENT)
+        once = series.reached(run.rounds, runs.of_first[0], target / first.scale)
         cells: list[int | str] = [NOT_REACHED, UNKNOWN, UNKNOWN]
-        if first:
-            cells = [first.round, metrics.short(first.seconds), metrics.short(first.megabytes)]
+        if once:
+            cells = [once.round, metrics.short(once.seconds), metrics.short(once.megabytes)]
         rows.append([runs.name(run), *cells])
     head = ["run", "rounds", "seconds of training", "megabytes down and up"]
     return {
-        "share": f"{PERCENT * _TARGET_SHARE:g}",
-        "titles": _titles(runs.accuracies),
+        "share": f"{PERCENT * share:g}",
+        "titles": _titles(runs.of_first),
         "start": f"{target:g}",
         "table": Table("Cost until the target", head, rows, "target-table"),
         "data": {
+            "is_share": first.is_share,
+            "sign": first.sign,
             "runs": runs.names(runs.begun),
             "records": [
                 [
@@ -235,7 +245,7 @@ def _target(runs):
                     ]
                     for run in runs.begun
                 ]
-                for name in runs.accuracies
+                for name in runs.of_first
             ],
         },
     }

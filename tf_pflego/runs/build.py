@@ -7,6 +7,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tf_pflego import algorithms, data, models
 from tf_pflego.core import tasks
 from tf_pflego.core.optimizers import CONSTANT
@@ -20,6 +22,8 @@ from tf_pflego.system import values
 
 def load_clients(run_config: config.RunConfig) -> data.ClientData:
     """Loads the dataset of a run and deals it out to its clients."""
+    if run_config.client_column:
+        return _clients_of_table(run_config)
     splits = [split for split in run_config.omniglot_splits.split(",") if split]
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
@@ -40,6 +44,39 @@ def load_clients(run_config: config.RunConfig) -> data.ClientData:
     load = functools.partial(load_clients, run_config)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     return data.federate(dataset, partition, run_config.label_space, load, class_mask)
+
+
+def _clients_of_table(run_config):
+    from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
+
+    where = run_config.data_dir or None, run_config.download
+    clients = dealing.from_table(
+        run_config.table or reading.of_dataset(run_config.dataset, *where),
+        run_config.client_column,
+        _names(run_config.label_column),
+        _names(run_config.feature_columns) or None,
+        test=run_config.split,
+        time=run_config.time_column or None,
+        task=run_config.task,
+        missing=run_config.missing,
+        categories=_names(run_config.category_columns),
+        min_rows=run_config.min_rows,
+        small_clients=run_config.small_clients,
+        label_space=run_config.label_space,
+        seed=run_config.seed,
+    )
+    if run_config.validation_fraction:
+        clients = clients.with_validation(run_config.validation_fraction, run_config.seed)
+    load = functools.partial(load_clients, run_config)
+    class_mask = run_config.class_mask and run_config.label_space == "global"
+    origin = data.Origin(load, np.arange(clients.num_clients))
+    return dataclasses.replace(
+        clients, origin=origin, class_mask=class_mask, dataset=run_config.dataset
+    )
+
+
+def _names(text):
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
@@ -72,6 +109,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
         "network": run_config.chosen("network"),
         "label_space": clients.label_space,
         "class_mask": clients.class_mask,
+        "task": clients.task,
     }
 
 
@@ -207,10 +245,11 @@ _shared: contextvars.ContextVar[dict[tuple, Any]] = contextvars.ContextVar("shar
 def shared_traces() -> Iterator[None]:
     """Within it, runs of this thread that differ in the seed alone trace once, to the same bits.
 
-    Runs with a model of the user's own share if it is one object. Methods that may have constants
-    of the seed are traced for each run: those of the user's own, and FedBABU with its fixed head.
+    A block within a block shares with it. Runs with a model of the user's own share if it is one
+    object. Methods that may have constants of the seed are traced for each run: those of the
+    user's own, and FedBABU with its fixed head.
     """
-    token = _shared.set({})
+    token = _shared.set(_shared.get({}))
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tf_pflego.core import statistic_names
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import terminal, values
 
@@ -38,7 +39,7 @@ class Callback:
         Args:
           simulation: The simulation.
           record: The metrics of the round, as in metrics.jsonl; only evaluated rounds have
-            accuracies.
+            statistics such as accuracy.
 
         Returns:
           True if the run is to end here, as it does after its last round.
@@ -60,11 +61,14 @@ class EarlyStopping(Callback):
     stops where it would have without the interruption.
 
     Args:
-      metric: The metric, by its name in metrics.jsonl. The default is on validation examples, which
-        a run has with `validation_fraction`.
+      metric: The metric, by its name in metrics.jsonl. None for the mean over clients of the run's
+        first statistic, such as `validation_accuracy/client_mean`, on validation examples, which a
+        run has with `validation_fraction`.
       patience: How many evaluated rounds in a row may be no better; the last of them ends the run.
       min_delta: By how much a value must be better than the best one so far.
-      mode: Whether a larger value is better (max) or a smaller one (min).
+      mode: Whether a larger value is better (max) or a smaller one (min). None for what the
+        statistic says, such as min for `test_root_mean_squared_error/client_mean`; of a metric that
+        is of no statistic a larger value is better.
 
     Attributes:
       best: The best value so far.
@@ -76,19 +80,24 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
-        metric: str = "validation_accuracy/client_mean",
+        metric: str | None = None,
         patience: int = 10,
         min_delta: float = 0.0,
-        mode: str = "max",
+        mode: str | None = None,
     ):
-        self.metric = values.text("metric", metric)
+        self.metric = None if metric is None else values.text("metric", metric)
         self.patience = values.whole("patience", patience, 1)
         self.min_delta = values.number("min_delta", min_delta, at_least=0)
-        self.mode = values.one_of("mode", mode, ("max", "min"))
+        self.mode = None if mode is None else values.one_of("mode", mode, ("max", "min"))
         self._forget()
 
-    def _forget(self):
-        self.best = -math.inf if self.mode == "max" else math.inf
+    def _forget(self, first="accuracy"):
+        """Begins without a value, of the metric or else of the run's first statistic."""
+        self._watched = self.metric or f"validation_{first}/client_mean"
+        self._shown = statistic_names.of_metric(self._watched)
+        if self.mode is not None:
+            self._shown = self._shown._replace(higher_is_better=self.mode == "max")
+        self.best = -self._shown.sign * math.inf
         self.best_round = self._waited = 0
 
     def on_run_begin(self, simulation: Simulation, records: Sequence[Record]) -> bool:
@@ -97,12 +106,15 @@ class EarlyStopping(Callback):
         Raises:
           ValueError: The metric is on validation examples, which the run does not have.
         """
-        if "validation_accuracy/" in self.metric and simulation.data.validation is None:
+        if self.metric is None:
+            self._forget(simulation.algorithm.model.task.statistics[0].name)
+        else:
+            self._forget()
+        if "validation_" in self._watched and simulation.data.validation is None:
             raise ValueError(
-                f"`metric` must be one that the run has; got {self.metric}, and there are no "
+                f"`metric` must be one that the run has; got {self._watched}, and there are no "
                 "validation examples. Set `validation_fraction`, or name another metric."
             )
-        self._forget()
         for record in records:
             self._take(record)
         return self._waited >= self.patience
@@ -115,28 +127,27 @@ class EarlyStopping(Callback):
         """
         # The first round is evaluated. Without participants it lacks theirs, and the loss may wait.
         has_all = record["round"] == 1 and record["participants"]
-        if has_all and self.metric not in {*record, "train_loss"}:
+        if has_all and self._watched not in {*record, "train_loss"}:
             raise ValueError(
-                f"`metric` must be one that evaluated rounds have; got {self.metric!r}. They have "
-                f"{', '.join(name for name in record if '/' in name)}, train_loss."
+                f"`metric` must be one that evaluated rounds have; got {self._watched!r}. They "
+                f"have {', '.join(name for name in record if '/' in name)}, train_loss."
             )
         self._take(record)
         if self._waited < self.patience:
             return False
         terminal.note(
-            f"tf_pflego: the run ends after round {record['round']}: {self.metric} has not become "
-            f"better than {self.best:.4f}, that of round {self.best_round}"
+            f"tf_pflego: the run ends after round {record['round']}: {self._watched} has not "
+            f"become better than {self.best:.4f}, that of round {self.best_round}"
         )
         return True
 
     def _take(self, record):
-        if self.metric not in record:
+        if self._watched not in record:
             return
-        value = record[self.metric]
+        value = record[self._watched]
         if value is None:  # It was not finite when it was written.
             value = math.nan
-        gain = value - self.best if self.mode == "max" else self.best - value
-        if gain > self.min_delta:
+        if self._shown.sign * (value - self.best) > self.min_delta:
             self.best, self.best_round, self._waited = value, record["round"], 0
         else:
             self._waited += 1

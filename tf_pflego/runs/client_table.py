@@ -1,10 +1,13 @@
 """The clients at the end of a run: the columns of clients.csv, and those that fare worst."""
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import Shown
 from tf_pflego.data.clients import ClientData
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.records import worst_tenth
@@ -42,24 +45,19 @@ def client_columns(evaluations: Mapping[str, Evaluation], data: ClientData) -> C
 
 
 def new_client_columns(
-    evaluation: Evaluation, epoch: int, first_client: int, names: Sequence[str] | None = None
+    evaluation: Evaluation, epoch: int, first_client: int, new: ClientData
 ) -> Columns:
     """Returns the columns of new_clients.csv, one row per new client, whose ids follow the first's.
 
-    The evaluation is after so many epochs of their own training; `names` are those of all clients.
+    The evaluation of these `new` clients is after so many epochs of their own training.
     """
-    examples = {
-        f"{split}_examples": next(iter(named.values())).sums[:, 1]
-        for split, named in evaluation.tallies.items()
-        if named
-    }
-    count = len(next(iter(examples.values())))
-    ids = range(first_client, first_client + count)
+    count = new.num_clients
+    tested = [split for split, named in evaluation.tallies.items() if named]
     return {
         "epoch": [epoch] * count,
-        "client": ids,
-        **_names(names, ids),
-        **{name: numbers.astype(int) for name, numbers in examples.items()},
+        "client": range(first_client, first_client + count),
+        **_names(new.client_names, range(count)),
+        **{f"{split}_examples": new.splits[split].sizes for split in tested},
         **{name: column for name, column in _ratios(evaluation).items() if name != "train_loss"},
     }
 
@@ -75,23 +73,27 @@ def _ratios(evaluation, prefix=""):
     }
 
 
-def worst_rows(columns: Columns) -> tuple[float, int, list[tuple[str, ...]]]:
-    """Returns how the clients fare that are served worst, by their test accuracy.
+def worst_rows(columns: Columns, first: Shown) -> tuple[float, int, list[tuple[str, ...]]]:
+    """Returns how the clients fare that are served worst, by the first statistic of the run.
 
-    These are the mean accuracy of the worst tenth of the clients, how many these are, and for each
-    of the worst five, the worst first, what it is called, its classes, numbers of training and test
-    examples, and accuracy.
+    These are the mean of the worst tenth of the clients, how many these are, and below a head for
+    each of the worst five, the worst first, what it is called, its classes if there are any,
+    numbers of training and test examples, and its value. Clients for which the statistic is not
+    defined are left out.
     """
-    accuracy = [float(share) for share in columns["test_accuracy"]]
-    order = sorted(range(len(accuracy)), key=accuracy.__getitem__)
+    measured = [float(value) for value in columns[f"test_{first.name}"]]
+    known = [row for row, value in enumerate(measured) if not math.isnan(value)]
+    order = sorted(known, key=lambda row: first.sign * measured[row])
     tenth = order[: worst_tenth(len(order))]
-    mean = sum(accuracy[row] for row in tenth) / len(tenth)
-    rows = []
+    mean = statistics.mean(measured[row] for row in tenth) if tenth else math.nan
+    has_classes = first.is_share  # Any other number says that the labels are no classes.
+    head = "served worst", *["classes"] * has_classes, "train", "test", first.title
+    rows: list[tuple[str, ...]] = [head]
     for row in order[:_SHOWN]:
-        classes = columns["classes"][row]
-        if len(classes) > _MOST_CLASSES_WIDTH:
-            classes = f"{columns['num_classes'][row]} classes"
+        classes = [columns["classes"][row]] * has_classes
+        if len("".join(classes)) > _MOST_CLASSES_WIDTH:
+            classes = [f"{columns['num_classes'][row]} classes"]
         sizes = (str(columns[f"{split}_examples"][row]) for split in ("train", "test"))
         name = f"  client {columns.get('name', columns['client'])[row]}"
-        rows.append((name, classes, *sizes, f"{accuracy[row]:.4f}"))
+        rows.append((name, *classes, *sizes, first.written(measured[row])))
     return mean, len(tenth), rows

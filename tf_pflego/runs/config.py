@@ -18,6 +18,8 @@ from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.engines import RayOptions
 from tf_pflego.engines.ray import ray_options
 from tf_pflego.models.networks import NETWORKS
+from tf_pflego.runs import table_settings
+from tf_pflego.runs.table_settings import TableSettings
 from tf_pflego.system import values
 
 # Settings that are read only beside others.
@@ -45,7 +47,11 @@ class MethodSettings:
 class DataSettings:
     """Data, as in --dataset=fashion_mnist --data_dir=$HOME/data --download."""
 
-    dataset: str = setting("digits", "dataset, by its TFDS name", choices=catalogue.NAMES)
+    dataset: str = setting(
+        "digits",
+        f"dataset, by its TFDS name: {', '.join(catalogue.NAMES)}; of those with --client_column, "
+        "any; the name of the file with --table",
+    )
     data_dir: str = setting("", "TFDS data directory; empty for TFDS' own default", is_path=True)
     download: bool = setting(False, "fetch the dataset if it is not in the data directory")
     omniglot_splits: str = setting(
@@ -197,7 +203,7 @@ class EvaluationSettings:
     validation_fraction: float = setting(
         0.0,
         "share in [0, 1) of each client's training examples that is not trained on: evaluated "
-        "rounds give the accuracy on it too, by which to choose hyper-parameters",
+        "rounds test the clients on it too, by which to choose hyper-parameters",
         at_least=0,
         below=1,
     )
@@ -312,6 +318,7 @@ class RunConfig(
     DisagreementSettings,
     TaskSettings,
     ClientSettings,
+    TableSettings,
     DataSettings,
     MethodSettings,
 ):
@@ -327,6 +334,7 @@ class RunConfig(
     def __post_init__(self):
         algorithms.check_name(self.algorithm)
         check(self)
+        table_settings.check_source(self)
         if self.resume and (self.overwrite or not self.output_dir):
             expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
             other = "overwrite" if self.overwrite else "output_dir"
@@ -349,7 +357,7 @@ class RunConfig(
     def chosen(self, name: str) -> Any:
         """Returns the value of a setting; where it leaves the choice to the dataset, that of it."""
         value = getattr(self, name)
-        known = catalogue.KNOWN[self.dataset]
+        known = catalogue.OF_TABLES if self.client_column else catalogue.KNOWN[self.dataset]
         return getattr(known, name, value) if value in ("auto", 0) else value
 
     def place(self) -> str | RayOptions:

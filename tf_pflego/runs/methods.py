@@ -11,6 +11,7 @@ from typing import Any
 from tf_pflego import algorithms
 from tf_pflego.algorithms import Method, Named
 from tf_pflego.runs import config
+from tf_pflego.runs.reader import OWN_STATISTICS
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 # The key of config.json that has `Method.checksum`.
@@ -20,7 +21,7 @@ SOURCE = "algorithm_source"
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
     *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
-    "callbacks",
+    *("callbacks", OWN_STATISTICS),
     *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tqdm
 
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
 from tf_pflego.simulation.records import STANDARD_ERROR
@@ -14,8 +15,9 @@ from tf_pflego.system import terminal, texts
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
 _LEAST_COLUMNS_WITH_BAR = 72
-_VALIDATION = "validation_accuracy/client_mean"
-_ERROR = f"test_accuracy/client_mean/{STANDARD_ERROR}"
+# As accuracy has them; those of the first statistic are shown.
+_TEST, _VALIDATION = "test_accuracy/client_mean", "validation_accuracy/client_mean"
+_ERROR = f"{_TEST}/{STANDARD_ERROR}"
 
 
 class Progress(Callback):
@@ -31,16 +33,17 @@ class Progress(Callback):
 
     def after_round(self, simulation, record):
         """Shows a finished round."""
-        text = None
-        if "test_accuracy/client_mean" in record:
-            text = f"accuracy {record['test_accuracy/client_mean']:.4f}"
-            if _ERROR in record:
-                text += f" ± {record[_ERROR]:.4f}"
-            if _VALIDATION in record:
-                text += f", validation {record[_VALIDATION]:.4f}"
-        # With a validation accuracy, the loss too would leave a bar no room.
-        if "train_loss" in record and _VALIDATION not in record:
-            text = f"loss {record['train_loss']:.4f}, {text}"
+        text, first = None, first_of(record)
+        test, error, validation = map(first.metric, (_TEST, _ERROR, _VALIDATION))
+        if test in record:
+            text = f"{first.title} {first.written(record[test])}"
+            if error in record:
+                text += f" ± {first.written(record[error])}"
+            if validation in record:
+                text += f", validation {first.written(record[validation])}"
+        # With validation examples, the loss too would leave a bar no room.
+        if "train_loss" in record and validation not in record:
+            text = f"loss {first.written(record['train_loss'])}, {text}"
         columns = terminal.stream_of_progress().columns()
         if columns is not None and not terminal.is_quiet():
             self._show_bar(columns, text, record["round"])
@@ -83,51 +86,51 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
 
     `clients` are the columns of clients.csv.
     """
-    accuracy_of_worst, number, rows_of_worst = worst_rows(clients)
+    first = first_of(summary)
+    worst, number, rows_of_worst = worst_rows(clients, first)
     tested = len(clients["client"])
-    whom = "sampled clients" if _ERROR in summary else "all clients"
-    of_worst = (f"    worst tenth, {number} of {tested}", f"{accuracy_of_worst:.4f}", "")
-    rows = [("test accuracy", "last round", "mean of last 10")]
-    rows += _accuracy_rows(summary, "test_accuracy", whom, [of_worst])
-    if _VALIDATION in summary:
-        rows.append(("validation accuracy", "", ""))
-        rows += _accuracy_rows(summary, "validation_accuracy", whom)
-    loss = summary["train_loss"]  # None in the summary of an earlier run if it was not finite.
-    rows.append((f"training loss, {whom}", "-" if loss is None else f"{loss:.4f}", ""))
+    whom = "sampled clients" if first.metric(_ERROR) in summary else "all clients"
+    of_worst = (f"    worst tenth, {number} of {tested}", first.written(worst), "")
+    rows = [(f"test {first.title}", "last round", "mean of last 10")]
+    rows += _rows_of(summary, first, "test", whom, [of_worst])
+    if first.metric(_VALIDATION) in summary:
+        rows.append((f"validation {first.title}", "", ""))
+        rows += _rows_of(summary, first, "validation", whom)
+    rows.append((f"training loss, {whom}", first.written(summary["train_loss"]), ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
     lines = texts.aligned(rows, "<>>")
-    head = ("served worst", "classes", "train", "test", "accuracy")
-    worst = texts.aligned([head, *rows_of_worst], "<<>>>")
-    rule = "-" * max(map(len, [*lines, *worst]))
-    return "\n".join([title, rule, *lines, rule, *worst, rule])
+    served_worst = texts.aligned(rows_of_worst, ">>>".rjust(len(rows_of_worst[0]), "<"))
+    rule = "-" * max(map(len, [*lines, *served_worst]))
+    return "\n".join([title, rule, *lines, rule, *served_worst, rule])
 
 
-def _accuracy_rows(summary, accuracy, whom, of_all=()):
-    """Returns the rows of test_accuracy or validation_accuracy; `of_all` ends those of `whom`."""
-    rows = []
+def _rows_of(summary, first, split, whom, of_all=()):
+    """Returns the rows of the test or validation examples; `of_all` ends those of `whom`."""
+    rows, measured = [], f"{split}_{first.name}"
     for who, label, more in (
-        (accuracy, f"{whom} as served now", of_all),
-        (f"participant_{accuracy}", "participants after training", ()),
+        (measured, f"{whom} as served now", of_all),
+        (f"participant_{measured}", "participants after training", ()),
     ):
         if f"{who}/client_mean" not in summary:
             continue
         rows.append((f"  {label}", "", ""))
         for mean in ("client", "example"):
             name = f"{who}/{mean}_mean"
-            rows.append((f"    mean per {mean}", *_last_and_mean(summary, name)))
+            rows.append((f"    mean per {mean}", *_last_and_mean(summary, first, name)))
             parts = re.findall(rf"^{name}/([^/\n]+)/last10$", "\n".join(summary), re.MULTILINE)
             for part in sorted(parts, key=lambda part: part != STANDARD_ERROR):
                 label = f"      {part.replace('_', ' ')}{' clients' * (part != STANDARD_ERROR)}"
-                rows.append((label, *_last_and_mean(summary, f"{name}/{part}")))
+                rows.append((label, *_last_and_mean(summary, first, f"{name}/{part}")))
         rows += more
-    name = f"new_clients/{accuracy}/client_mean"
+    name = f"new_clients/{measured}/client_mean"
     if f"{name}/after" in summary:
-        rows.append(("  new clients before training", f"{summary[f'{name}/before']:.4f}", ""))
-        rows.append(("  new clients after training", f"{summary[f'{name}/after']:.4f}", ""))
+        for when in ("before", "after"):
+            value = first.written(summary[f"{name}/{when}"])
+            rows.append((f"  new clients {when} training", value, ""))
     return rows
 
 
-def _last_and_mean(summary, name):
-    return f"{summary[name]:.4f}", f"{summary[f'{name}/last10']:.4f}"
+def _last_and_mean(summary, first, name):
+    return first.written(summary[name]), first.written(summary[f"{name}/last10"])

@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from tf_pflego.core import statistic_names
 from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import limited_files
 from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
@@ -18,6 +19,7 @@ from tf_pflego.system.limited_files import DamagedFileError, content, is_number,
 # Settings that say where things are and how they are kept, which makes no run another run.
 PLACES = (
     "data_dir",
+    "table",
     "download",
     "output_dir",
     "overwrite",
@@ -32,6 +34,9 @@ PLACES = (
     "node_deadline",
     "tensorboard",
 )
+
+# The key of config.json that says how statistics of a user's own are shown, if a run has some.
+OWN_STATISTICS = "own_statistics"
 
 # What the configuration of a run says of the partition of clients that the user gave.
 OWN_CLIENTS = "own"
@@ -58,6 +63,10 @@ _ADDED = {
     "permuted_clients": 0.0,
     "shifted_clients": 0.0,
     "shift": "rotate",
+    **{"statistics": "", "standardize_labels": True, "huber_delta": 0.0},
+    **dict.fromkeys(("client_column", "label_column", "feature_columns", "time_column"), ""),
+    **{"category_columns": "", "split": "random", "task": "classification", "min_rows": 2},
+    **{"missing": "refuse", "small_clients": "refuse"},
 }
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
@@ -107,6 +116,10 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
         if type(value) is not type(default) or value < default:
             what = "a whole number" if default == 0 else "a text"
             raise DamagedFileError(f"must have {what} as {name}; got {json.dumps(value)[:60]}")
+    try:
+        statistic_names.learn(settings.get(OWN_STATISTICS, {}))
+    except (TypeError, AttributeError):
+        raise DamagedFileError(f"must say how each of {OWN_STATISTICS} is shown") from None
     return of_today(settings)
 
 

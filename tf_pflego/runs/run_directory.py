@@ -10,6 +10,7 @@ are there.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -36,10 +37,11 @@ from tf_pflego.system import durable, terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
-_CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+_CHECKPOINTS, TENSORBOARD, _PREPROCESSING = "checkpoints", "tensorboard", "preprocessing.json"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
-_FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, partition_file.NAME, _CONFIG)
+_INPUTS = (partition_file.NAME, _PREPROCESSING, _CONFIG)
+_FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
 _NEW = ".new_run"
 _STEPS = (_NEW, ".whole_run", ".old_run")
 
@@ -110,7 +112,6 @@ class RunDirectory:
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Starts a run of all `clients`, or restores one that goes on; returns the rounds done."""
-        self._client_names = clients.client_names
         if self._checkpoint is not None:
             return self._go_on(simulation, versions)
         durable.remove(self.path / _NEW)
@@ -119,6 +120,9 @@ class RunDirectory:
             durable.remove(self.work / name)
         self._write_json(_CONFIG, self._configuration | {"versions": versions})
         are_own = self._configuration["partition"] == OWN_CLIENTS
+        if clients.preprocessing is not None:  # The table's file may change.
+            are_own = True
+            self._write_json(_PREPROCESSING, dataclasses.asdict(clients.preprocessing))
         partition_file.write(self.work, clients, are_own)
         self._metrics = open(self.work / _METRICS, "xb")
         self._written = {"bytes": 0, "crc32": 0}
@@ -165,17 +169,20 @@ class RunDirectory:
         evaluations: dict[str, Evaluation],
         simulation: Simulation,
         new_clients: Sequence[Evaluation],
+        clients: ClientData,
     ) -> None:
         """Writes the files of a finished run; the last is summary.json, which marks a whole run.
 
-        `new_clients` are evaluated after 0, 1, .. epochs; their ids follow the simulation's.
+        `new_clients` are evaluated after 0, 1, .. epochs; in `clients`, which are all, they follow
+        the simulation's.
         """
         data = simulation.data
         durable.to_disk(self.work / _METRICS)
         tables = {"clients.csv": [client_columns(evaluations, data)]}
         if new_clients:
+            new = clients.part(data.num_clients, clients.num_clients)
             tables["new_clients.csv"] = [
-                new_client_columns(evaluation, epoch, data.num_clients, self._client_names)
+                new_client_columns(evaluation, epoch, data.num_clients, new)
                 for epoch, evaluation in enumerate(new_clients)
             ]
         with durable.batch() as files:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego import algorithms, data, models
+from tf_pflego.core import statistic_names
 from tf_pflego.data.datasets.catalogue import NAMES
 from tf_pflego.runs import build, methods, partition_file, reader, training
 from tf_pflego.runs.config import RunConfig
@@ -59,6 +60,7 @@ class StoredRun:
         with self._reading("config.json"):
             self.configuration = reader.of_today(reader.json_object(self.path / "config.json"))
         self.versions = self.configuration.pop("versions", {})
+        statistic_names.learn(self.configuration.pop(reader.OWN_STATISTICS, {}))
         self.summary = None
         if (self.path / "summary.json").is_file():
             with self._reading("summary.json"):
@@ -66,7 +68,8 @@ class StoredRun:
         self._data_dir = None if data_dir is None else values.path("data_dir", data_dir)
         about = self.configuration
         self._has_own_model = about.get("network") == training.OWN_NETWORK
-        self._has_dataset = about.get("dataset") in NAMES and about.get("partition") != OWN_CLIENTS
+        is_known = about.get("dataset") in NAMES or bool(about.get("client_column"))
+        self._has_dataset = is_known and about.get("partition") != OWN_CLIENTS
         self.is_of_program = self._has_dataset and not self._has_own_model
         with self._reading("config.json"):
             self._run_config, self._hyper_parameters = self._configured()
@@ -76,9 +79,10 @@ class StoredRun:
     def __repr__(self) -> str:
         state = f"{self.configuration.get('num_rounds')} rounds, not ended"
         if self.summary is not None:
-            accuracy = self.summary.get("test_accuracy/client_mean")
+            first = statistic_names.first_of(self.summary)
+            last = self.summary.get(first.metric("test_accuracy/client_mean"))
             state = f"{self.summary.get('round')} rounds, ended"
-            state += "" if accuracy is None else f" with accuracy {accuracy:.4f}"
+            state += "" if last is None else f" with {first.title} {first.written(last)}"
         about = self.configuration
         return f"StoredRun({self.path}: {about['algorithm']} on {about['dataset']}, {state})"
 
@@ -133,9 +137,17 @@ class StoredRun:
                 "with what the run was given."
             )
         try:
-            return build.load_clients(self._run_config)
+            clients = build.load_clients(self._run_config)
+            if self._run_config.client_column:
+                partition_file.refuse_others(self.path, clients, of_table=True)
+            return clients
         except data.DatasetError as error:
             name, place = self._run_config.dataset, self.configuration.get("data_dir")
+            if self._run_config.table:
+                raise RunDirectoryError(
+                    f"`data_dir` must be the directory with {name}, the table of the run in "
+                    f"{self.path}; it is not where it was ({error}). Name the directory."
+                ) from error
             if self._data_dir is not None or not place or not isinstance(place, str):
                 raise
             raise RunDirectoryError(
@@ -249,6 +261,9 @@ class StoredRun:
         if stored.get("partition") == OWN_CLIENTS:
             unsaid |= {"partition", *(name for name in OF_CLIENTS if stored.get(name) is None)}
         settings = {name: stored[name] for name in names - unsaid if name in stored}
+        if stored.get("table"):  # Wherever it is, other rows than those of the run are refused.
+            moved = self._data_dir and os.path.join(self._data_dir, stored["dataset"])
+            settings["table"] = moved or stored["table"]
         run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
         others = {n: v for n, v in stored.items() if n not in names and n != methods.SOURCE}
         if not is_own:  # What hyper-parameters an own method has, its source says.
@@ -279,7 +294,8 @@ def load_run(
     Args:
       directory: The directory; nothing in it is changed.
       data_dir: The TFDS directory with the run's dataset; None for TFDS' own default, also if the
-        run had another: its directory does not decide what is read here.
+        run had another: its directory does not decide what is read here. Or the directory with the
+        run's table; None for where it was, which is read if it has the rows of the run.
       clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
         what `run` was given.
       model: The model of a run that was given one. What it learnt is in the directory; its layers

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
+from tf_pflego.core import statistic_names
 from tf_pflego.engines.ray import ray_options
 from tf_pflego.runs import build, config, methods, partition_file, reader
 from tf_pflego.runs import callbacks as callbacks_lib
@@ -74,6 +75,7 @@ def run(
     """
     between_steps()
     build.check_arguments(run_config, clients, model)
+    statistic_names.learn(_own_statistics(model))
     method = methods.method_of(run_config, algorithm)
     checked = build.checked_hyper_parameters(run_config, method, hyper_parameters)
     hyper_parameters = dataclasses.asdict(checked)
@@ -136,6 +138,8 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         configuration |= build.recorded_clients(run_config, clients)
     if model is not None:
         configuration["network"] = OWN_NETWORK
+    if own := _own_statistics(model):
+        configuration[reader.OWN_STATISTICS] = own
     return RunDirectory(
         run_config.output_dir,
         configuration,
@@ -144,6 +148,12 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         run_config.checkpoints_kept,
         dataclasses.asdict(method.settings()),
     )
+
+
+def _own_statistics(model):
+    """Returns how those statistics of a model's task are shown that are the user's own."""
+    shown = () if model is None else (one.shown._asdict() for one in model.task.statistics)
+    return {one.pop("name"): one for one in shown if one["name"] not in statistic_names.CATALOGUE}
 
 
 class _Ends(Exception):
@@ -190,6 +200,8 @@ class _Run:
         if clients is None:
             terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
         clients = build.all_clients(run_config, clients)
+        if directory is not None and run_config.resume and run_config.client_column:
+            partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
         worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
         terminal.doing(f"building the model{worker}")
@@ -221,7 +233,7 @@ class _Run:
                 records = [*records[:-1], metrics_of(evaluations) | records[-1]]
             summary = summarize(records) | summary_of_new
             if directory is not None:
-                directory.finish(summary, evaluations, self.simulation, of_new)
+                directory.finish(summary, evaluations, self.simulation, of_new, clients)
             if on_clients is not None:
                 on_clients(client_columns(evaluations, self.simulation.data))
             for callback in self.callbacks:
@@ -311,7 +323,7 @@ class _Run:
             f"new_clients/{name}/{when}": value
             for when, one in (("before", evaluations[0]), ("after", evaluations[-1]))
             for name, value in one.metrics().items()
-            if name.endswith("accuracy/client_mean")
+            if name.endswith("/client_mean")
         }
 
 

@@ -4,8 +4,8 @@
                      serve as serving_default, which other programs look for
   client_3.tflite    the same signatures, for the TFLite interpreter
   client_3.keras     a Keras model, which serves only; of a client that has a name, client_NAME
-  clients.json       for each client its file, classes and the first statistic of the task, such as
-                     accuracy, in the run and from the file
+  clients.json       for each client its file, classes and accuracy, or what else its task is
+                     measured by first, in the run and from the file
 
 Each file is read again and tested on its client's test examples before the export is put in place.
 """
@@ -28,11 +28,13 @@ import tensorflow as tf
 
 from tf_pflego.core.tasks import flat
 from tf_pflego.data import client_names
+from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.serving.limits import refuse_what_cannot_leave
 from tf_pflego.simulation.client_models import (
     ServedClient,
     forget_eager_initializers,
+    keras_inputs,
     served_client,
     served_name,
 )
@@ -88,7 +90,7 @@ def export_clients(
     Args:
       simulation: The `Simulation`, for example `load_run(DIR).simulation()`.
       clients: The clients' ids or names; or a text such as `3,7`, `hospital_7,hospital_9`, `all` or
-        `worst:10`, the ten least accurate, where a name comes before an id.
+        `worst:10`, the ten that are served worst, where a name comes before an id.
       output_dir: A directory that does not exist yet or is empty, unless `overwrite` is given.
       format: One of `limits.FORMATS`.
       name: Which of the models that the algorithm serves; None for the first.
@@ -121,7 +123,17 @@ def export_clients(
         algorithm=simulation.algorithm.name,
         model=served_name(simulation.algorithm, name),
         round=simulation.round_number,
+        **said_of_inputs(simulation),
     )
+
+
+def said_of_inputs(simulation: Simulation) -> dict[str, dict[str, str]]:
+    """Returns what clients.json says of the columns of a table, by the names of their inputs."""
+    preprocessing = simulation.data.preprocessing
+    if preprocessing is None:
+        return {}
+    inputs = raw_columns.inputs(preprocessing).items()
+    return {"inputs": {name: column.name for name, column in inputs}}
 
 
 def served_clients(
@@ -162,9 +174,11 @@ def chosen_clients(which: Iterable[int | str] | str, simulation: Simulation) -> 
         if kind == "worst":
             if not (number.isascii() and number.isdecimal() and int(number)):
                 raise refusal(repr(which))
-            tested = simulation.evaluate(train_loss=False)
-            accuracy = tested.test_hits / tested.test_examples
-            return np.argsort(accuracy, kind="stable")[: int(number)].tolist()
+            first = simulation.evaluate(train_loss=False).first
+            from_the_worst = np.argsort(
+                first.statistic.shown.sign * first.of_clients(), kind="stable"
+            )
+            return from_the_worst[: int(number)].tolist()
         which = [id_or_name(text.strip()) for text in which.split(",")]
     chosen: list[int] = []
     for client in which:
@@ -231,7 +245,7 @@ def _saved_model(client, path, quantize, learning):
     with _quiet():
         save(model, path, model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
-    return lambda examples: serve(examples=tf.constant(examples))[_output(client)].numpy()
+    return lambda raw: serve(**raw)[_output(client)].numpy()
 
 
 def _keras(client, path, quantize, learning):
@@ -245,14 +259,16 @@ def _keras(client, path, quantize, learning):
             "`keras.saving.register_keras_serializable`, or choose `format='savedmodel'`."
         ) from error
     forget_eager_initializers()
-    return lambda examples: model(examples, training=False).numpy()
+    return lambda raw: model(keras_inputs(model, raw), training=False).numpy()
 
 
 def _tflite(client, path, quantize, learning):
     path.write_bytes(tflite_of(_personal_model(client, one_by_one=True), quantize, learning))
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
-    return lambda examples: runner(examples=examples)[_output(client)]
+    return lambda raw: runner(**{name: array.numpy() for name, array in raw.items()})[
+        _output(client)
+    ]
 
 
 def _output(client):
@@ -303,7 +319,7 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
 
 def _entry(client, path, predict):
     """Returns what clients.json says of a client, whose file is tested here."""
-    in_run, in_file = client.predictions(), predict(client.test_examples)
+    in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
     task = client.model.task
     # Logarithms of probabilities of classes are logits of them; no file has those of other tasks.
     known = (s for s in task.statistics if not s.of_logits or task.link is tf.nn.softmax)

@@ -40,12 +40,12 @@ AUTO = "auto"
 
 
 class ShotResult(NamedTuple):
-    """How accurate new clients are with some examples of each of their classes."""
+    """How good new clients are with a few examples, by the first statistic of their task."""
 
-    shots: int | str  # examples of each class, or "all"
+    shots: int | str  # examples of each class, or in all if labels are no classes, or "all"
     draws: int  # how many times they were drawn
-    before: float  # mean test accuracy of the clients before they learn on
-    mean: float  # mean over draws of the clients' mean test accuracy afterwards
+    before: float  # mean test accuracy, or other statistic, of the clients before they learn on
+    mean: float  # mean over draws of the clients' mean afterwards
     deviation: float  # its standard deviation over the draws; 0 with one
 
 
@@ -119,18 +119,18 @@ class NewClients:
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
     ) -> list[ShotResult]:
-        """Returns how accurate the clients are with a few examples of each of their classes.
+        """Returns how good the clients are with a few examples of each of their classes.
 
         Where labels are no classes, or of sequences, examples are drawn among all.
 
         Args:
-          shots: How many examples of each class a client is given; all that it has, if these are
-            fewer, or for "all".
+          shots: How many examples of each class a client is given, or how many in all if labels are
+            no classes; all that it has, if these are fewer, or for "all".
           draws: How many times examples are drawn at random; once for "all".
           seed: Seed of the draws.
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
-        before = float(np.mean([self._accuracy(c, w) for c, w in enumerate(self._start)]))
+        before = float(np.mean([self._tested(c, w) for c, w in enumerate(self._start)]))
         results = []
         for count in shots:
             if count != ALL:
@@ -152,7 +152,7 @@ class NewClients:
             by_class = [order[strata[order] == one][:count] for one in np.unique(strata)]
             chosen = np.sort(np.concatenate(by_class))
             examples, labels = examples[chosen], labels[chosen]
-        return self._accuracy(client, self._learnt(client, examples, labels))
+        return self._tested(client, self._learnt(client, examples, labels))
 
     def _as_client(self, client, seed, examples, labels):
         inputs = copied_as_model_inputs(tf.constant(examples))
@@ -164,7 +164,7 @@ class NewClients:
         rate = tf.constant(self._rate, tf.float32)
         return self._learn(self._start[client], learner, tf.constant(self._steps), rate)
 
-    def _accuracy(self, client, weights):
+    def _tested(self, client, weights):
         tested = self._as_client(client, None, *self._clients.test.of(client))
         logits = self._predict(weights, tested.examples, tested.classes)
         task = self._algorithm.model.task

@@ -12,6 +12,7 @@ the run's client does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,10 @@ from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.tasks import MULTI_LABEL, REGRESSION
 from tf_pflego.data.labels import NO_LABEL
 from tf_pflego.data.model_inputs import as_model_inputs
+from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.models.split import SplitModel
-from tf_pflego.simulation.client_models import ServedClient, lone_client
+from tf_pflego.simulation.client_models import EXAMPLES, ServedClient, lone_client
 
 
 def learning_specs(model: SplitModel) -> list[tf.TensorSpec]:
@@ -57,14 +59,14 @@ class PersonalModel(tf.Module):
         self._theta = [keep(np.asarray(leaf)) for leaf in client.weights.theta]
         self._head = tf.Variable(np.asarray(client.weights.head)[: self._rows], name="head")
         self._learnt = [*(self._theta if moves_body else []), self._head]
-        self._examples = examples_spec(client)
+        self._inputs, self._examples_of = inputs_of(client)
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
         """Returns the concrete functions by their signatures; without `learning` it only serves."""
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
-            "personalize": (self._personalize, [self._examples, *learning_specs(self._model)]),
+            "personalize": (self._personalize, [*self._inputs, *learning_specs(self._model)]),
             "save": (self._save, of_path),
             "restore": (self._restore, of_path),
         }
@@ -74,18 +76,19 @@ class PersonalModel(tf.Module):
             for name, (function, specs) in functions.items()
             if learning or name == "class_names"
         }
-        self.predict, serve = served_function(self._predictions, self._examples)
+        self.predict, serve = served_function(self._predictions, *self._inputs)
         return {"serve": serve} | {
             name: function.get_concrete_function() for name, function in self._functions.items()
         }
 
-    def _predictions(self, examples):
-        examples = served_inputs(examples)
+    def _predictions(self, *inputs):
+        examples = self._examples_of(*inputs)
         logits = self._model.predict(self._weights(), examples, tf.constant(self._classes))
         task = self._model.task
         return {task.output: task.predicted(logits[..., : self._rows])}
 
-    def _personalize(self, examples, labels, steps, learning_rate):
+    def _personalize(self, *arguments):
+        *inputs, labels, steps, learning_rate = arguments
         task, checks = self._model.task, []
         if task.labels != REGRESSION:
             least = tf.constant(NO_LABEL if self._model.positions else 0, labels.dtype)
@@ -102,7 +105,7 @@ class PersonalModel(tf.Module):
             checks.append(tf.debugging.assert_non_negative(classes_of_labels, message))
         with tf.control_dependencies([check for check in checks if check is not None]):
             labels = tf.identity(labels)
-        client = lone_client(as_model_inputs(examples), labels, tf.constant(self._classes))
+        client = lone_client(self._examples_of(*inputs), labels, tf.constant(self._classes))
         start = self._weights()
         if self._rule is None:
             end = learning_on(self._trained, None)(start, client, steps, learning_rate)
@@ -140,13 +143,19 @@ class PersonalModel(tf.Module):
         return {"path": path}
 
 
-def examples_spec(client: ServedClient) -> tf.TensorSpec:
-    """Returns the spec of examples as the client's data have them."""
-    shape = [None, *client.model.example_shape]
-    return tf.TensorSpec(shape, tf.as_dtype(client.test_examples.dtype), "examples")
+def inputs_of(client: ServedClient) -> tuple[list[tf.TensorSpec], Callable[..., tf.Tensor]]:
+    """Returns the specs of what a client's file takes, and the function to examples of a model.
+
+    These are examples as the client's data have them, or the columns of a table.
+    """
+    if client.preprocessing is not None:
+        to_examples = functools.partial(raw_columns.examples, client.preprocessing)
+        return raw_columns.specs(client.preprocessing), to_examples
+    shape, dtype = [None, *client.model.example_shape], tf.as_dtype(client.test_examples.dtype)
+    return [tf.TensorSpec(shape, dtype, EXAMPLES)], _as_model_inputs
 
 
-def served_inputs(examples: tf.Tensor) -> tf.Tensor:
+def _as_model_inputs(examples):
     """Returns examples as a model takes them; see `served_function`."""
     return as_model_inputs(tf.cast(examples, tf.int32) if examples.dtype == tf.int64 else examples)
 

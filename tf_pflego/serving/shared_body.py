@@ -27,11 +27,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
-from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.serving import personal_model as personal
-from tf_pflego.serving.export import chosen_clients, new_directory, save, served_clients
+from tf_pflego.serving.export import (
+    chosen_clients,
+    new_directory,
+    said_of_inputs,
+    save,
+    served_clients,
+)
 from tf_pflego.simulation.client_models import ServedClient, lone_client, served_name
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import durable, values
@@ -44,26 +49,30 @@ class SharedBody(tf.Module):
         super().__init__("shared_body")
         model, rule = client.model.to_be_served(), client.rule
         self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
-        task, rows, examples = model.task, model.num_classes, personal.examples_spec(client)
+        task, rows = model.task, model.num_classes
+        inputs, examples_of = personal.inputs_of(client)
         head = tf.TensorSpec([rows, model.num_features + 1], tf.float32, "head")
 
         def weights(head):
             return Weights([tf.convert_to_tensor(leaf) for leaf in self._theta], head)
 
-        def serve(examples, head):
-            logits = model.predict(weights(head), personal.served_inputs(examples), tf.range(rows))
+        def serve(*arguments):
+            *inputs, head = arguments
+            logits = model.predict(weights(head), examples_of(*inputs), tf.range(rows))
             return {task.output: task.predicted(logits)}
 
-        def learn(examples, head, labels, steps, learning_rate, num_classes=rows):
+        def learn(*arguments):
+            *others, num_classes = arguments if task.has_classes else (*arguments, rows)
+            *inputs, head, labels, steps, learning_rate = others
             classes = tf.where(tf.range(rows) < num_classes, tf.range(rows), -1)
-            client = lone_client(as_model_inputs(examples), labels, classes)
+            client = lone_client(examples_of(*inputs), labels, classes)
             learnt = learning_on(model, rule)(weights(head), client, steps, learning_rate)
             return {"head": learnt.head}
 
-        self.predict, concrete = personal.served_function(serve, examples, head)
+        self.predict, concrete = personal.served_function(serve, *inputs, head)
         self.concrete = {"serve": concrete}
         if rule is not None:
-            specs = [examples, head, *personal.learning_specs(model)]
+            specs = [*inputs, head, *personal.learning_specs(model)]
             if task.has_classes:
                 specs.append(tf.TensorSpec([], tf.int32, "num_classes"))
             self._learn = tf.function(learn, input_signature=specs, autograph=False)
@@ -125,6 +134,7 @@ def export_shared_body(
         "algorithm": algorithm.name,
         "model": name,
         "round": simulation.round_number,
+        **said_of_inputs(simulation),
         "clients": clients_entry,
     }
     with new_directory(output_dir, overwrite) as directory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -18,13 +18,18 @@ from tf_pflego.core.algorithm import Algorithm, Client, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
+from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
 from tf_pflego.system import values
 
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
+
 # Names of layers of a client's model.
 LOGITS, CLASS_NAMES = "logits", "class_names"
+EXAMPLES = "examples"  # The name of a model's input, where it is not one for each column.
 
 # How many test examples a client's model is compared on with the run, and by how much their logits
 # may differ in relation to the largest: Keras adds up in another order, in float32.
@@ -48,6 +53,7 @@ class ServedClient:
     test_labels: np.ndarray  # as the task has them; [n] int32 of classes
     rule: Rule | None  # how it learns on; see `Served.personalize`
     predict: Callable[..., tf.Tensor]  # `model.predict`, or the same traced
+    preprocessing: Preprocessing | None = None  # by which its files take the columns of a table
 
     def logits(self, examples: np.ndarray) -> tf.Tensor:
         """Returns [n, outputs] for examples as the data have them, as the run computes them.
@@ -61,6 +67,12 @@ class ServedClient:
     def predictions(self) -> np.ndarray:
         """Returns [n, outputs] what the run predicts for the test examples."""
         return self.model.task.predicted(self.logits(self.test_examples)).numpy()
+
+    def raw(self, examples: np.ndarray) -> dict[str, tf.Tensor]:
+        """Returns what a file of the client takes for examples as the data have them, by name."""
+        if self.preprocessing is None:
+            return {EXAMPLES: tf.constant(examples)}
+        return raw_columns.raw(self.preprocessing, examples)
 
     def head(self) -> np.ndarray:
         """Returns [outputs, M + 1], a head that predicts without being told the client's classes.
@@ -78,8 +90,10 @@ class ServedClient:
         """Returns the model from raw examples to predictions, of standard layers and the body."""
         layers, head, stored_as = tf.keras.layers, self.head(), self.test_examples.dtype
         task = self.model.task
-        inputs = tf.keras.Input(self.model.example_shape, dtype=stored_as.name, name="examples")
+        inputs: Any = tf.keras.Input(self.model.example_shape, dtype=stored_as.name, name=EXAMPLES)
         outputs = inputs
+        if self.preprocessing is not None:
+            inputs, outputs = raw_columns.keras_inputs(self.preprocessing)
         if stored_as == np.uint8:  # Images, which the body sees as floats in [0, 1].
             outputs = layers.Rescaling(1 / 255, dtype="float32", name="scaled")(outputs)
         features = self.model.keras_body(self.weights.theta)(outputs)
@@ -137,6 +151,7 @@ def served_client(
         *data.test.of(client),
         served.personalize,
         predict,
+        data.preprocessing,
     )
 
 
@@ -148,7 +163,7 @@ def checked_model(served: ServedClient) -> tf.keras.Model:
     model = served.keras_model()
     raw = served.test_examples[:_COMPARED]
     expected = served.logits(raw).numpy()
-    got = logits_model(model)(raw, training=False).numpy()
+    got = logits_model(model)(keras_inputs(model, served.raw(raw)), training=False).numpy()
     absent = expected < ABSENT_LOGIT / 2
     if np.array_equal(absent, got < ABSENT_LOGIT / 2):
         # Beside logits as large as these, differences of the others would not count.
@@ -201,6 +216,11 @@ def forget_eager_initializers() -> None:
     """
     initializers = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     initializers[:] = [operation for operation in initializers if operation is not None]
+
+
+def keras_inputs(model: tf.keras.Model, raw: dict[str, tf.Tensor]) -> Any:
+    """Returns what a client's file takes as its Keras model takes it."""
+    return raw if isinstance(model.input, dict) else raw[EXAMPLES]
 
 
 def logits_model(model: tf.keras.Model) -> tf.keras.Model:

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_pflego.core import seeds
+from tf_pflego.core import seeds, statistic_names
 from tf_pflego.core.statistics import Tallies, Tally, ratio
 from tf_pflego.core.tasks import Task
 from tf_pflego.simulation.records import (
-    ACCURACIES,
     BOOKKEEPING,
     CLIENTS_LEFT_OUT,
     LAST_ROUNDS,
@@ -154,8 +153,8 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
     """Returns what a run ends with.
 
     Returns:
-      The last value of each metric, the mean of each accuracy and each measure of the user's own
-      over the last ten rounds (`/last10`), the largest value of each accuracy in any evaluated
+      The last value of each metric, the mean of each statistic and each measure of the user's own
+      over the last ten rounds (`/last10`), the best value of each statistic in any evaluated
       round (`/best`), the sums over all rounds of the bytes and of the participants that dropped
       out or were left out as not finite, and the median of the rounds' seconds. The mean of
       standard errors over the last ten rounds is a bound of the standard error of the mean: the
@@ -176,10 +175,12 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
             continue
         values = [record[name] for record in last if name in record]
         summary[name] = values[-1]
-        is_accuracy = any(accuracy in name for accuracy in ACCURACIES)
-        if is_accuracy or "/client_mean" in name:
-            summary[f"{name}/last10"] = float(np.mean(values))
-        if is_accuracy and not name.endswith(STANDARD_ERROR):
-            every = [record[name] for record in records if name in record]
-            summary[f"{name}/best"] = float(np.max(every))
+        statistic = statistic_names.of_metric(name)
+        if statistic.name or "/client_mean" in name:
+            # None stands for one that was not finite when it was written.
+            summary[f"{name}/last10"] = float(np.mean(np.array(values, float)))
+        if statistic.name and not name.endswith(STANDARD_ERROR):
+            every = np.array([record[name] for record in records if name in record], float)
+            better = np.fmax if statistic.higher_is_better else np.fmin
+            summary[f"{name}/best"] = float(better.reduce(every))
     return summary

@@ -9,7 +9,7 @@ import numpy as np
 
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.data.clients import ClientData
-from tf_pflego.simulation.records import ACCURACIES, METRIC_NAMES
+from tf_pflego.simulation.records import METRIC_NAMES
 from tf_pflego.system import values
 
 # By name, (labels [n] int32, probabilities [n, K] float32) -> a number, of one client.
@@ -20,10 +20,12 @@ def check(metrics: Metrics, algorithm: Algorithm, data: ClientData) -> None:
     """Refuses metrics whose names or functions a run cannot take."""
     values.instance("metrics", metrics, Mapping, "Give `{'name': function}`.")
     reserved = METRIC_NAMES | set(algorithm.served) | set(data.client_groups)
+    statistics = [statistic.name for statistic in algorithm.model.task.statistics]
+    measured = tuple(f"{on}_{name}" for on in ("test", "validation") for name in statistics)
     for name, function in metrics.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
             must = "have names that are one word of letters, digits and _"
-        elif name in reserved or any(accuracy in f"{name}/" for accuracy in ACCURACIES):
+        elif name in reserved or name.endswith(measured):
             must = "have other names than what a run measures already"
         elif not callable(function):
             must = "be functions of labels and probabilities"

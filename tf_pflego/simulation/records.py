@@ -15,15 +15,11 @@ BOOKKEEPING = (
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 
-# What the names of accuracies have, besides the model, the clients and the mean that they are of.
-ACCURACIES = ("test_accuracy/", "validation_accuracy/")
-
-# What a user's own metric may not be called: the first parts of names that a run's metrics and
-# summary have, and the columns of clients.csv.
+# What a user's own metric may not be called, besides the statistics: the first parts of names that
+# a run's metrics and summary have, and the columns of clients.csv.
 METRIC_NAMES = {
     *BOOKKEEPING,
-    *(CLIENTS_LEFT_OUT, "train_loss", "test_accuracy", "validation_accuracy"),
-    *("participant_test_accuracy", "participant_validation_accuracy"),
+    *(CLIENTS_LEFT_OUT, "train_loss"),
     *("new_clients", "seconds_per_round", "client", "name", "num_classes", "classes"),
     *("train_examples", "test_examples", "validation_examples"),
 }

@@ -4,9 +4,10 @@ What comes in here are rows of tuning.csv, in which nothing is of test examples.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tf_pflego.core.statistic_names import Shown, first_of
 from tf_pflego.sweeps.definition import CHOSEN_BY, Cell, Range
 
 FINISHED, PRUNED, NOT_FINITE = "finished", "pruned", "not finite"
@@ -17,7 +18,8 @@ class Trial(NamedTuple):
 
     name: str
     settings: dict[str, Any]
-    accuracy: float | None  # the mean over seeds; None if a seed was pruned or not finite
+    value: float | None  # the mean over seeds; None if a seed was pruned or not finite
+    first: Shown  # the statistic that it is of
     runs: int  # how many were made
     rounds: int  # how many these had, all together
 
@@ -30,19 +32,29 @@ def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
             by_name.setdefault(row["trial"], []).append(row)
     trials = []
     for name, of_trial in by_name.items():
-        values = [float(row[CHOSEN_BY]) for row in of_trial if row["state"] == FINISHED]
+        finished = [row for row in of_trial if row["state"] == FINISHED]
+        first = first_in(finished)
+        cells = [row.get(first.metric(CHOSEN_BY)) for row in finished]
+        values = [float(cell) for cell in cells if cell not in (None, "")]
         whole = len(values) == len(of_trial)
         settings = {key: _value(among, of_trial[0][key]) for key, among in cell.choices.items()}
-        accuracy = statistics.mean(values) if whole else None
+        value = statistics.mean(values) if whole else None
         rounds = sum(int(row["num_rounds"]) for row in of_trial)
-        trials.append(Trial(name, settings, accuracy, len(of_trial), rounds))
+        trials.append(Trial(name, settings, value, first, len(of_trial), rounds))
     return trials
 
 
+def first_in(rows: Iterable[Mapping[str, Any]]) -> Shown:
+    """Returns the first statistic of which rows of a table have a value."""
+    return first_of(name for row in rows for name, cell in row.items() if cell not in (None, ""))
+
+
 def best(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> Trial | None:
-    """Returns the trial with the largest accuracy, the first of equal ones; None without any."""
+    """Returns the trial with the best value, the first of equal ones; None without any."""
     whole = [
-        (trial.accuracy, trial) for trial in trials_of(cell, rows) if trial.accuracy is not None
+        (trial.first.sign * trial.value, trial)
+        for trial in trials_of(cell, rows)
+        if trial.value is not None
     ]
     return max(whole, key=lambda pair: pair[0], default=(None, None))[1]
 

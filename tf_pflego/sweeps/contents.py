@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import Shown, first_of
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.definition import Cell, Range, name_of, settings_tried, words
 
@@ -70,11 +71,11 @@ class Contents:
         return matrices
 
     def new_clients(self) -> dict[tuple[str, int], np.ndarray]:
-        """Returns {(cell, seed): [epochs + 1]}, the mean accuracy of new clients after each."""
+        """Returns {(cell, seed): [epochs + 1]}, the first statistic of new clients after each."""
         curves = {}
         for key, run in store.columns_in(self.path / store.NEW_CLIENTS).items():
-            epochs = np.unique(run["epoch"])
-            means = [run["test_accuracy"][run["epoch"] == epoch].mean() for epoch in epochs]
+            epochs, tested = np.unique(run["epoch"]), run[f"test_{first_of(run).name}"]
+            means = [tested[run["epoch"] == epoch].mean() for epoch in epochs]
             curves[key] = np.array(means)
         return curves
 
@@ -100,10 +101,17 @@ def tried_of(sweep: Contents, cell: Cell) -> tuple[int, int]:
     ended = [
         trial
         for trial in choice.trials_of(cell, sweep.tuning_rows)
-        if trial.accuracy is None or trial.runs == len(sweep.tuning_seeds)
+        if trial.value is None or trial.runs == len(sweep.tuning_seeds)
     ]
     planned = settings_tried(cell, sweep.budget)
     return len(ended), sweep.budget if cell.is_searched else len(planned)
+
+
+def first_of_cells(sweep: Contents, cells: Sequence[Cell]) -> Shown:
+    """Returns the first statistic of the runs of some cells."""
+    names = {cell.name for cell in cells}
+    rows = [row for row in (*sweep.rows, *sweep.tuning_rows) if row["run"] in names]
+    return choice.first_in(rows)
 
 
 def conditions(sweep: Contents) -> list[list[Cell]]:

@@ -23,8 +23,10 @@ from tf_pflego.system import texts, values
 
 Settings = Mapping[str, Any]
 
-CHOICES = ("validation_accuracy", "none")
-# What of the validation examples a choice goes by; no test example has a part in it.
+# The last is what the first was called by earlier versions.
+CHOICES = ("validation", "none", "validation_accuracy")
+# What of the validation examples a choice goes by, or the same of the first statistic of runs that
+# have another one than accuracy; no test example has a part in it.
 CHOSEN_BY = "validation_accuracy/client_mean/last10"
 _HELD_OUT = 0.2
 _OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
@@ -73,7 +75,7 @@ class Cell:
       name: What it is called in files and on the command line.
       settings: The settings and hyper-parameters that are fixed, by name.
       choices: The values, a tuple or a `Range`, of those that are chosen.
-      paper: The accuracy in percent that a paper gives for it, if one does.
+      paper: The accuracy in percent, or other statistic, that a paper gives for it, if one does.
       condition: Those settings in which cells differ that say what the method is run on.
       label: What the method is called in tables: its name, and hyper-parameters that differ.
     """
@@ -128,13 +130,15 @@ class Experiment:
 
     Args:
       cells: The settings of each cell, by name, over those of `base`: `algorithm`, and any that
-        `RunConfig` and the method have. `name` and `paper`, the accuracy in percent that a paper
-        gives, may be among them. A list, or a `Range`, is what is chosen among.
+        `RunConfig` and the method have. `name` and `paper`, the accuracy in percent or other
+        statistic that a paper gives, may be among them. A list, or a `Range`, is what is chosen
+        among.
       base: The settings of all cells. A run is in process if they do not name an `engine`.
       seeds: The seeds of the runs that are reported. A seed also says what each client holds.
       title: The first line of the tables.
-      choose: `validation_accuracy`, the mean over clients and the last ten rounds, by which a
-        choice is made; or `none`, with which each value of a list makes a cell.
+      choose: `validation`, with which a choice is made by the first statistic of the runs, such as
+        accuracy, on validation examples, the mean over clients and the last ten rounds; or
+        `none`, with which each value of a list makes a cell.
       tuning_seeds: The seeds of the runs that a choice is made by, which must not be reported.
       tuning: Settings of these runs alone, such as fewer rounds. They hold out a fifth of each
         client's training examples for validation, unless `validation_fraction` is here.

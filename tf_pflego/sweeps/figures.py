@@ -12,12 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tf_pflego.reports import charts, figures
-from tf_pflego.reports.metrics import PERCENT
 from tf_pflego.reports.parts import Runs
 from tf_pflego.reports.series import Series
 from tf_pflego.reports.stored import ReportedRun
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.contents import Contents, condition_of, conditions, runs_of
+from tf_pflego.sweeps.contents import Contents, condition_of, conditions, first_of_cells, runs_of
 from tf_pflego.sweeps.definition import Cell, Range, words
 
 ACCURACY = "test_accuracy/client_mean"
@@ -61,7 +60,7 @@ def by_condition(sweep: Contents) -> dict[str, Runs]:
 
 
 def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) -> Figure:
-    """Returns a figure of the validation accuracy of what was tried, a panel for each setting.
+    """Returns a figure of how good what was tried is, a panel for each setting.
 
     It is as wide as the size, and as high as the panels need.
     """
@@ -71,25 +70,27 @@ def settings(sweep: Contents, cells: Sequence[Cell], size: tuple[float, float]) 
     rows = -(-len(panels) // columns)
     figure, axes = figures.grid((size[0], _PANEL_HEIGHT * rows), rows, columns, sharey="all")
     labels, chosen = list(dict.fromkeys(cell.label for cell in sweep.cells)), sweep.best()
+    first = first_of_cells(sweep, cells)
     for place, axis in enumerate(axes.flat):
         if place < len(panels):
             cell, name = panels[place]
             color = figures.look(labels.index(cell.label))["color"]
             trials = choice.trials_of(cell, sweep.tuning_rows)
-            _draw_setting(axis, cell, name, trials, cell.name in chosen, color)
+            _draw_setting(axis, cell, name, trials, first, cell.name in chosen, color)
         else:
             axis.set_visible(False)
-    figure.supylabel("validation accuracy, percent", fontsize=11, color=figures.INK)
+    label = f"validation {first.title}{first.unit}"
+    figure.supylabel(figures.plain(label), fontsize=11, color=figures.INK)
     return figure
 
 
-def _draw_setting(axis: Axes, cell, name, trials, is_chosen, color):
+def _draw_setting(axis: Axes, cell, name, trials, first, is_chosen, color):
     """Draws what was tried of a setting: a dot for each trial, and a line through the best."""
-    tried = [(one.settings[name], one.accuracy) for one in trials if one.accuracy is not None]
+    tried = [(one.settings[name], one.value) for one in trials if one.value is not None]
     among = cell.choices[name]
-    are_numbers = all(isinstance(value, int | float) for value, _ in tried)
+    are_numbers = all(isinstance(setting, int | float) for setting, _ in tried)
     place = {value: k for k, value in enumerate(() if isinstance(among, Range) else among)}
-    points = [(x if are_numbers else place[x], PERCENT * accuracy) for x, accuracy in tried]
+    points = [(x if are_numbers else place[x], first.scale * value) for x, value in tried]
     axis.set_title(figures.plain(cell.label), fontsize=10, color=figures.INK)
     axis.set_xlabel(figures.plain(name), fontsize=9)
     axis.tick_params(labelsize=9)
@@ -101,14 +102,14 @@ def _draw_setting(axis: Axes, cell, name, trials, is_chosen, color):
         axis.set_xscale("log")
         figures.write_numbers(axis.xaxis, subs=(1,))
     if not isinstance(among, Range):
-        highest = [max(accuracy for x, accuracy in points if x == value) for value in values]
-        axis.plot(values, highest, color=color, label="best of each value")
+        best = [first.best(y for x, y in points if x == value) for value in values]
+        axis.plot(values, best, color=color, label="best of each value")
         axis.set_xticks(values, [words(x if are_numbers else among[x]) for x in values])
         axis.minorticks_off()
     if is_chosen:
         ring: Any = {"markersize": 10, "markerfacecolor": "none", "color": figures.INK}
-        best = max(points, key=lambda point: point[1])
-        axis.plot(*best, "o", label="chosen", clip_on=False, **ring)
+        chosen = max(points, key=lambda point: first.sign * point[1])
+        axis.plot(*chosen, "o", label="chosen", clip_on=False, **ring)
 
 
 def files_of(sweep: Contents) -> dict[str, bytes]:
@@ -116,7 +117,7 @@ def files_of(sweep: Contents) -> dict[str, bytes]:
     drawn: dict[str, Figure] = {}
     for condition, runs in by_condition(sweep).items():
         title = ": ".join(filter(None, (sweep.title, condition)))
-        pictures = charts.for_paper(runs, title, [ACCURACY])
+        pictures = charts.for_paper(runs, title, [runs.first.metric(ACCURACY)])
         drawn |= {f"{name}{_ending(condition)}": figure for name, figure in pictures}
     for cells in conditions(sweep):
         condition = condition_of(cells[0])

@@ -4,15 +4,14 @@ import pathlib
 
 from tf_pflego.reports import clients, view, writing
 from tf_pflego.reports import figures as drawing
-from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed, percent
+from tf_pflego.reports.metrics import UNKNOWN, in_unit, listed
 from tf_pflego.reports.parts import Runs, Table
 from tf_pflego.reports.series import Series
 from tf_pflego.sweeps import choice, figures, tables
-from tf_pflego.sweeps.contents import Contents, condition_of, conditions
+from tf_pflego.sweeps.contents import Contents, condition_of, conditions, first_of_cells
 from tf_pflego.sweeps.definition import words
 
 _TEMPLATE = pathlib.Path(__file__).parent / "sweep.html.jinja"
-_OF_TRIALS = ("method", "settings", "validation accuracy", "runs", "rounds", "chosen")
 
 
 def write(sweep: Contents, output: pathlib.Path) -> None:
@@ -24,9 +23,9 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
         "curves": (
             "Training",
             {
-                condition: view.chart(runs, 0, figures.ACCURACY, "rounds")
+                condition: view.chart(runs, 0, metric, "rounds")
                 for condition, runs in groups.items()
-                if figures.ACCURACY in runs.metrics
+                if (metric := runs.first.metric(figures.ACCURACY)) in runs.metrics
             },
         ),
         "clients": (
@@ -43,6 +42,7 @@ def write(sweep: Contents, output: pathlib.Path) -> None:
         "sweep": sweep,
         "compared": tables.Comparison(sweep),
         "sections": {key: section for key, section in sections.items() if section[1]},
+        "first": first_of_cells(sweep, sweep.cells),
         "of_cells": _settings(groups),
         "data": {},
     }
@@ -54,19 +54,21 @@ def _choices(sweep):
     choices, chosen_of = {}, sweep.best()
     for number, cells in enumerate(conditions(sweep)):
         rows = [row for cell in cells for row in _trials(cell, sweep, chosen_of.get(cell.name))]
+        first = first_of_cells(sweep, cells)
         if rows:
             chosen = [f"{row[0]} with {row[1]}" for row in rows if row[-1] == "yes"] or ["none"]
             pictures = {
                 width: drawing.svg_of(
                     figures.settings(sweep, cells, size),
                     f"s{number}{width}",
-                    f"Validation accuracies of what was tried. Chosen: {listed(chosen)}.",
+                    f"Validation {first.plural} of what was tried. Chosen: {listed(chosen)}.",
                 )
                 for width, size in (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
             }
+            head = ["method", "settings", f"validation {first.title}", "runs", "rounds", "chosen"]
             choices[condition_of(cells[0])] = {
                 "drawing": {"pictures": pictures, "legend": []},
-                "numbers": Table("Settings that were tried", _OF_TRIALS, rows),
+                "numbers": Table("Settings that were tried", head, rows),
             }
     return choices
 
@@ -75,9 +77,11 @@ def _trials(cell, sweep, best):
     """Yields a row for each of the settings of a cell that were tried."""
     for trial in choice.trials_of(cell, sweep.tuning_rows):
         settings = ", ".join(f"{name}={words(value)}" for name, value in trial.settings.items())
-        accuracy = "ended early" if trial.accuracy is None else percent(PERCENT * trial.accuracy)
+        value = "ended early"
+        if trial.value is not None:
+            value = in_unit(trial.first.scale * trial.value, trial.first)
         chosen = "yes" if trial.settings == best else UNKNOWN
-        yield [cell.label, settings, accuracy, trial.runs, trial.rounds, chosen]
+        yield [cell.label, settings, value, trial.runs, trial.rounds, chosen]
 
 
 def _settings(groups):

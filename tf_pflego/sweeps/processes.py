@@ -102,7 +102,7 @@ class OnRay:
 
 def _failed(job, seeds, message, tell):
     for seed in seeds:
-        tell(Outcome(job.cell, job.trial, seed, FAILED, 0.0, None, message))
+        tell(Outcome(job.cell, job.trial, seed, FAILED, 0.0, message))
 
 
 def place_of(builder: Any) -> str:

@@ -67,7 +67,7 @@ class Queue:
                 except store.DamagedRunError as error:
                     durable.remove(job.place(self.root, outcome.seed))
                     message = f"{error}; it is removed"
-                    outcome = outcome._replace(state=FAILED, accuracy=None, message=message)
+                    outcome = outcome._replace(state=FAILED, message=message)
             skipped = len(job.seeds) - job.seeds.index(outcome.seed) - 1
             self.done += 1 + skipped * (outcome.state in (choice.PRUNED, choice.NOT_FINITE))
             self._made += 1
@@ -160,7 +160,7 @@ class Queue:
                 is_broken = any(outcome.cell == cell.name for outcome in self.failures)
                 return None if is_broken else job
             (ended,) = choice.trials_of(cell, self._rows(cell, trial))
-            search.tell(ended.accuracy)
+            search.tell(ended)
         return None
 
     def _begin(self, cell):
@@ -220,8 +220,5 @@ def _title(outcome):
 
 
 def _said(outcome):
-    if outcome.accuracy is None:
-        return f"{outcome.state}: {outcome.message}"
-    kind = "accuracy" if outcome.trial is None else "validation accuracy"
-    pruned = f"{outcome.state}, " * (outcome.state == choice.PRUNED)
-    return f"{pruned}{kind} {outcome.accuracy:.4f}"
+    separators = {choice.FINISHED: "", choice.PRUNED: f"{outcome.state}, "}
+    return separators.get(outcome.state, f"{outcome.state}: ") + outcome.message

@@ -5,11 +5,14 @@ Hyper-Parameter Optimization", 2011). The same answers give the same proposals, 
 which was interrupted is repeated from its results up to where it was.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.runs.callbacks import Callback
+from tf_pflego.sweeps.choice import Trial
 from tf_pflego.sweeps.definition import Cell, Range
 from tf_pflego.sweeps.store import VALIDATION
 
@@ -48,10 +51,11 @@ class Search:
             self.pending = {name: self._suggested(name) for name in self._choices}
         return self.pending
 
-    def tell(self, accuracy: float | None) -> None:
-        """Takes the accuracy of what was tried; None if it was pruned or not finite."""
+    def tell(self, ended: Trial) -> None:
+        """Takes what was tried; without a value, since it was pruned or not finite, it is worst."""
         self.pending = None
-        self._study.tell(self._trial, 0.0 if accuracy is None else accuracy)
+        value = -math.inf if ended.value is None else ended.first.sign * ended.value
+        self._study.tell(self._trial, value)
 
     def _suggested(self, name):
         among = self._choices[name]
@@ -63,27 +67,32 @@ class Search:
 
 
 class MedianPruning(Callback):
-    """Ends a trial whose best validation accuracy is below the median of others at that round.
+    """Ends a trial whose best validation statistic is worse than the median of others at a round.
 
     Args:
-      curves: The rounds and accuracies, [[round, accuracy], ...], of the trials that have ended.
+      curves: The rounds and values, [[round, value], ...], of the trials that have ended.
       num_rounds: How many rounds a trial has.
     """
 
     def __init__(self, curves: Sequence[Sequence[Sequence[float]]], num_rounds: int):
-        self._curves = [{number: accuracy for number, accuracy in curve} for curve in curves]
+        self._curves = [{number: value for number, value in curve} for curve in curves]
         self._from = _WARM_UP * num_rounds
-        self._best = 0.0
+        self._best = -math.inf  # of values times the sign of the statistic
 
     def on_run_begin(self, simulation, records: Sequence[Mapping[str, Any]]) -> bool:
         """Takes account of the rounds that are done."""
-        self._best = 0.0
+        self._best = -math.inf
         return any([self.after_round(simulation, record) for record in records])
 
     def after_round(self, simulation, record: Mapping[str, Any]) -> bool:
         """Returns whether the trial ends here."""
-        self._best = max(self._best, record.get(VALIDATION) or 0.0)
+        first = first_of(record)
+        value = record.get(first.metric(VALIDATION))
+        if value is not None:
+            self._best = max(self._best, first.sign * value)
         number = record["round"]
-        others = [curve[number] for curve in self._curves if number in curve]
-        is_measured = VALIDATION in record and number >= self._from and len(others) >= _FEWEST
+        others = [first.sign * curve[number] for curve in self._curves if number in curve]
+        is_measured = (
+            first.metric(VALIDATION) in record and number >= self._from and len(others) >= _FEWEST
+        )
         return is_measured and self._best < statistics.median(others)

@@ -3,10 +3,10 @@
   sweep.json              what the sweep is: its cells, seeds and what was chosen
   runs.csv                one row per run that is reported: settings, results, flags
   curves.csv.gz           one row per run and round: participants, seconds, bytes, metrics
-  clients.csv.gz          one row per run and client: the test accuracy when the run ended
+  clients.csv.gz          one row per run and client: the first statistic when the run ended
   risk_weights.csv.gz     one row per run and entry of PGFed's matrix A, if runs have one
   new_clients.csv.gz      one row per run, epoch and client that took no part, if there are any
-  tuning.csv              one row per run that a choice is made by, without any test accuracy
+  tuning.csv              one row per run that a choice is made by, without any test example
   tuning.curves.csv.gz    one row per such run and evaluated round
 
 What the runs themselves write is in `runs/`, from which these files are filled.
@@ -28,11 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego.runs.reader import PLACES
+from tf_pflego.core.statistic_names import first_of, learn
+from tf_pflego.runs.reader import OWN_STATISTICS, PLACES
 from tf_pflego.sweeps import choice
 from tf_pflego.sweeps.definition import Cell
 from tf_pflego.system import durable, limited_files
 
+# As accuracy has them; of other tasks they are of the first statistic.
 PARTICIPANTS = "participant_test_accuracy/example_mean/last10"
 SERVED = "test_accuracy/client_mean/last10"
 BEST = "test_accuracy/client_mean/best"
@@ -46,16 +48,16 @@ RAW = "runs"
 
 # The results of a run that is reported.
 _RESULTS = (PARTICIPANTS, SERVED, BEST, "train_loss", SECONDS, "bytes_down", "bytes_up")
-# The same of groups of clients, if the run has them.
+# The same of groups of clients and of other statistics, if the run has them.
 _OF_GROUP = re.compile(
-    r"(participant_)?(test|validation)_accuracy/client_mean/\w+/last10"
-    r"|(participant_)?validation_accuracy/\w+/last10"
+    r"(participant_)?(test|validation)_\w+/client_mean/\w+/last10"
+    r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
 )
-_OF_CLIENT = ("client", "train_examples", "test_examples", "test_accuracy")
+_OF_CLIENT = ("client", "train_examples", "test_examples")
 # Columns of a table of runs that are read as numbers, where they are not empty.
 _NUMBERS: dict[str, type] = {
     **dict.fromkeys(("seed", "num_rounds"), int),
-    **dict.fromkeys(("paper", PARTICIPANTS, SERVED, BEST, SECONDS), float),
+    **dict.fromkeys(("paper", SECONDS), float),
 }
 # A run is the same run wherever its clients are.
 _ANYWHERE = {*PLACES, "engine"}
@@ -67,7 +69,11 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
         return []
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", newline="", encoding="utf-8") as file, _as_written(path):
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+        for row in rows:
+            if OWN_STATISTICS in row.get("defaults", ""):
+                learn(json.loads(_parsed(row["defaults"])[OWN_STATISTICS]))
+        return rows
 
 
 @contextlib.contextmanager
@@ -108,7 +114,7 @@ def runs_in(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rows of runs.csv or tuning.csv: numbers as such, None where a field is empty."""
 
     def value_of(column, text):
-        kind = float if column.endswith("/last10") else _NUMBERS.get(column, str)
+        kind = float if column.endswith(("/last10", "/best")) else _NUMBERS.get(column, str)
         return kind(text) if text else None
 
     rows = read(path)
@@ -205,12 +211,15 @@ class Store:
         return [row for row in self._rows[TUNING] if row["run"] == cell.name]
 
     def curves_of(self, cell: Cell, seed: int) -> list[list[list[float]]]:
-        """Returns [[round, accuracy], ...] of the finished trials of a cell with a seed."""
+        """Returns [[round, value], ...] of the finished trials of a cell with a seed."""
         finished = {row["trial"] for row in self.trials_of(cell) if row["state"] == choice.FINISHED}
         curves: dict[str, list[list[float]]] = {trial: [] for trial in finished}
-        for row in self._rows[TUNING_CURVES]:
-            if (row["run"], row["seed"]) == (cell.name, str(seed)) and row["trial"] in finished:
-                curves[row["trial"]].append([int(row["round"]), float(row[VALIDATION])])
+        key = cell.name, str(seed)
+        rows = [row for row in self._rows[TUNING_CURVES] if (row["run"], row["seed"]) == key]
+        measured = choice.first_in(rows).metric(VALIDATION)
+        for row in rows:
+            if row["trial"] in finished and row[measured] not in (None, ""):
+                curves[row["trial"]].append([int(row["round"]), float(row[measured])])
         return list(curves.values())
 
     def add_run(self, cell: Cell, seed: int, raw: pathlib.Path, flags: Mapping[str, str]) -> None:
@@ -246,16 +255,18 @@ class Store:
           DamagedRunError: As in `add_run`.
         """
         key = {"run": cell.name, "trial": trial, "seed": str(seed)}
-        records, about = [], {VALIDATION + "/last10": "", SECONDS: ""}
-        if state != choice.NOT_FINITE:
-            _, summary, rows = read_run(raw)
-            records, about = rows[CURVES], {name: summary[name] for name in about}
+        # A run that is not finite has no summary, and the statistic of the others.
+        nothing: tuple[dict, dict, dict] = {}, {}, {CURVES: []}
+        config, summary, rows = nothing if state == choice.NOT_FINITE else read_run(raw)
+        first = first_of(summary) if summary else choice.first_in(self._rows[TUNING])
+        validation, records = first.metric(VALIDATION), rows[CURVES]
+        about = {name: summary.get(name, "") for name in (f"{validation}/last10", SECONDS)}
         row = key | dict(settings) | {"state": state, "num_rounds": len(records)} | about
-        row |= {"flags": shlex.join(lines_of(flags).splitlines()), "defaults": ""}
+        row |= {"flags": _joined(flags), "defaults": _joined(_own_statistics(config))}
         curve = [
-            key | {"round": record["round"], VALIDATION: record[VALIDATION]}
+            key | {"round": record["round"], validation: record[validation]}
             for record in records
-            if VALIDATION in record
+            if validation in record
         ]
         self._add({TUNING_CURVES: curve, TUNING: [row]}, key)
         shutil.rmtree(raw / "checkpoints", ignore_errors=True)
@@ -283,17 +294,26 @@ class Store:
         """Returns the row of a finished run in the table of runs."""
         versions = config.pop("versions")
         others = {name: value for name, value in config.items() if name not in {*flags, *PLACES}}
+        others |= _own_statistics(config)
         return (
             {key: config.get(key) for key in ("dataset", "personalization", "algorithm")}
             | {"seed": str(seed), "run": cell.name, "num_rounds": summary["round"]}
             | {key: config.get(key) for key in self._columns}
-            | {key: summary.get(key) for key in _RESULTS}
+            | {key: summary.get(key) for key in map(first_of(summary).metric, _RESULTS)}
             | {key: value for key, value in summary.items() if _OF_GROUP.fullmatch(key)}
             | {"paper": cell.paper, "engine": config["engine"], "commit": versions.get("commit")}
             | {"tensorflow": versions.get("tensorflow")}
-            | {"flags": shlex.join(lines_of(flags).splitlines())}
-            | {"defaults": shlex.join(lines_of(others).splitlines())}
+            | {"flags": _joined(flags), "defaults": _joined(others)}
         )
+
+
+def _joined(flags):
+    return shlex.join(lines_of(flags).splitlines())
+
+
+def _own_statistics(config):
+    """Returns what rows say of how a user's own statistics are shown, if a run has some."""
+    return {name: json.dumps(config[name]) for name in (OWN_STATISTICS,) if name in config}
 
 
 def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, list]]:
@@ -309,7 +329,10 @@ def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[st
             raise ValueError("a file has not all rounds, clients or settings")
         rows = {
             CURVES: [_numbers_of(record) for record in records],
-            CLIENTS: [{name: row[name] for name in _OF_CLIENT} for row in clients],
+            CLIENTS: [
+                {name: row[name] for name in (*_OF_CLIENT, f"test_{first_of(row).name}")}
+                for row in clients
+            ],
             RISK_WEIGHTS: list(_risk_weights(raw)),
             NEW_CLIENTS: read(raw / "new_clients.csv"),
         }

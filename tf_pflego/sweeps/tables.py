@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.statistic_names import Shown, significant
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, listed
 from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import choice, store
@@ -18,6 +19,7 @@ from tf_pflego.sweeps.contents import (
     columns_of,
     condition_of,
     conditions,
+    first_of_cells,
     runs_of,
     tried_of,
 )
@@ -39,8 +41,8 @@ class Comparison:
     """The methods of a sweep compared, a table for each condition; it prints as Markdown.
 
     Attributes:
-      rows: A dictionary of numbers for each cell that has a run: accuracies in percent, differences
-        in points of percent, None where a number is not known.
+      rows: A dictionary of numbers for each cell that has a run: accuracies and other shares in
+        percent, their differences in points of percent, None where a number is not known.
       tables: The same as texts.
       notes: Sentences that say what the numbers are, and how settings were chosen.
       warnings: Sentences that say where the comparison is not fair or not whole.
@@ -55,9 +57,10 @@ class Comparison:
                 f"{texts.suggestion(str(reference), labels)}Correct it."
             )
         groups = _numbers(sweep, reference)
-        self.rows: list[dict[str, Any]] = [row for rows in groups.values() for row in rows]
-        self.tables = [_table(name, rows, reference) for name, rows in groups.items() if rows]
-        self.notes = _notes(sweep, {head for table in self.tables for head in table.head})
+        self.rows: list[dict[str, Any]] = [row for _, _, rows in groups for row in rows]
+        self.tables = [_table(name, first, rows, reference) for name, first, rows in groups if rows]
+        firsts = dict.fromkeys(first for _, first, _ in groups)
+        self.notes = _notes(sweep, firsts, {head for table in self.tables for head in table.head})
         self.warnings = _warnings(sweep)
 
     @property
@@ -83,50 +86,53 @@ class Comparison:
 
 
 def _numbers(sweep, reference):
-    """Returns {condition: the numbers of each cell that has a run}."""
-    clients, best, groups = sweep.clients(), sweep.best(), {}
+    """Returns (condition, its first statistic, the numbers of each cell that has a run)."""
+    clients, best, groups = sweep.clients(), sweep.best(), []
     for cells in conditions(sweep):
+        first = first_of_cells(sweep, cells)
         runs = {
             cell.name: {
-                seed: (_measured(row), clients.get((cell.name, seed)))
+                seed: (_measured(row, first), clients.get((cell.name, seed)))
                 for seed, row in runs_of(sweep, cell).items()
             }
             for cell in cells
         }
         base = next((runs[cell.name] for cell in cells if cell.label == reference), {})
-        groups[condition_of(cells[0])] = [
-            _numbers_of(sweep, cell, runs[cell.name], base, best.get(cell.name, {}))
+        rows = [
+            _numbers_of(sweep, cell, first, runs[cell.name], base, best.get(cell.name, {}))
             for cell in cells
             if runs[cell.name]
         ]
+        groups.append((condition_of(cells[0]), first, rows))
     return groups
 
 
-def _measured(row):
+def _measured(row, first):
     """Returns the numbers of a run, with NaN for what is not known."""
 
     def number(key):
         return math.nan if row.get(key) is None else float(row[key])
 
     return {
-        "test_accuracy": PERCENT * number(store.SERVED),
-        "best_round": PERCENT * number(store.BEST),
-        "participants": PERCENT * number(store.PARTICIPANTS),
+        f"test_{first.name}": first.scale * number(first.metric(store.SERVED)),
+        "best_round": first.scale * number(first.metric(store.BEST)),
+        "participants": first.scale * number(first.metric(store.PARTICIPANTS)),
         "seconds_per_round": number(store.SECONDS),
         "megabytes": (number("bytes_down") + number("bytes_up")) / 1e6,
     }
 
 
-def _numbers_of(sweep, cell, runs, base, settings):
+def _numbers_of(sweep, cell, first, runs, base, settings):
     """Returns the numbers of a cell, whose runs are compared with those of the base, by seed."""
     numbers = {**cell.condition, "method": cell.label, "paper": cell.paper}
     numbers |= {"seeds": len(runs), "seeds_planned": len(sweep.seeds)}
     for name in next(iter(runs.values()))[0]:
         numbers |= _summary(name, [measured[name] for measured, _ in runs.values()])
     pairs = [(runs[seed], base[seed]) for seed in runs if seed in base and runs is not base]
-    differences = [run["test_accuracy"] - other["test_accuracy"] for (run, _), (other, _) in pairs]
+    tested = f"test_{first.name}"
+    differences = [run[tested] - other[tested] for (run, _), (other, _) in pairs]
     numbers |= _summary("difference", differences, "error")
-    shares = [_share_that_gains(run, other) for (_, run), (_, other) in pairs]
+    shares = [_share_that_gains(run, other, first) for (_, run), (_, other) in pairs]
     trials = choice.trials_of(cell, sweep.tuning_rows)
     return numbers | {
         "clients_that_gain": _summary("share", shares)["share"],
@@ -146,103 +152,122 @@ def _summary(name, measured, spread="deviation"):
     return {name: statistics.mean(known) if known else None, f"{name}_{spread}": deviation}
 
 
-def _share_that_gains(ours, theirs):
+def _share_that_gains(ours, theirs, first):
     """Returns how many percent of the clients of two runs are better off in the first."""
     if ours is None or theirs is None:
         return math.nan
     _, here, there = np.intersect1d(ours["client"], theirs["client"], return_indices=True)
-    gains = ours["test_accuracy"][here] - theirs["test_accuracy"][there]
+    gains = first.sign * (ours[f"test_{first.name}"][here] - theirs[f"test_{first.name}"][there])
     gains = gains[np.isfinite(gains)]
     return PERCENT * float(np.mean(gains > 0)) if len(gains) else math.nan
 
 
-def _written(key, form=".2f", spread="deviation"):
+def _written(key, form=".2f", spread="deviation", form_of_spread=".2f"):
     """Returns a function from the numbers of a cell to one of them as text, with its spread."""
 
     def text(row):
         if row[key] is None:
             return ""
-        number = round(row[key], 2) + 0.0 if form == "+.2f" else row[key]  # -0.0 becomes 0.0.
+        number = round(row[key], 2) if form == "+.2f" else row[key]
         error = row.get(f"{key}_{spread}")
-        return f"{number:{form}}" + ("" if error is None else f" ± {error:.2f}")
+        ending = "" if error is None else f" ± {_formed(error, form_of_spread)}"
+        return _formed(number + 0.0, form) + ending  # Of -0.0 the sum is 0.0.
 
     return text
 
 
-# The columns by their heads: the text of a cell, and a sentence about what it means.
-_COLUMNS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
-    "method": (lambda row: row["method"], ""),
-    "seeds": (
-        lambda row: (
-            str(row["seeds"])
-            if row["seeds"] == row["seeds_planned"]
-            else f"{row['seeds']} of {row['seeds_planned']}"
+def _formed(number, form):
+    """Returns a number in a form of Python's, or with so many significant digits as +3 says."""
+    if form.lstrip("+").isdigit():
+        return significant(number, int(form), "+" * form.startswith("+"))
+    return f"{number:{form}}"
+
+
+def _columns(first: Shown) -> dict[str, tuple[Callable[[dict[str, Any]], str], str]]:
+    """Returns the columns by their heads: the text of a cell, and a sentence about its meaning."""
+    title, unit = first.title, ", %" * first.is_share
+    form, change, spread = (".2f", "+.2f", ".2f") if first.is_share else ("4", "+3", "2")
+    sense = "" if first.higher_is_better else "; lower is better"
+    best, better = ("highest", "higher") if first.higher_is_better else ("lowest", "lower")
+    return {
+        "method": (lambda row: row["method"], ""),
+        "seeds": (
+            lambda row: (
+                str(row["seeds"])
+                if row["seeds"] == row["seeds_planned"]
+                else f"{row['seeds']} of {row['seeds_planned']}"
+            ),
+            "",
         ),
-        "",
-    ),
-    "test accuracy, %": (
-        _written("test_accuracy"),
-        "Test accuracy is the mean over the clients that are tested, all unless a sample is, the "
-        "last ten rounds and the seeds; ± is the standard deviation over seeds.",
-    ),
-    "best round, %": (
-        _written("best_round"),
-        "The best round has the highest test accuracy, which takes test examples to know.",
-    ),
-    "participants, %": (
-        _written("participants"),
-        "Participants are the clients of a round, tested right after their local training.",
-    ),
-    "paper, %": (_written("paper"), "The paper's figure is the one that it gives for this method."),
-    "difference, points": (
-        _written("difference", "+.2f", "error"),
-        "The difference in test accuracy is taken seed by seed, since both runs of a seed have the "
-        "same clients and participants; ± is its standard error over seeds.",
-    ),
-    "clients that gain, %": (
-        _written("clients_that_gain", ".1f", ""),
-        "A client gains if it ends with a higher test accuracy than with the reference.",
-    ),
-    "seconds a round": (
-        _written("seconds_per_round", ".3g", ""),
-        "Seconds are the median of rounds, and compare only if nothing else used the machine.",
-    ),
-    "megabytes": (
-        _written("megabytes", ".5g", ""),
-        "Megabytes are what a whole run sends down to the participants and up from them.",
-    ),
-    "runs to choose": (
-        lambda row: (
-            row["tuning_runs"]
-            and f"{row['tuning_runs']} ({texts.counted(row['tuning_rounds'] or 0, 'round')})"
+        f"test {title}{unit}": (
+            _written(f"test_{first.name}", form, "deviation", spread),
+            f"Test {title} is the mean over the clients that are tested, all unless a sample is, "
+            f"the last ten rounds and the seeds; ± is the standard deviation over seeds{sense}.",
         ),
-        "The runs to choose are what the choice of settings cost, also those that ended early.",
-    ),
-    "chosen": (lambda row: row["chosen"], ""),
-}
+        f"best round{unit}": (
+            _written("best_round", form, "deviation", spread),
+            f"The best round has the {best} test {title}, which takes test examples to know.",
+        ),
+        f"participants{unit}": (
+            _written("participants", form, "deviation", spread),
+            "Participants are the clients of a round, tested right after their local training.",
+        ),
+        f"paper{unit}": (
+            _written("paper", form),
+            "The paper's figure is the one that it gives for this method.",
+        ),
+        "difference" + ", points" * first.is_share: (
+            _written("difference", change, "error", spread),
+            f"The difference in test {title} is taken seed by seed, since both runs of a seed have "
+            "the same clients and participants; ± is its standard error over seeds.",
+        ),
+        "clients that gain, %": (
+            _written("clients_that_gain", ".1f", ""),
+            f"A client gains if it ends with a {better} test {title} than with the reference.",
+        ),
+        "seconds a round": (
+            _written("seconds_per_round", ".3g", ""),
+            "Seconds are the median of rounds, and compare only if nothing else used the machine.",
+        ),
+        "megabytes": (
+            _written("megabytes", ".5g", ""),
+            "Megabytes are what a whole run sends down to the participants and up from them.",
+        ),
+        "runs to choose": (
+            lambda row: (
+                row["tuning_runs"]
+                and f"{row['tuning_runs']} ({texts.counted(row['tuning_rounds'] or 0, 'round')})"
+            ),
+            "The runs to choose are what the choice of settings cost, also those that ended early.",
+        ),
+        "chosen": (lambda row: row["chosen"], ""),
+    }
 
 
-# What a narrow terminal shows first.
-_FIRST = "method", "test accuracy, %", "difference, points", "chosen"
+# How the heads of those columns begin that a narrow terminal shows first.
+_FIRST = "method", "test ", "difference", "chosen"
 
 
-def _table(condition, rows, reference):
+def _table(condition, first, rows, reference):
     """Returns the table of a condition, without the columns in which no row has anything."""
-    columns = {head: list(map(text, rows)) for head, (text, _) in _COLUMNS.items()}
+    columns = {head: list(map(text, rows)) for head, (text, _) in _columns(first).items()}
     columns = {head: column for head, column in columns.items() if any(column)}
     caption = f"Methods with {condition}" if condition else "Methods"
-    if "difference, points" in columns:
+    if any(head.startswith("difference") for head in columns):
         caption += f", compared with {reference}"
     lines = zip(*columns.values(), strict=True)
     return Table(caption, list(columns), [[text or UNKNOWN for text in line] for line in lines])
 
 
-def _notes(sweep, heads):
-    sentences = [meaning for head, (_, meaning) in _COLUMNS.items() if meaning and head in heads]
+def _notes(sweep, firsts, heads):
+    columns = [column for first in firsts for column in _columns(first).items()]
+    meanings = [meaning for head, (_, meaning) in columns if meaning and head in heads]
+    sentences = list(dict.fromkeys(meanings))
     if any(cell.choices for cell in sweep.cells):
         sentences.append(
-            "The settings of each method were chosen by its accuracy on validation examples, which "
-            "are held out of the clients' training examples, with seeds that are not reported "
+            f"The settings of each method were chosen by its {listed(one.title for one in firsts)} "
+            "on validation examples, which are held out of the clients' training examples, with "
+            "seeds that are not reported "
             f"({listed(sweep.tuning_seeds)}); up to {texts.counted(sweep.budget, 'setting')} of "
             "each were tried. The runs that are reported train on all training examples."
         )
@@ -311,7 +336,8 @@ def brief(sweep: Contents, width: int) -> str:
     parts, compared = [], Comparison(sweep)
     for table in compared.tables:
         sides, shown = ["<>"[right] for right in _are_numeric(table)], list[int]()
-        for head in (*_FIRST, *table.head):
+        heads = [head for start in _FIRST for head in table.head if head.startswith(start)]
+        for head in (*heads, *table.head):
             places = sorted({*shown, *(k for k, name in enumerate(table.head) if name == head)})
             lines = texts.aligned(
                 [[line[k] for k in places] for line in (table.head, *table.rows)],

@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from tf_pflego.core.statistic_names import first_of
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.sweeps import choice, files
-from tf_pflego.sweeps.definition import Experiment, configured
+from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
 from tf_pflego.sweeps.search import MedianPruning
-from tf_pflego.sweeps.store import RAW, DamagedRunError, read_run
+from tf_pflego.sweeps.store import RAW, SERVED, DamagedRunError, read_run
 from tf_pflego.system import terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.system.signals import Interruption
@@ -51,8 +52,7 @@ class Outcome(NamedTuple):
     seed: int
     state: str  # finished, pruned, not finite or failed
     seconds: float
-    accuracy: float | None  # of validation examples in a trial, else of test examples
-    message: str  # what it failed with
+    message: str  # what it came to, on validation examples in a trial, or what it failed with
 
 
 def make(
@@ -81,9 +81,8 @@ def make(
     with build.shared_traces():
         for seed in job.seeds:
             started = time.monotonic()
-            state, accuracy, message = choice.FINISHED, None, ""
             try:
-                accuracy, state = _run(job, seed, root, experiment, between_steps)
+                message, state = _run(job, seed, root, experiment, between_steps)
             except NotFiniteError as error:
                 state, message = choice.NOT_FINITE, _line(error)
             except Exception as error:
@@ -93,7 +92,7 @@ def make(
             if state == choice.NOT_FINITE and job.trial is None:
                 state = FAILED
             seconds = time.monotonic() - started
-            outcomes.append(Outcome(job.cell, job.trial, seed, state, seconds, accuracy, message))
+            outcomes.append(Outcome(job.cell, job.trial, seed, state, seconds, message))
             tell(outcomes[-1])
             if state in (choice.PRUNED, choice.NOT_FINITE):
                 break  # It is not chosen, whatever the other seeds say.
@@ -101,7 +100,7 @@ def make(
 
 
 def _run(job, seed, root, experiment, between_steps):
-    """Makes one run, and returns its accuracy and its state."""
+    """Makes one run, and returns how good it is in words, and its state."""
     from tf_pflego.runs import training
     from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -129,8 +128,9 @@ def _run(job, seed, root, experiment, between_steps):
             read_run(place)
         except (RunDirectoryError, DamagedRunError):  # Or it has other settings than it has now.
             summary, state = run(overwrite=True)
-    kind = "test" if job.trial is None else "validation"
-    return summary[f"{kind}_accuracy/client_mean/last10"], state
+    first, is_trial = first_of(summary), job.trial is not None
+    value = summary[first.metric(CHOSEN_BY if is_trial else SERVED)]
+    return f"{'validation ' * is_trial}{first.title} {first.written(value)}", state
 
 
 def _own(experiment, settings):

@@ -21,7 +21,8 @@ from tf_pflego.tff.types import ClientInputs, Data
 def data_spec(clients: ClientData) -> Data:
     """Returns the spec of a client's examples and labels, for `build_process`."""
     examples = tf.TensorSpec([None, *clients.example_shape], clients.example_dtype)
-    return Data(examples, tf.TensorSpec([None], tf.int32))
+    labels = clients.train.labels
+    return Data(examples, tf.TensorSpec([None, *labels.shape[1:]], labels.dtype))
 
 
 def data_of(clients: ClientData, client_id: int, split: str = "train") -> Data:

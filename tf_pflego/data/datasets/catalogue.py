@@ -1,10 +1,12 @@
 """Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,9 @@ from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.datasets import omniglot, prepared
 from tf_pflego.data.datasets.prepared import DatasetError
 from tf_pflego.system import file_arrays, forked, texts, values
+
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
 
 class Known(NamedTuple):
@@ -36,6 +41,7 @@ KNOWN = {
     "office_home": Known("cnn_fedavg", "dirichlet", 20, True),
 }
 NAMES = tuple(KNOWN)
+OF_TABLES = Known(partition="groups", num_clients=0)  # A column says whose row it is.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +77,8 @@ class Dataset:
       num_classes: C, number of global classes.
       class_names: Their C names, in the order of the labels; None if they have only numbers.
       task: What is to be predicted; see `ClientData`. Of tasks without classes, C outputs.
+      preprocessing: What columns of a table became before they were examples; None if there were
+        none.
     """
 
     name: str
@@ -79,6 +87,7 @@ class Dataset:
     num_classes: int
     class_names: tuple[str, ...] | None = None
     task: str = CLASSIFICATION
+    preprocessing: Preprocessing | None = None
 
     def __repr__(self) -> str:
         counts = f"{len(self.train.labels)}"

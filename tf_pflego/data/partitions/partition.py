@@ -206,12 +206,21 @@ def by_owner(owner: np.ndarray, num_clients: int) -> tuple[np.ndarray, ...]:
     return parted(order, np.searchsorted(owner[order], np.arange(num_clients + 1)))
 
 
+def classes_of_owners(
+    owner: np.ndarray, labels: np.ndarray, num_clients: int
+) -> tuple[np.ndarray, ...]:
+    """Returns for each client the classes of its examples, ascending, by the owner [N] of each."""
+    span = int(labels.max()) + 1
+    pairs = np.unique(owner.astype(np.int64) * span + labels)
+    return parted(pairs % span, np.searchsorted(pairs, np.arange(num_clients + 1) * span))
+
+
 def of_one_source(
     owner: np.ndarray, is_test: np.ndarray, labels: np.ndarray, num_clients: int
 ) -> Partition:
     """Returns the partition of examples of which some, [N] bool, are for the test."""
     return Partition(
-        tuple(np.unique(labels[owner == client]) for client in range(num_clients)),
+        classes_of_owners(owner, labels, num_clients),
         by_owner(np.where(is_test, -1, owner), num_clients),
         by_owner(np.where(is_test, owner, -1), num_clients),
     )

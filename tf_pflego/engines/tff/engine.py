@@ -26,11 +26,7 @@ import tensorflow_federated as tff
 
 from tf_pflego.core.algorithm import specs_of
 from tf_pflego.core.nests import Structure
-from tf_pflego.engines.client_computation import (
-    ClientComputation,
-    ClientOutputs,
-    unpacked,
-)
+from tf_pflego.engines.client_computation import ClientComputation, ClientOutputs, unpacked
 from tf_pflego.engines.engine import Outcome, WorkerError
 from tf_pflego.engines.local_clients import LocalClients, threads_per_operation
 from tf_pflego.engines.tff.context import ExecutionContext

@@ -1,0 +1,156 @@
+"""Bad tables and labels: one line says what was expected, what came and what to do."""
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tf_pflego as pfl
+from tests.data.tables import schools
+
+pytestmark = pytest.mark.same_on_both_lines
+
+COUNT = sum(schools.SIZES)
+DEFAULTS = {"client": "School", "label": "Passed", "features": ["Sex", "SES"]}
+
+
+def with_first(name, value):
+    """The table with another value in the first row of a column."""
+    column = list(schools.columns()[name])
+    return schools.table(**{name: [value, *column[1:]]})
+
+
+# What is a table's, by what changes in it.
+TABLES = [
+    ({"School": [None] + [1224] * (COUNT - 1)}, {}, "'School' must have a value in every row; 1 of "
+     "45 have none, the first is row 0"),
+    ({"School": np.linspace(0, 1, COUNT)}, {}, "'School' must be of whole numbers or of text; row"),
+    ({"School": np.arange(COUNT)}, {}, "client must have 2 rows or more; 45 of 45 clients have not"
+     ", the first is '0' with 1"),
+    ({"School": np.arange(COUNT)}, {"small_clients": "drop"}, "45 of 45 clients have not"),
+    ({"School": ["a"] + ["b"] * (COUNT - 1)}, {"small_clients": "merge"}, "1 of 2 clients have "
+     "not, the first is 'others' with 1"),
+    ({"School": ["others"] * 44 + ["b"]}, {"small_clients": "merge"}, "'School' must be of names; "
+     ".*got 'others' twice"),
+    ({"School": ["a", "A"] * 20 + ["a"] * 5}, {}, "'School' must be of names; .* got '.' twice"),
+    ({"School": ["x" * 61] * COUNT}, {}, "'School' must be of names; .* 1 to 60 characters"),
+    ({"School": [b"\xff"] * COUNT}, {}, "'School' must be of .*; got binary. Write the file"),
+    ({"Passed": [None] + ["no"] * 44}, {}, "'Passed' must have a value in every row"),
+    ({"Passed": ["no"] * COUNT}, {}, "'Passed' must have two classes or more, .*got 1 in 45"),
+    ({"Passed": np.linspace(0, 1, COUNT)}, {}, "'Passed' must be of whole numbers or of text; .* "
+     "Choose `task='regression'` to predict numbers"),
+    ({"MathAch": [np.nan] + [1.0] * 44}, {"task": "regression", "label": "MathAch"}, "'MathAch' "
+     "must have a value in every row; 1 of 45 have none, the first is row 0"),
+    ({"Passed": [[1, 0]] * COUNT}, {}, "'Passed' must be of numbers, text or truth values; got l"),
+    ({"SES": [np.nan] + [1.0] * 44}, {}, "'SES' must have a value in every row; .*`"
+     "missing='mean'`"),
+    ({"SES": [None] * COUNT}, {}, "'SES' must be of numbers, .*; got no value in any row"),
+    ({"SES": [np.nan] * COUNT}, {"missing": "mean"}, "'SES' must have a value in some training"),
+    ({"SES": [np.nan] * COUNT}, {"missing": "drop"}, "must have rows that lack no value; got none"),
+    ({"SES": [np.inf] + [1.0] * 44}, {}, "'SES' must be of finite numbers .*; row 0 has inf"),
+    ({"SES": [1e39] + [1.0] * 44}, {}, "'SES' must be of finite numbers that float32 can hold"),
+    ({"SES": ["?", *map(str, range(44))]}, {}, "'SES' must be of numbers or of categories; "
+     r"got numbers, and '\?' among them"),
+    ({"SES": [datetime.date(2020, 1, 1)] * COUNT}, {}, "'SES' must be of .*; got date32.*Make"),
+    ({"SES": [{"a": 1}] * COUNT}, {}, "'SES' must be of numbers, .*; got struct<a: int64>"),
+    ({"Sex": [f"{k} names" for k in range(COUNT)] * 100, "School": [7] * 4500, "SES": [1] * 4500,
+      "year": [1] * 4500, "Passed": [0, 1] * 2250, "MathAch": [1] * 4500}, {"most": 40},
+     "'Sex' must have at most 40 categories, each of which is a feature; got 45"),
+    ({"part": ["maybe"] * COUNT}, {"test": "column:part"}, "'part' must say train or test, or 0 or "
+     "1; got 'maybe'"),
+    ({"part": [None] + [1] * 44}, {"test": "column:part"}, "'part' must have a value in every"),
+    ({"part": [1] * COUNT}, {"test": "column:part"}, "some for training and some for the test; 4"),
+    ({"year": [None] + [1] * 44}, {"test": "last", "time": "year"}, "'year' must have a value in"),
+]  # fmt: skip
+
+# What is an argument's.
+ARGUMENTS = [
+    ({"client": "school"}, "`client` must name columns of the table, which are School, .*; got "
+     "'school'. Did you mean School"),
+    ({"label": "Mark"}, "`label` must name columns of the table, .*; got 'Mark'. Correct `label`"),
+    ({"label": []}, "`label`, `features` and `test` must be different columns, .*; got no label"),
+    ({"label": ["Passed", "Sex"], "features": ["SES"]}, "`label` must be one column for classific"),
+    ({"label": "SES"}, "must be different columns, .*; got 'SES' twice"),
+    ({"features": ["Sex", "Age"]}, "`features` must name columns .*; got 'Age'. Correct"),
+    ({"features": []}, "must be different columns, .*; got no features"),
+    ({"features": ["School"]}, "must be different columns, .*; got 'School' twice"),
+    ({"features": [3]}, "`features` must name columns of the table, .*; got 3"),
+    ({"categories": ["year"]}, "`categories` must be some of the features, Sex, SES; got 'year'"),
+    ({"categories": ["SES"]}, "'SES' must be of whole numbers or of text; row"),
+    ({"encoding": "codes"}, "'SES' must be of whole numbers or of text; row"),
+    ({"encoding": "ordinal"}, "`encoding` must be one of one_hot, codes; got 'ordinal'"),
+    ({"test": 0}, r"`test` must be random or last, .* or column:NAME; got 0. Correct `test`"),
+    ({"test": 1.5}, r"`test` must be random or last, with a share in \(0, 1\) .*; got 1.5"),
+    ({"test": "last:two"}, "`test` must be random or last, .*; got 'last:two'"),
+    ({"test": "newest"}, "`test` must be random or last, .*; got 'newest'"),
+    ({"test": "last"}, "`time` must name columns of the table, .*; got None. Correct `time`"),
+    ({"test": "column:part"}, "`test` must name columns of the table, .*; got 'part'"),
+    ({"missing": "zero"}, "`missing` must be one of refuse, mean, drop; got 'zero'"),
+    ({"small_clients": "keep"}, "`small_clients` must be one of refuse, drop, merge; got 'keep'"),
+    ({"min_rows": 1}, "`min_rows` must be at least 2; got 1"),
+    ({"seed": -1}, "`seed` must be at least 0; got -1"),
+    ({"task": "ranking"}, "`task` must be one of classification, .*; got 'ranking'"),
+    ({"task": "regression"}, "the column 'Passed' must be of numbers; got text, such as '"),
+    ({"task": "multi_label", "label": ["MathAch"]}, "must be 0 or 1, one for each label, for"),
+    ({"task": "counts", "label": "MathAch"}, "must be whole numbers from 0 on, for counts; got"),
+    ({"label_space": "own"}, "`label_space` must be one of local, global; got 'own'"),
+    ({"preprocessing": "runs/first"}, TypeError, "`preprocessing` must be of the class Preproc"),
+    ({"table": 3}, TypeError, "`table` must be the path of a CSV or Parquet file, .*; got int"),
+    ({"table": {}}, "`table` must have rows, and columns with different names; got no rows"),
+    ({"table": {"a": [1], "b": [1, 2]}}, "`table` must be a whole table, .*cannot be read"),
+    ({"table": "s3://bucket/table.csv"}, "`table` must be a path of this machine; got 's3"),
+    ({"table": pa.table([[1], [2]], names=["a", "a"])}, "`table` must .*; got the name 'a' twice"),
+]  # fmt: skip
+
+# What is a file's: its name and its content.
+FILES = [
+    ("none.csv", None, "`table` must be a file of rows; .*none.csv does not exist"),
+    (".", None, "`table` must be a file of rows; .* is no file"),
+    ("table.xlsx", b"PK", "whose name ends with .csv, .tsv or .parquet, .*; got 'table.xlsx'"),
+    ("table.csv", b"", "table.csv must be a whole table, .*; it cannot be read .*Empty CSV file"),
+    ("table.csv", b"School,Passed\n", "table.csv must have rows, .*; got no rows"),
+    ("table.csv", b"School,Passed\n1,yes,3\n", "cannot be read .*Expected 2 columns, got 3"),
+    ("table.csv", b"School,School\n1,1\n", "table.csv must have rows, .*; got the name 'School'"),
+    ("table.csv", b"School,\n1,1\n", "table.csv must have .*; got a column without a name"),
+    ("table.csv", b"School;Passed\n1;no\n", "`client` must name .*, which are School;Passed; got"),
+    ("table.csv.gz", b"School,Passed\n1,no\n", "table.csv.gz must be a whole table, .*gzip|zlib"),
+    ("table.parquet", b"School", "table.parquet must be a whole table, .*cannot be read"),
+    ("table.csv", b"School,Passed,Sex,SES\n1,no,\xff,1\n1,no,F,2\n", "'Sex' .*; got binary. Write"),
+]  # fmt: skip
+
+
+def refused(message, kind=ValueError, **settings):
+    with pytest.raises(kind, match=message) as raised:
+        pfl.from_table(**DEFAULTS | settings)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("row", TABLES, ids=lambda row: row[-1][:40])
+def test_a_bad_column_is_refused(row, monkeypatch):
+    columns, settings, message = row
+    if "most" in settings:
+        preprocessing = "tf_pflego.data.tables.preprocessing._MOST_ONE_HOT"
+        monkeypatch.setattr(preprocessing, settings.pop("most"))
+    refused(message, table=pa.table(schools.columns() | columns), **settings)
+
+
+@pytest.mark.parametrize("row", ARGUMENTS, ids=lambda row: row[-1][:40])
+def test_a_bad_argument_is_refused(row):
+    settings, *kind, message = row
+    refused(message, *kind, **{"table": schools.table()} | settings)
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FILES)
+def test_a_bad_file_is_refused(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    refused(message, table=tmp_path / name)
+
+
+def test_columns_of_another_kind_do_not_fit_a_preprocessing():
+    clients = pfl.from_table(schools.table(), **DEFAULTS)
+    for name, column in (("Sex", np.arange(COUNT)), ("SES", ["high"] * COUNT)):
+        table = schools.table(**{name: column})
+        settings = {"features": None, "preprocessing": clients.preprocessing}
+        refused(f"the column '{name}' must be of ", table=table, **settings)

@@ -1,0 +1,118 @@
+"""Runs on a table: its directory says which rows it had, and goes on with these alone."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.data.tables import schools
+from tests.starts import assert_refused, in_this_process
+from tf_pflego.runs.run_directory import RunDirectoryError
+
+pytestmark = pytest.mark.same_on_both_lines
+
+FLAGS = (
+    *("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES"),
+    *("--split=last", "--time_column=year", "--small_clients=drop"),
+    *("--min_rows=6", "--clients_per_round=2", "--local_steps=2", "--engine=in_process"),
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    return schools.written(tmp_path / "pupils.csv")
+
+
+@pytest.fixture
+def output(table, tmp_path, capsys):
+    place = tmp_path / "run"
+    flags = [f"--table={table}", *FLAGS, "--num_rounds=2", f"--output_dir={place}"]
+    result = in_this_process(flags, capsys)
+    assert result.returncode == 0, result.stderr
+    assert "1 of 4 clients, 5 of 45 rows, are left out" in result.stderr
+    return place
+
+
+def test_its_directory_says_what_the_columns_became(table, output):
+    config = json.loads((output / "config.json").read_text())
+    assert (config["dataset"], config["table"]) == ("pupils.csv", str(table))
+    expected = pfl.from_table(
+        table, "School", "Passed", ["Sex", "SES"], test="last", time="year",
+        min_rows=6, small_clients="drop",
+    )  # fmt: skip
+    about = json.loads((output / "preprocessing.json").read_text())
+    columns = expected.preprocessing.columns
+    assert [column["name"] for column in about["columns"]] == ["Sex", "SES"]
+    assert about["columns"][0]["categories"] == list(columns[0].categories)
+    assert about["columns"][1]["mean"] == columns[1].mean
+    with pfl.load_run(output) as run:
+        assert run.is_of_program
+        np.testing.assert_array_equal(run.clients.fingerprints, expected.fingerprints)
+        assert run.clients.preprocessing == expected.preprocessing
+        assert run.clients.client_names == ("1224", "1296", "1308")
+        assert run.summary["test_accuracy/client_mean"] == pytest.approx(
+            run.evaluate().metrics()["test_accuracy/client_mean"]
+        )
+
+
+def test_it_goes_on_where_the_table_has_been_moved(table, output, capsys, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.move(table, tmp_path / "elsewhere")
+    resume = [f"--output_dir={output}", "--resume", "--num_rounds=3"]
+    refused = in_this_process(resume, capsys)
+    assert_refused(refused, f"--table must be a file of rows; {table} does not exist")
+    with pfl.load_run(output) as run, pytest.raises(RunDirectoryError, match="`data_dir` must be"):
+        run.clients  # noqa: B018
+    with pfl.load_run(output, data_dir=tmp_path / "elsewhere") as run:
+        assert run.clients.num_clients == 3
+    result = in_this_process([*resume, f"--table={moved}"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((output / "summary.json").read_text())["round"] == 3
+
+
+def test_other_rows_are_refused(table, output, capsys):
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    columns = schools.columns()
+    columns["SES"][0] += 1
+    schools.written(table, columns)
+    refused = in_this_process([f"--output_dir={output}", "--resume", "--num_rounds=3"], capsys)
+    assert refused.returncode == 2
+    *_, said = refused.stderr.splitlines()
+    assert "the clients of --table must be those of the run in" in said
+    assert "3 of 3 are not, the first is client 1224. Give what the run was given" in said
+    with pfl.load_run(output) as run, pytest.raises(ValueError, match="of `table` must be those"):
+        run.clients  # noqa: B018
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    # A directory of somebody else does not have it read without knowing what is in it.
+    (output / "partition.npz").write_bytes(b"damaged")
+    with (
+        pfl.load_run(output) as run,
+        pytest.raises(ValueError, match=r"partition.npz must have"),
+    ):
+        run.clients  # noqa: B018
+
+
+def test_clients_of_a_table_that_were_given_keep_their_preprocessing(table, tmp_path):
+    clients = pfl.from_table(table, "School", "MathAch", ["SES"], task="regression")
+    config = pfl.RunConfig(
+        engine="in_process", num_rounds=1, clients_per_round=2, output_dir=tmp_path / "given"
+    )
+    pfl.run(config, clients=clients, local_steps=1)
+    about = json.loads((tmp_path / "given" / "preprocessing.json").read_text())
+    assert [column["name"] for column in about["columns"]] == ["SES"]
+    assert json.loads((tmp_path / "given" / "config.json").read_text())["task"] == "regression"
+
+
+def test_validation_examples_are_of_training_rows(table):
+    settings = {"table": table, "client_column": "School", "label_column": "MathAch"}
+    config = pfl.RunConfig(
+        **settings, feature_columns="SES", task="regression", validation_fraction=0.25
+    )
+    simulation = pfl.build_simulation(
+        pfl.RunConfig(**vars(config) | {"engine": "in_process", "clients_per_round": 2})
+    )
+    with simulation:
+        assert simulation.data.validation.sizes.tolist() == [2, 1, 4, 2]
+        assert "validation_root_mean_squared_error/client_mean" in simulation.evaluate().metrics()

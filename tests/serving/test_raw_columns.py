@@ -1,0 +1,156 @@
+"""Exported models of clients of a table take its columns, with TensorFlow alone."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.data.tables import schools
+from tests.serving.test_export import INTERPRETER_LACKS_OPERATIONS
+from tf_pflego.serving.export import served_clients
+
+# Keras and TFLite add up in another order.
+TOLERANCE = 1e-5
+ALONE = """
+import json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np, tensorflow as tf
+learning = {"labels": np.array([0, 1, 0], np.int32), "steps": np.int32(3)}
+learning["learning_rate"] = np.float32(0.1)
+kinds, all_served = {str: object, int: np.int64, float: np.float32}, []
+for path, rows in json.load(open(sys.argv[1])):
+    rows = {name: np.array(values, kinds[type(values[0])]) for name, values in rows.items()}
+    tensors = {name: tf.constant(values) for name, values in (rows | learning).items()}
+    of_rows, losses = {name: tensors[name] for name in rows}, {}
+    if path.endswith(".keras"):
+        served = tf.keras.models.load_model(path, compile=False)(of_rows)
+    elif path.endswith(".tflite"):
+        interpreter = tf.lite.Interpreter(path)
+        served = interpreter.get_signature_runner("serve")(**rows)["probabilities"]
+        losses = interpreter.get_signature_runner("personalize")(**rows, **learning)
+    else:
+        model = tf.saved_model.load(path)
+        served = model.signatures["serve"](**of_rows)["probabilities"]
+        losses = model.signatures["personalize"](**tensors)
+    assert not losses or losses["loss_after"] < losses["loss_before"]
+    all_served.append(np.array(served).tolist())
+assert not [name for name in sys.modules if name.startswith(("tf_pflego", "pyarrow"))]
+json.dump(all_served, sys.stdout)
+"""
+
+
+def simulation_of(clients, body=None):
+    model = pfl.SplitModel(body or pfl.mlp(clients.example_shape, 0, units=6), 2)
+    algorithm = pfl.build_algorithm("pflego", model, local_steps=2)
+    participation = pfl.Participation(clients.num_clients, 2)
+    simulation = pfl.Simulation(algorithm, clients, participation, "in_process")
+    simulation.run(1)
+    return simulation
+
+
+def embedding():
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [tf.keras.Input((1,), dtype="int32"), layers.Embedding(60, 3), layers.Flatten()]
+    )
+
+
+# Columns as they are in a table and as a model takes them; the last row has what no training row
+# has, and a number is missing in the second.
+MIXED = {
+    "Sex": ["Female", "Male", "unknown"],
+    "family income, $": [0.5, float("nan"), -2.0],
+    "year": [1990, 2001, 77],
+}
+ITEM = {"year": [1990, 2001, 77]}
+
+
+@pytest.fixture(scope="module")
+def simulations():
+    columns = schools.columns()
+    columns["family income, $"] = columns.pop("SES")
+    table, common = pa.table(columns), {"client": "School", "label": "Passed"}
+    mixed = pfl.from_table(
+        table, features=list(MIXED), categories=["year"], missing="mean", **common
+    )
+    item = pfl.from_table(table, features=["year"], encoding="codes", **common)
+    return {"mixed": simulation_of(mixed), "item": simulation_of(item, embedding())}
+
+
+def expected_of(simulation, rows):
+    """What the run predicts for rows of a table."""
+    (client,) = served_clients(simulation, ["1296"])
+    examples = simulation.data.preprocessing.examples(pa.table(rows))
+    return tf.nn.softmax(client.logits(examples)).numpy()
+
+
+@pytest.mark.parametrize(
+    "format",
+    ["savedmodel", pytest.param("tflite", marks=INTERPRETER_LACKS_OPERATIONS), "keras"],
+)
+def test_a_file_takes_the_columns_of_the_table(format, simulations, tmp_path):
+    files, expected = [], []
+    for kind, rows in (("mixed", MIXED), ("item", ITEM)):
+        simulation, directory = simulations[kind], tmp_path / kind
+        (entry,) = pfl.export_clients(simulation, ["1296"], directory, format)
+        assert entry["largest_difference"] < TOLERANCE
+        assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
+        inputs = json.loads((directory / "clients.json").read_text())["inputs"]
+        assert list(inputs.values()) == list(rows)
+        assert all(name.isidentifier() for name in inputs)
+        named = {name: rows[column] for name, column in inputs.items()}
+        files.append((str(directory / entry["file"]), named))
+        expected.append(expected_of(simulation, rows))
+    (tmp_path / "files.json").write_text(json.dumps(files))
+    command = [sys.executable, "-c", ALONE, tmp_path / "files.json"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for served, predicted in zip(json.loads(result.stdout), expected, strict=True):
+        np.testing.assert_allclose(served, predicted, atol=TOLERANCE)
+
+
+def test_tflite_compares_text_by_its_own_operations(simulations, tmp_path):
+    """Also where the interpreter has no operations of TensorFlow."""
+    simulation = simulations["mixed"]
+    (entry,) = pfl.export_clients(
+        simulation, ["1296"], tmp_path / "models", "tflite", learning=False
+    )
+    assert entry["largest_difference"] < TOLERANCE
+
+
+def test_a_clients_keras_model_takes_the_columns(simulations):
+    simulation = simulations["mixed"]
+    rows = {"Sex": ["Female"], "family_income___": [0.5], "year": [1990]}
+    rows = {name: tf.constant(values) for name, values in rows.items()}
+    rows["year"] = tf.cast(rows["year"], tf.int64)
+    served = simulation.client_model("1296")(rows).numpy()
+    expected = expected_of(simulation, {name: values[:1] for name, values in MIXED.items()})
+    np.testing.assert_allclose(served, expected, atol=TOLERANCE)
+
+
+def test_a_shared_body_takes_the_columns(simulations, tmp_path):
+    simulation = simulations["mixed"]
+    content = pfl.export_shared_body(simulation, ["1296"], tmp_path / "models")
+    serve = tf.saved_model.load(tmp_path / "models" / "body").signatures["serve"]
+    head = np.load(tmp_path / "models" / "heads.npy")[content["clients"]["1296"]["row"]]
+    kinds = (tf.string, tf.float32, tf.int64)
+    names = content["inputs"]
+    rows = {
+        name: tf.constant(MIXED[column], kind)
+        for (name, column), kind in zip(names.items(), kinds, strict=True)
+    }
+    served = serve(**rows, head=tf.constant(head))["probabilities"][:, :2]
+    np.testing.assert_allclose(served, expected_of(simulation, MIXED), atol=TOLERANCE)
+
+
+def test_names_of_inputs_differ():
+    table = schools.table(steps=np.arange(45.0), **{"S E": np.arange(45.0), "S.E": np.arange(45.0)})
+    features = ["steps", "S E", "S.E", "SES"]
+    clients = pfl.from_table(table, "School", "Passed", features)
+    model = simulation_of(clients).client_model("1224")
+    assert set(model.input) == {"steps_", "S_E", "S_E_", "SES"}

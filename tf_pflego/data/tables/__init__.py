@@ -1,0 +1,8 @@
+"""Tables, of which a column says whose row it is: read, made features of, split.
+
+What can be chosen is here, so that flags are made without pyarrow.
+"""
+
+ENCODINGS = ("one_hot", "codes")
+MISSING = ("refuse", "mean", "drop")
+SMALL_CLIENTS = ("refuse", "drop", "merge")

@@ -1,0 +1,98 @@
+"""Raw columns on their way into a model that has left a run: each is an input by its name.
+
+Numbers are float32, text is text, and numbers that are categories are int64. The operations are
+those that TFLite has itself, where text is compared and not looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
+
+# What other inputs of the functions of a model are called.
+_TAKEN = ("examples", "labels", "steps", "learning_rate", "path", "head", "num_classes")
+
+
+def inputs(preprocessing: Preprocessing) -> dict[str, Column]:
+    """Returns the columns by the names of their inputs, which are of letters, digits and `_`."""
+    named: dict[str, Column] = {}
+    for column in preprocessing.columns:
+        name = re.sub(r"[^A-Za-z0-9_]", "_", column.name)
+        name = name if name.strip("_") else f"column{name}"
+        while name in (*named, *_TAKEN):
+            name += "_"
+        named[name] = column
+    return named
+
+
+def specs(preprocessing: Preprocessing) -> list[tf.TensorSpec]:
+    """Returns the specs of the inputs, [n] each."""
+    return [
+        tf.TensorSpec([None], _dtype(column), name)
+        for name, column in inputs(preprocessing).items()
+    ]
+
+
+def raw(preprocessing: Preprocessing, examples: np.ndarray) -> dict[str, tf.Tensor]:
+    """Returns inputs that become these examples."""
+    columns = zip(specs(preprocessing), preprocessing.raw(examples), strict=True)
+    return {spec.name: tf.constant(column, spec.dtype) for spec, column in columns}
+
+
+def examples(preprocessing: Preprocessing, *columns: tf.Tensor) -> tf.Tensor:
+    """Returns [n, F], what the inputs become."""
+    parts = []
+    for column, values in zip(preprocessing.columns, columns, strict=True):
+        if column.categories is None:
+            scaled = (values[:, None] - column.mean) / column.deviation
+            if preprocessing.missing == "mean":
+                scaled = tf.where(tf.math.is_nan(scaled), tf.zeros_like(scaled), scaled)
+            parts.append(scaled)
+            continue
+        categories = tf.constant(column.categories, _dtype(column))
+        is_one = tf.equal(values[:, None], categories)
+        if preprocessing.encoding == "one_hot":
+            parts.append(tf.cast(is_one, tf.float32))
+        else:
+            codes = tf.range(1, len(column.categories) + 1)
+            parts.append(tf.reduce_sum(tf.cast(is_one, tf.int32) * codes, axis=1, keepdims=True))
+    return tf.concat(parts, axis=1)
+
+
+def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
+    """Returns the inputs of a Keras model, and what its layers of preprocessing make of them."""
+    layers, ops, named, parts = tf.keras.layers, getattr(tf.keras, "ops", tf), {}, []
+    for name, column in inputs(preprocessing).items():
+        dtype = _dtype(column).name
+        value = named[name] = tf.keras.Input((1,), dtype=dtype, name=name)
+        if column.categories is None:
+            variance = column.deviation**2
+            value = layers.Normalization(mean=column.mean, variance=variance)(value)
+            if preprocessing.missing == "mean":
+                is_nan = tf.math.is_nan(value) if ops is tf else ops.isnan(value)
+                value = ops.where(is_nan, ops.zeros_like(value), value)
+            parts.append(value)
+            continue
+        last = column.categories[-1]
+        lookup = layers.StringLookup if dtype == "string" else layers.IntegerLookup
+        is_one_hot = preprocessing.encoding == "one_hot"
+        value = lookup(
+            vocabulary=list(column.categories),
+            oov_token=last + "?" if dtype == "string" else last + 1,
+            output_mode="one_hot" if is_one_hot else "int",
+        )(value)
+        # The first is that of values which no training row has.
+        parts.append(ops.cast(value[:, 1:], "float32") if is_one_hot else ops.cast(value, "int32"))
+    return named, layers.Concatenate(axis=1)(parts) if len(parts) > 1 else parts[0]
+
+
+def _dtype(column):
+    if column.categories is None:
+        return tf.float32
+    return tf.string if isinstance(column.categories[0], str) else tf.int64

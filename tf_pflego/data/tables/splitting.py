@@ -1,0 +1,120 @@
+"""Which rows of a table belong to which client, and which of them are for its test."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tf_pflego.core import seeds
+from tf_pflego.data import client_names
+from tf_pflego.data.tables import reading
+from tf_pflego.system import terminal, texts, values
+
+OTHERS = "others"  # The client that small ones are merged into.
+_SHARE = 0.2
+_OF_TEST = {"true": True, "1": True, "test": True, "false": False, "0": False, "train": False}
+
+
+def kind_of_test(test: Any) -> tuple[str, Any]:
+    """Returns how test rows are chosen: random or last with a share, or column with its name."""
+    kind, _, rest = test.partition(":") if isinstance(test, str) else ("random", "", test)
+    if kind == "column" and rest:
+        return kind, rest
+    try:
+        if kind not in ("random", "last"):
+            raise ValueError
+        share = values.number_of(rest or str(_SHARE)) if isinstance(rest, str) else rest
+        return kind, values.number("test", share, above=0, below=1)
+    except ValueError:
+        raise ValueError(
+            "`test` must be random or last, with a share in (0, 1) of each client's rows as in "
+            f"last:0.2, or column:NAME; got {values.shown(test)}. Correct `test`."
+        ) from None
+
+
+def owners(array: pa.ChunkedArray, client: str) -> tuple[np.ndarray, list[str]]:
+    """Returns [N] int32, the client of each row, and the clients' names, in ascending order."""
+    array = reading.categories(array, client)
+    reading.refuse_missing(array, client)
+    ids = reading.distinct(array)
+    return reading.positions(array, ids), [str(one) for one in ids]
+
+
+def drawn(
+    owner: np.ndarray, share: float, time: tuple[str, pa.ChunkedArray] | None, seed: int
+) -> np.ndarray:
+    """Returns [N] bool: of a client's n rows, round(share * n) by chance, or those of latest time.
+
+    At least one of them is chosen and one is not, if there are two.
+    """
+    if time is None:
+        ranks = seeds.generator(values.seed(seed), "table/test").random(len(owner))
+    else:
+        reading.refuse_missing(time[1], time[0])
+        ranks = pc.rank(time[1], tiebreaker="first").to_numpy()
+    order = np.lexsort((ranks, owner))
+    sizes = np.bincount(owner)
+    quotas = np.clip(np.rint(share * sizes), 1, sizes - 1)
+    before_end = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(owner))
+    is_test = np.empty(len(owner), bool)
+    is_test[order] = before_end <= np.repeat(quotas, sizes)
+    return is_test
+
+
+def said(array: pa.ChunkedArray, name: str) -> np.ndarray:
+    """Returns [N] bool, which rows are for the test by a column that says so."""
+    reading.refuse_missing(array, name)
+    kinds = reading.distinct(array)
+    wrong = [kind for kind in kinds if str(kind).lower().removesuffix(".0") not in _OF_TEST]
+    if wrong:
+        raise ValueError(
+            f"the column {name!r} must say train or test, or 0 or 1; got {wrong[0]!r:.40}. Correct "
+            "the column."
+        )
+    of_kinds = [_OF_TEST[str(kind).lower().removesuffix(".0")] for kind in kinds]
+    return np.array(of_kinds)[reading.positions(array, kinds)]
+
+
+def without_small(
+    owner: np.ndarray,
+    names: list[str],
+    is_test: np.ndarray | None,
+    min_rows: int,
+    small_clients: str,
+    client: str,
+) -> tuple[np.ndarray, list[str]]:
+    """Returns the owners, -1 for nobody, and the names, when clients with few rows are dealt with.
+
+    Where the test rows are known already, a client needs rows of both kinds.
+    """
+    try:
+        client_names.checked(names, len(names))
+    except ValueError as error:
+        raise ValueError(f"the column {client!r} must be of names; {error}") from error
+    sizes, needs = np.bincount(owner, minlength=len(names)), f"{min_rows} rows or more"
+    is_small = sizes < min_rows
+    if is_test is not None:
+        of_test = np.bincount(owner[is_test], minlength=len(names))
+        is_small |= (of_test == 0) | (of_test == sizes)
+        needs += ", some for training and some for the test"
+    kept = [name for name, small in zip(names, is_small, strict=True) if not small]
+    few = f"{len(names) - len(kept)} of {texts.counted(len(names), 'client')}"
+    if len(kept) == len(names):
+        return owner, names
+    if small_clients == "refuse" or not (kept or small_clients == "merge"):
+        first = int(np.argmax(is_small))
+        raise ValueError(
+            f"every client must have {needs}; {few} have not, the first is {names[first]!r:.60} "
+            f"with {sizes[first]}. Choose another `small_clients`, or another column as `client`."
+        )
+    done = "left out" if small_clients == "drop" else f"merged into one, {OTHERS!r}"
+    terminal.note(
+        f"tf_pflego: {few}, {sizes[is_small].sum()} of {len(owner)} rows, are {done}: they have "
+        f"not {needs}"
+    )
+    number = np.where(is_small, -1, np.cumsum(~is_small) - 1)
+    if small_clients == "drop":
+        return number[owner], kept
+    number = np.where(is_small, len(kept), number)  # They may be too few even together.
+    return without_small(number[owner], [*kept, OTHERS], is_test, min_rows, "refuse", client)

@@ -1,0 +1,41 @@
+"""The labels of a table's rows, from the columns that a user predicts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data.tables import reading
+
+# More classes than this, of which most rows have one of their own, are ids or quantities.
+_FEW_CLASSES = 50
+
+
+def of(
+    table: pa.Table, labels: Sequence[str], task: str
+) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    """Returns the labels of all rows, how many outputs they are for, and the outputs' names."""
+    for name in labels:
+        reading.refuse_missing(table[name], name)
+    if task != CLASSIFICATION:
+        numbers = [reading.numbers(table[name], name) for name in labels]
+        return np.stack(numbers, axis=1), len(labels), tuple(labels)
+    if len(labels) > 1:
+        raise ValueError(
+            f"`label` must be one column for classification; got {', '.join(labels)}. Choose "
+            "`task='multi_label'` for columns of 0 and 1, or `task='regression'` for numbers."
+        )
+    remedy = "Choose `task='regression'` to predict numbers. "
+    column = table[labels[0]]
+    if column.type == pa.bool_():
+        column = column.cast(pa.string())
+    column = reading.categories(column, labels[0], remedy)
+    classes = reading.distinct(column)
+    if len(classes) < 2 or len(classes) > max(_FEW_CLASSES, len(table) / 2):
+        raise ValueError(
+            f"the column {labels[0]!r} must have two classes or more, and several rows of each; "
+            f"got {len(classes)} in {len(table)} rows. {remedy}Or predict another column."
+        )
+    names = tuple(map(str, classes))
+    return reading.positions(column, classes), len(classes), names

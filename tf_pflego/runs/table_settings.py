@@ -1,0 +1,77 @@
+"""The settings of a run on a table, of which a column says whose row it is."""
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+from tf_pflego.core import tasks
+from tf_pflego.core.settings import setting
+from tf_pflego.data import tables
+from tf_pflego.data.datasets import catalogue
+from tf_pflego.system import values
+
+_of_table = functools.partial(setting, read_with=("client_column", None))
+# What deals a dataset out to clients, which a column does here, with the values that say nothing.
+_DEALING = {"partition": "auto", "num_clients": 0, "permuted_clients": 0, "shifted_clients": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSettings:
+    """A table of rows, as in --table=pupils.csv --client_column=school --label_column=passed."""
+
+    table: str = setting(
+        "", "file of rows, .csv, .tsv or .parquet, in place of a dataset", is_path=True
+    )
+    client_column: str = setting(
+        "", "column that says whose row it is, of --table or of the examples of a TFDS dataset"
+    )
+    label_column: str = _of_table("", "column to predict, or several, separated by commas")
+    feature_columns: str = _of_table(
+        "", "columns to predict from, separated by commas; empty for all others"
+    )
+    category_columns: str = _of_table("", "columns of numbers that are categories, as text is")
+    split: str = _of_table(
+        "random",
+        "which rows are for the test: a share of each client's by chance or the last ones by time, "
+        "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
+    )
+    time_column: str = _of_table("", "column by which --split=last orders the rows of a client")
+    task: str = _of_table("classification", "what is predicted", choices=tasks.TASKS)
+    missing: str = _of_table(
+        "refuse",
+        "rows that lack a value: refused, filled with means (mean) or left out (drop)",
+        choices=tables.MISSING,
+    )
+    min_rows: int = _of_table(2, "least number of a client's rows", at_least=2)
+    small_clients: str = _of_table(
+        "refuse",
+        "clients with fewer rows: refused, left out (drop) or merged into one, others (merge)",
+        choices=tables.SMALL_CLIENTS,
+    )
+
+
+def check_source(config: Any) -> None:
+    """Raises ValueError unless a configuration names a dataset or a table, and not both.
+
+    The file of a table is what the dataset is called.
+    """
+    if not (config.table or config.client_column):
+        values.one_of("dataset", config.dataset, catalogue.NAMES)
+        return
+    if config.table:
+        name = os.path.basename(config.table)
+        if config.dataset not in (name, catalogue.NAMES[0]):
+            raise ValueError(
+                f"`dataset` must be left out with `table`; got {config.dataset}. Leave out one."
+            )
+        object.__setattr__(config, "dataset", name)
+    for name in ("client_column", "label_column"):
+        if not getattr(config, name):
+            raise ValueError(f"`{name}` must name a column of the table; got none. Give it.")
+    for name, nothing in _DEALING.items():
+        if getattr(config, name) != nothing:
+            raise ValueError(
+                f"`{name}` must be left out with `client_column`, whose values are the clients; "
+                f"got {getattr(config, name)}. Leave it out."
+            )
