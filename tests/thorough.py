@@ -11,6 +11,7 @@ SHAPES = {"pflego", "fedavg", "feddane", "pgfed", "fedfomo", "ditto", "everythin
 # Where every method counts: oracles, and what needs no round.
 EVERY_METHOD = (
     "tests/algorithms/test_limits.py::test_an_epoch_of_one_batch_is_a_full_batch_step",
+    "tests/algorithms/test_limits.py::test_positions_of_sequences_are_examples",
     "tests/algorithms/test_mini_batches",
     "tests/algorithms/test_oracles",
     "tests/algorithms/test_pgfed",
