@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import importlib
 import os
+import pathlib
 import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -19,10 +20,14 @@ import numpy as np
 import pytest
 
 from tests import thorough
+from tests.oracles import network
 from tf_pflego import algorithms, data, models
+from tf_pflego.core import tasks
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
+from tf_pflego.data.datasets import prepared
 from tf_pflego.data.partitions.partition import starts
+from tf_pflego.runs import build
 
 # What each leaves to the other, by its marker, so that both together take less time.
 LEFT_OUT = {"tff": "current_line_is_enough", "current": "same_on_both_lines"}
@@ -111,10 +116,48 @@ def build_method(name, model, **settings):
     return built(name, model, **settings)
 
 
+# How many outputs the tasks have that are not classification.
+OUTPUTS = {"multi_label": 3, "regression": 2, "counts": 2}
+CLASSIFICATION = "classification"
+
+
+def of_tasks(*tasks):
+    """Lets a test have `tiny_model` and `tiny_clients` of each of some tasks."""
+    pairs = [(task, task) for task in tasks]
+    return pytest.mark.parametrize(("tiny_model", "tiny_clients"), pairs, indirect=True, ids=tasks)
+
+
+@functools.cache
+def clients_of(task):
+    """Three clients with 3, 7 and 5 examples and, of classification, 2, 3 and 2 classes."""
+    clients, rng = make_clients(), np.random.default_rng(5)
+    if task == CLASSIFICATION:
+        return clients
+
+    def with_other_labels(split):
+        shape = len(split.labels), OUTPUTS[task]
+        if task == "regression":
+            labels = network.MEAN + network.DEVIATION * rng.normal(size=shape)
+        else:
+            labels = rng.integers(0, 2, shape) if task == "multi_label" else rng.poisson(1.5, shape)
+        return ClientSplit(split.examples, labels, split.offsets)
+
+    splits = (with_other_labels(split) for split in (clients.train, clients.test))
+    return ClientData(*splits, [OUTPUTS[task]] * 3, task=task)
+
+
+@functools.cache
+def model_of(task):
+    """4 inputs, one dense layer of 5 ReLU features, heads of up to 3 classes or of all outputs."""
+    body, outputs = models.mlp((INPUTS,), seed=3, units=FEATURES), OUTPUTS.get(task, 3)
+    if task == "regression":
+        task = tasks.regression(mean=network.MEAN, deviation=network.DEVIATION)
+    return models.SplitModel(body, outputs, seed=3, task=task)
+
+
 @pytest.fixture(scope="session")
-def tiny_clients():
-    """Three clients with 3, 7 and 5 examples and 2, 3 and 2 classes."""
-    return make_clients()
+def tiny_clients(request):
+    return clients_of(getattr(request, "param", CLASSIFICATION))
 
 
 @pytest.fixture(scope="session")
@@ -133,9 +176,8 @@ def masked_clients(tiny_clients):
 
 
 @pytest.fixture(scope="session")
-def tiny_model():
-    """4 inputs, one dense layer of 5 ReLU features, heads of up to 3 classes."""
-    return models.SplitModel(models.mlp((INPUTS,), seed=3, units=FEATURES), num_outputs=3, seed=3)
+def tiny_model(request):
+    return model_of(getattr(request, "param", CLASSIFICATION))
 
 
 @pytest.fixture(scope="session")
@@ -151,3 +193,32 @@ def digits_dir(tmp_path_factory):
     path = tmp_path_factory.mktemp("tfds")
     data.load("digits", data_dir=str(path))
     return str(path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_are_read_once():
+    """Lets the digits that one has read serve the next, if their files have not changed since.
+
+    TFDS takes a quarter of a second to read them, which is long beside the small runs of tests.
+    """
+    read, kept = prepared.read, {}
+
+    def read_or_kept(builder, split, names):
+        if builder.name != "digits":
+            return read(builder, split, names)
+        files = ((path, path.stat()) for path in sorted(pathlib.Path(builder.data_dir).iterdir()))
+        key = split, *names, *((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
+        if key not in kept:
+            kept[key] = read(builder, split, names)
+        return list(kept[key])
+
+    prepared.read = read_or_kept
+    yield
+    prepared.read = read
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traces():
+    """Shared by the runs of a file, which have few settings and are often made again."""
+    with build.shared_traces():
+        yield

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -40,6 +41,7 @@ request = json.loads(message)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 os.setsid()
 if child := os.fork():
+    os.write(answer, b"%d\\n" % child)
     os.write(answer, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
 os.close(answer)
@@ -66,18 +68,47 @@ def _requests():
     return _server[1]
 
 
+class Begun:
+    """A program that runs, to be used as `subprocess.Popen` is; what it writes goes to files."""
+
+    def __init__(self, code: str, *arguments: object, directory: pathlib.Path = ROOT):
+        self.args = [str(argument) for argument in arguments]
+        self.returncode: int | None = None
+        self._written = [tempfile.TemporaryFile("w+") for _ in range(2)]
+        message = {"code": code, "arguments": self.args, "directory": str(directory)}
+        answers, answer = os.pipe()
+        with open(os.devnull) as nothing:
+            files = [*(file.fileno() for file in (nothing, *self._written)), answer]
+            socket.send_fds(_requests(), [json.dumps(message).encode()], files)
+        os.close(answer)
+        self._answers = open(answers, "rb", buffering=0)
+        self.pid = int(self._answers.readline())
+
+    def poll(self, seconds: float = 0) -> int | None:
+        """Returns with what code it has ended, after so many seconds at the most; None if not."""
+        if self.returncode is None and select.select([self._answers], [], [], seconds)[0]:
+            self.returncode = int(self._answers.readline())
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
+        """Waits for its end, and returns what it has printed and said."""
+        assert self.poll(timeout) is not None, "the program does not end"
+        for file in self._written:
+            file.seek(0)
+        return [file.read() for file in self._written]
+
+
 def run(code: str, *arguments: object, directory: pathlib.Path = ROOT):
     """Runs Python code as a program, and returns what `subprocess.run` would."""
-    arguments = [str(argument) for argument in arguments]
-    message = {"code": code, "arguments": arguments, "directory": str(directory)}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        ends, answer = os.pipe()
-        with open(os.devnull) as nothing, open(ends) as ended:
-            files = [nothing.fileno(), output.fileno(), errors.fileno(), answer]
-            socket.send_fds(_requests(), [json.dumps(message).encode()], files)
-            os.close(answer)
-            assert select.select([ended], [], [], _TIMEOUT_SECONDS)[0], "the program does not end"
-            code = int(ended.read())
-        output.seek(0)
-        errors.seek(0)
-        return subprocess.CompletedProcess(arguments, code, output.read(), errors.read())
+    begun = Begun(code, *arguments, directory=directory)
+    written = begun.communicate()
+    return subprocess.CompletedProcess(begun.args, begun.returncode, *written)

@@ -64,16 +64,15 @@ def assert_refused(result, *expected):
 
 
 def begun(*flags):
-    """Starts the program, and returns it as it runs."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-m", "tf_pflego.main", *flags], cwd=ROOT, **pipes)
+    """Begins the program in a process whose imports were made before, and returns it as it runs."""
+    return programs.Begun(ENTRY, *flags)
 
 
 def wait_for_rounds(running, metrics, count):
     """Waits until a program that runs has written the metrics of so many rounds."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not metrics.exists() or len(metrics.read_bytes().splitlines()) < count:
-        assert running.poll() is None, running.stderr.read()
+        assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

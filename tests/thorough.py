@@ -11,6 +11,7 @@ SHAPES = {"pflego", "fedavg", "feddane", "pgfed", "fedfomo", "ditto", "everythin
 # Where every method counts: oracles, and what needs no round.
 EVERY_METHOD = (
     "tests/algorithms/test_limits.py::test_an_epoch_of_one_batch_is_a_full_batch_step",
+    "tests/algorithms/test_limits.py::test_positions_of_sequences_are_examples",
     "tests/algorithms/test_mini_batches",
     "tests/algorithms/test_oracles",
     "tests/algorithms/test_pgfed",
@@ -22,10 +23,24 @@ TESTS = (
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[no penalty]",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[one step]",
     "tests/algorithms/test_pflego_shared_head.py::test_rounds_are_those_of_the_oracle[strong",
+    *(  # Of what is no class, each method has one case in `make test`.
+        f"tests/algorithms/{test}[{task}-{case}"
+        for task in ("regression", "multi_label", "counts")
+        for test, cases in (
+            ("test_mini_batches.py::test_apfl", ("0.4-F", "0.0", "1.0")),
+            ("test_mini_batches.py::test_fedavg", ("full",)),
+            ("test_mini_batches.py::test_fedbabu_and_its_fine_tuning", ("full",)),
+            ("test_mini_batches.py::test_fedfomo", "1"),
+            ("test_mini_batches.py::test_fedrep", "0"),
+            ("test_mini_batches.py::test_per_fedavg", ("hf",)),
+            ("test_oracles.py::test_a_schedule_of_the_servers_rate", ("pflego-cosine",)),
+            ("test_pgfed.py::test_pgfed_and_its_variants", ("mu", "bound")),
+        )
+        for case in cases
+    ),
     "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
     "tests/docs/test_notebook.py",
     "tests/docs/test_process_notebook.py::test_it_prints",
-    "tests/docs/test_readme.py::test_a_short_script_exports_a_model_of_own_arrays",
     "tests/docs/test_readme.py::test_snippets_print_what_they_say",
     "tests/engines/test_agreement.py::test_blocks_of_examples_pass_as_in_process[True]",
     "tests/engines/test_client_states.py::test_a_run_with_states_in_files_has_the_same_bits[ditto",
@@ -47,6 +62,13 @@ TESTS = (
     "tests/models/body/test_body.py::test_features_and_gradient_are_those_of_the_model[loops in",
     "tests/models/body/test_body.py::test_features_and_gradient_are_those_of_the_model[normalized",
     "tests/models/body/test_body.py::test_features_and_gradient_are_those_of_the_model[recurrent",
+    *(
+        f"tests/models/heads/test_tasks.py::test_the_loss_does_not_rise_whatever_the_rate[{case}"
+        for case in (
+            *("counts-adam", "counts-momentum", "huber", "log-cosh-adam", "log-cosh-momentum"),
+            *("log-cosh-newton", "multi_label-adam", "multi_label-momentum", "regression-adam"),
+        )
+    ),
     "tests/program/test_bad_command_line.py::test_as_a_process",
     "tests/program/test_bad_command_line.py::test_what_needs_no_data_is_refused_before_tensorflow_is",
     "tests/program/test_console.py::test_any_terminal_will_do[0]",

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.comparison import assert_identical, assert_near
-from tests.conftest import built, make_clients
+from tests.conftest import built, make_clients, of_tasks
 from tests.oracles import network
 from tf_pflego.algorithms.fedper import HeadState
 from tf_pflego.core.participation import Participation
@@ -64,6 +64,7 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
+@of_tasks("classification", "regression", "multi_label")
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
     """Proposition 1: with tau = 1 the step of theta and all heads is an unbiased gradient of L."""
     algorithm = built(

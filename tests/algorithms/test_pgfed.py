@@ -16,6 +16,7 @@ from tests.algorithms.mini_batches import (
     simulation_of,
     weighted_mean,
 )
+from tests.conftest import of_tasks
 from tests.oracles import batches, network
 
 pytestmark = pytest.mark.same_on_both_lines
@@ -32,6 +33,7 @@ PGFED = [
 @pytest.mark.parametrize(
     ("name", "config"), PGFED, ids=["plain", "mu = 0", "bound", "momentum", "CE"]
 )
+@of_tasks("classification", "regression", "multi_label")
 def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
     """Weights, A, mu grad_j and g1_j."""
     asked = {"risk_weight": 0.3, "risk_learning_rate": 0.05} | config

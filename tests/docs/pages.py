@@ -1,14 +1,14 @@
 """Runs what the pages of the documentation show: Python blocks, and what they print."""
 
-import os
+import json
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 TENSORFLOW = tuple(map(int, tf.__version__.split(".")[:2]))
@@ -79,6 +79,16 @@ def promised(text: str) -> list[str | None]:
     return found
 
 
+# TFDS, which is imported before, has asked for its variable then.
+_PAGE = """
+import json, os, runpy, sys
+import tensorflow_datasets as tfds
+os.environ |= json.loads(sys.argv[2])
+tfds.core.constants.DATA_DIR = os.environ.get("TFDS_DATA_DIR", tfds.core.constants.DATA_DIR)
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
 def run(code: str, directory: pathlib.Path, name: str = "page", **environment: str) -> str:
     """Runs a program in a process and a directory of its own, and returns what it printed.
 
@@ -91,14 +101,8 @@ def run(code: str, directory: pathlib.Path, name: str = "page", **environment: s
     with tempfile.TemporaryDirectory() as elsewhere:
         program = pathlib.Path(elsewhere, f"{name}.py")
         program.write_text(code, encoding="utf-8")
-        result = subprocess.run(
-            [sys.executable, str(program)],
-            cwd=directory,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        variables = json.dumps({"PYTHONPATH": str(ROOT)} | environment)
+        result = programs.run(_PAGE, program, variables, directory=directory)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -20,8 +20,11 @@ def local_steps(theta, rows, correction, gate, x, y, config):
     phi = network.forward(theta, rows, x)[1]
     inputs = np.hstack([phi, np.ones((len(phi), 1))])
     logits = inputs @ rows.T
-    of_correction = np.mean(np.sum(inputs**2, axis=1))
-    of_gate = np.mean(np.sum((logits - logits.mean(axis=1, keepdims=True)) ** 2, axis=1))
+    twice_bound = 2 * network.losses(logits, y)[2]
+    of_correction = twice_bound * np.mean(np.sum(inputs**2, axis=1))
+    if y.ndim == 1:  # What all logits of an example have in common changes nothing.
+        logits = logits - logits.mean(axis=1, keepdims=True)
+    of_gate = twice_bound * np.mean(np.sum(logits**2, axis=1))
     twice_curvature = {
         "correction": of_correction + 2 * penalty,
         "joint": of_correction + of_gate + 2 * penalty,

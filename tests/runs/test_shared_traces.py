@@ -24,6 +24,11 @@ pytestmark = pytest.mark.same_on_both_lines
 FIRST_STATES = "_for_many.<locals>.init"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def traces():
+    """They are shared where a test says so."""
+
+
 @pytest.fixture
 def traced(monkeypatch):
     """How often each function has been traced, by its name."""
@@ -67,13 +72,14 @@ def written_in(directory):
 @pytest.mark.parametrize("algorithm", algorithms.REGISTRY)
 def test_the_second_seed_traces_nothing_and_changes_no_bit(algorithm, run, tiny_clients):
     others = make_clients((4, 6, 9), (3, 2, 2), (2, 3, 2), seed=1)
-    alone = run(0, tiny_clients, algorithm), run(1, others, algorithm)
-    assert alone[0][0] != alone[1][0]
+    alone, traced_alone = run(1, others, algorithm)
     with build.shared_traces():
-        first, (second, traced) = run(0, tiny_clients, algorithm), run(1, others, algorithm)
-    assert (first, second) == (alone[0], alone[1][0])
+        first, _ = run(0, tiny_clients, algorithm)
+        second, traced = run(1, others, algorithm)
+    assert second == alone
+    assert second[0] != first[0]
     if algorithm == "fedbabu":  # Its fixed head is a constant of what is traced.
-        assert traced == alone[1][1]
+        assert traced == traced_alone
     else:
         assert set(traced) <= {FIRST_STATES}
 
@@ -83,8 +89,11 @@ def test_other_settings_and_shapes_trace_anew(run, tiny_clients):
     in_blocks = {"activation_gigabytes": 1e-9}
     others = (tiny_clients, {"local_steps": 3}), (tiny_clients, in_blocks), (wider, {})
     with build.shared_traces():
-        run(0, tiny_clients, "fedavg")
+        first = run(0, tiny_clients, "fedavg")
+        with build.shared_traces():  # It shares with the block around it.
+            assert set(run(2, tiny_clients, "fedavg")[1]) <= {FIRST_STATES}
         sharing = [run(1, clients, "fedavg", **changed) for clients, changed in others]
+    assert first == run(0, tiny_clients, "fedavg")
     assert sharing == [run(1, clients, "fedavg", **changed) for clients, changed in others]
 
 

@@ -85,6 +85,13 @@ def test_other_rows_are_refused(table, output, capsys):
     with pfl.load_run(output) as run, pytest.raises(ValueError, match="of `table` must be those"):
         run.clients  # noqa: B018
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    # A directory of somebody else does not have it read without knowing what is in it.
+    (output / "partition.npz").write_bytes(b"damaged")
+    with (
+        pfl.load_run(output) as run,
+        pytest.raises(ValueError, match=r"partition.npz must have"),
+    ):
+        run.clients  # noqa: B018
 
 
 def test_clients_of_a_table_that_were_given_keep_their_preprocessing(table, tmp_path):

@@ -118,7 +118,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
                 given = {"test": client.test_examples, "train": train, "labels": labels}
                 np.savez(directory / "data.npz", **given)
                 key = f"{directory.name}/client_1{suffix}"
-                expected[f"{key} serve"] = client.probabilities()
+                expected[f"{key} serve"] = client.predictions()
                 if learns:
                     weights = learnt(client, train, labels)
                     expected[f"{key} after"] = probabilities(client, weights)

@@ -124,7 +124,7 @@ def test_files_serve_and_learn_on_with_tensorflow_alone(format, simulation, tmp_
         number = client.number
         assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
         np.testing.assert_allclose(
-            actual[f"serve_{number}"], client.probabilities(), rtol=0, atol=tolerance
+            actual[f"serve_{number}"], client.predictions(), rtol=0, atol=tolerance
         )
         if format == "keras":
             continue
@@ -151,7 +151,7 @@ def test_of_every_method_each_model_serves_and_learns_on(name):
             functions = model.signatures()
             test = tf.constant(client.test_examples)
             actual = functions["serve"](examples=test)["probabilities"]
-            np.testing.assert_allclose(actual, client.probabilities(), atol=1e-6)
+            np.testing.assert_allclose(actual, client.predictions(), atol=1e-6)
             examples, labels = simulation.data.train.of(1)
             functions["personalize"](
                 examples=tf.constant(examples),
@@ -199,7 +199,7 @@ def test_numbers_that_are_not_finite_leave_the_model_as_it_is():
         examples, labels = simulation.data.train.of(1)
         personalize(functions, np.full_like(examples, np.nan), labels)
         actual = functions["serve"](examples=tf.constant(client.test_examples))["probabilities"]
-        np.testing.assert_allclose(actual, client.probabilities(), atol=1e-6)
+        np.testing.assert_allclose(actual, client.predictions(), atol=1e-6)
 
 
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
@@ -249,7 +249,7 @@ def test_a_body_is_written_once_for_all_heads(simulation, tmp_path):
         code = lines.replace('["7"]', f'["{client.number}"]')
         variables = {"tf": tf, "np": np, "json": json, "examples": client.test_examples}
         exec(code, variables)
-        expected = client.probabilities()
+        expected = client.predictions()
         actual = variables["served"]["probabilities"].numpy()
         np.testing.assert_allclose(actual[:, : expected.shape[1]], expected, atol=1e-6)
         assert not actual[:, expected.shape[1] :].any()

@@ -58,18 +58,23 @@ def test_the_same_command_makes_nothing_and_needs_no_data(swept, sweep_again):
 def test_a_finished_run_without_its_row_is_added_and_a_damaged_one_made_again(swept, sweep_again):
     before = contents(swept)
     rows = store.read(swept / store.RUNS)
-    for name in (None, "config.json", "metrics.jsonl", "summary.json", "clients.csv"):
-        store.write(swept / store.RUNS, rows[1:])
-        raw = swept / store.RAW / "fedavg" / "seed0"
-        metrics = (raw / "metrics.jsonl").read_bytes()
-        if name is not None:
-            is_table = name.endswith(".csv")
-            os.truncate(raw / name, 0 if is_table else (raw / name).stat().st_size // 2)
+    places = [swept / store.RAW / row["run"] / f"seed{row['seed']}" for row in rows]
+    metrics = [(place / "metrics.jsonl").read_bytes() for place in places]
+
+    def those_made_again():
+        store.write(swept / store.RUNS, [])
         result = sweep_again(swept)
-        assert made(result) == ["fedavg seed 0"], (name, result.stderr)
         assert contents(swept) == before
-        is_same = (raw / "metrics.jsonl").read_bytes() == metrics
-        assert is_same == (name is None), name
+        again = [(place / "metrics.jsonl").read_bytes() for place in places]
+        return made(result), [one == other for one, other in zip(again, metrics, strict=True)]
+
+    everything = [f"{row['run']} seed {row['seed']}" for row in rows]
+    assert those_made_again() == (everything, [True] * 4)
+    os.truncate(places[0] / "config.json", 5)
+    os.truncate(places[1] / "clients.csv", 0)
+    for place, name in zip(places[2:], ("metrics.jsonl", "summary.json"), strict=True):
+        os.truncate(place / name, (place / name).stat().st_size // 2)
+    assert those_made_again() == (everything, [False] * 4)
 
 
 def test_what_changes_is_made_anew_and_a_failed_run_replaces_nothing(swept, sweep_again):

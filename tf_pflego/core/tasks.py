@@ -80,7 +80,8 @@ class Task:
       statistics: What is counted at a test: `Statistic`, or names of those that are known; the
         first is what is shown.
       labels: Of which of the known tasks the labels have the form.
-      link: logits [n, K] -> [n, K], what is predicted; by default that of the known task.
+      link: What is predicted from logits: softmax, sigmoid, linear or exponential, or a function
+        [n, K] -> [n, K]; by default that of the known task.
       name: What the task is called.
 
     Attributes:
@@ -97,7 +98,7 @@ class Task:
     loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     statistics: tuple[Statistic, ...] = ()
     labels: str = REGRESSION
-    link: Callable[[Any], tf.Tensor] = None  # type: ignore[assignment]  # Made if left out.
+    link: str | Callable[[Any], tf.Tensor] = ""
     name: str = OWN
     outputs_first: Loss = None  # type: ignore[assignment]  # Made if left out.
     mean: tuple[float, ...] = ()
@@ -105,6 +106,8 @@ class Task:
 
     def __post_init__(self):
         values.one_of("labels", self.labels, TASKS)
+        if self.link and not callable(self.link):
+            values.one_of("link", self.link, tuple(_LINKS.values()))
         if len(self.mean) != len(self.deviation) or not all(one > 0 for one in self.deviation):
             raise ValueError(
                 "`mean` and `deviation` must be one number per output, each deviation above 0; got "
@@ -112,15 +115,17 @@ class Task:
             )
         chosen = self.statistics or _STATISTICS[self.labels]
         known = (*_STATISTICS[self.labels], *_MORE_STATISTICS[self.labels])
-        filled = {
+        filled: dict[str, Any] = {
             "statistics": tuple(
                 one
                 if isinstance(one, Statistic)
                 else statistics_lib.KNOWN[values.one_of("statistics", one, known)]
                 for one in chosen
-            )
+            ),
+            "mean": tuple(map(float, self.mean)),
+            "deviation": tuple(map(float, self.deviation)),
         }
-        if self.link is None:
+        if not self.link:
             filled["link"] = _LINKS[self.labels]
         if self.outputs_first is None:
             filled["outputs_first"] = _differentiated(self.loss)
@@ -136,6 +141,20 @@ class Task:
     def is_softmax(self) -> bool:
         """Whether its loss is the cross-entropy of classes."""
         return self.name == CLASSIFICATION
+
+    @property
+    def output(self) -> str:
+        """What predictions are called where a model has left a run."""
+        return "probabilities" if self.labels in (CLASSIFICATION, MULTI_LABEL) else "predictions"
+
+    def keras_activation(self) -> str:
+        """Returns what Keras calls the link; raises ValueError if it has no name for it."""
+        if not isinstance(self.link, str):
+            raise ValueError(
+                f"`link` must be one of {', '.join(_LINKS.values())} for a Keras model; got "
+                f"{values.shown(self.link)}. Export with `format='savedmodel'`."
+            )
+        return self.link
 
     def targets(self, labels: tf.Tensor, rows: int) -> tf.Tensor:
         """Returns labels as `outputs_first` takes them: of the known tasks [K, n] float32."""
@@ -153,7 +172,8 @@ class Task:
 
     def predicted(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns what logits [..., K] predict: probabilities, or quantities in their own units."""
-        predicted = self.link(logits)
+        link = self.link if callable(self.link) else _FUNCTIONS[self.link]
+        predicted = link(logits)
         return self.mean + tf.constant(self.deviation) * predicted if self.mean else predicted
 
     def measured(self, statistic: Statistic, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -214,8 +234,7 @@ def regression(
     """
     delta = values.number("huber", huber, at_least=0)
     task = _elementwise(REGRESSION, _huber(delta)) if delta else _NAMED[REGRESSION]
-    mean, deviation = (tuple(map(float, numbers)) for numbers in (mean, deviation))
-    return dataclasses.replace(task, mean=mean, deviation=deviation)
+    return dataclasses.replace(task, mean=tuple(mean), deviation=tuple(deviation))
 
 
 class _Elementwise(NamedTuple):
@@ -327,11 +346,19 @@ def _differentiated(loss):
     return Loss(values_of, slope, curve, None)
 
 
+# As Keras calls them.
 _LINKS = {
-    CLASSIFICATION: tf.nn.softmax,
-    MULTI_LABEL: tf.sigmoid,
-    REGRESSION: tf.identity,
-    COUNTS: tf.exp,
+    CLASSIFICATION: "softmax",
+    MULTI_LABEL: "sigmoid",
+    REGRESSION: "linear",
+    COUNTS: "exponential",
+}
+# TensorFlow is not touched here, so that what shows runs need not start it.
+_FUNCTIONS: dict[str, Callable[[Any], tf.Tensor]] = {
+    "softmax": lambda logits: tf.nn.softmax(logits),
+    "sigmoid": lambda logits: tf.sigmoid(logits),
+    "linear": lambda logits: tf.identity(logits),
+    "exponential": lambda logits: tf.exp(logits),
 }
 _NAMED = {
     CLASSIFICATION: Task(

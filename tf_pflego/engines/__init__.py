@@ -1,12 +1,6 @@
 """Engines: where clients live and run."""
 
-from tf_pflego.engines.engine import (
-    Cohort,
-    Engine,
-    Outcome,
-    ShardLostError,
-    WorkerError,
-)
+from tf_pflego.engines.engine import Cohort, Engine, Outcome, ShardLostError, WorkerError
 from tf_pflego.engines.factory import DEFAULT, NAMES, build, refuse_absent
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.local_clients import prepare_process

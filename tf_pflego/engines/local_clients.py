@@ -1,5 +1,6 @@
 """Clients whose data, states and evaluation are in this process, which all engines share."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -123,10 +124,7 @@ def threads_per_operation(clients_per_round: float) -> int | None:
 
 
 def clients_at_once() -> int:
-    """Returns how many clients run side by side in this process: as many as operations do.
-
-    More would only take more memory.
-    """
+    """Returns how many clients run side by side in this process: as many as operations do."""
     return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
 
 
@@ -136,12 +134,10 @@ def prepare_process(clients_per_round: float) -> None:
     Only a program should call this, since the setting holds for the whole process. It has an effect
     only before TensorFlow has run its first operation.
     """
-    threads = threads_per_operation(clients_per_round)
-    if threads is not None:
-        try:
+    if threads := threads_per_operation(clients_per_round):
+        # TensorFlow may be running already; then rounds are slower and nothing else changes.
+        with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-        except RuntimeError:
-            pass  # TensorFlow is running already; rounds are slower and nothing else changes.
 
 
 def _evaluation(algorithm, statistics, sizes):

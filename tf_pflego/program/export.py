@@ -90,6 +90,6 @@ def _show_row(entry, is_first):
     if is_first:
         terminal.show(f"  client      bytes  {head}  of the file")
     before, after = (
-        first.written(entry[f"test_{first.name}{of_what}"]) for of_what in ("_of_run", "")
+        first.written(entry.get(f"test_{first.name}{of_what}")) for of_what in ("_of_run", "")
     )
     terminal.show(f"{entry['client']:>8} {entry['bytes']:>10,} {before:>{width}} {after:>12}")

@@ -245,10 +245,11 @@ _shared: contextvars.ContextVar[dict[tuple, Any]] = contextvars.ContextVar("shar
 def shared_traces() -> Iterator[None]:
     """Within it, runs of this thread that differ in the seed alone trace once, to the same bits.
 
-    Runs with a model of the user's own share if it is one object. Methods that may have constants
-    of the seed are traced for each run: those of the user's own, and FedBABU with its fixed head.
+    A block within a block shares with it. Runs with a model of the user's own share if it is one
+    object. Methods that may have constants of the seed are traced for each run: those of the
+    user's own, and FedBABU with its fixed head.
     """
-    token = _shared.set({})
+    token = _shared.set(_shared.get({}))
     try:
         yield
     finally:

@@ -29,12 +29,17 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
         stream.write(content.getvalue())
 
 
-def refuse_others(directory: pathlib.Path, clients: ClientData, whose: str = "`clients`") -> None:
+def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool = False) -> None:
     """Raises ValueError if a run in a directory had other clients, or in another order.
 
     A run of a dataset, or of an earlier version, does not say whom it had.
     """
     expected, names = _known(directory / NAME)
+    if expected is None and of_table:  # Whoever made the directory may not know these rows.
+        raise ValueError(
+            f"{directory / NAME} must have the fingerprints of the clients; it is damaged. Get it "
+            "from a copy, or make the run again."
+        )
     if expected is None:
         return
     if len(expected) != clients.num_clients:
@@ -50,6 +55,7 @@ def refuse_others(directory: pathlib.Path, clients: ClientData, whose: str = "`c
         is_there = names is None or names[client] == name
         place = "" if is_there else f", in whose place it has {names[client]}"
         got = f"{np.count_nonzero(~same)} of {len(same)} are not, the first is client {name}{place}"
+    whose = "the clients of `table`" if of_table else "`clients`"
     raise ValueError(
         f"{whose} must be those of the run in {directory}, in their order; {got}. Give what the "
         "run was given: the same examples and names in the same order."

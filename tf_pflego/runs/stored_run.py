@@ -139,7 +139,7 @@ class StoredRun:
         try:
             clients = build.load_clients(self._run_config)
             if self._run_config.client_column:
-                partition_file.refuse_others(self.path, clients, "the clients of `table`")
+                partition_file.refuse_others(self.path, clients, of_table=True)
             return clients
         except data.DatasetError as error:
             name, place = self._run_config.dataset, self.configuration.get("data_dir")

@@ -201,7 +201,7 @@ class _Run:
             terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
         clients = build.all_clients(run_config, clients)
         if directory is not None and run_config.resume and run_config.client_column:
-            partition_file.refuse_others(directory.work, clients, "the clients of `table`")
+            partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
         worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
         terminal.doing(f"building the model{worker}")

@@ -13,7 +13,9 @@ Each file is read again and tested on its client's test examples before the expo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import math
 import os
 import pathlib
 import tempfile
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.core import tasks
+from tf_pflego.core.tasks import flat
 from tf_pflego.data import client_names
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
@@ -62,8 +64,8 @@ def export(
         for client in clients:
             called = client_names.in_file_name(client.name or str(client.number))
             path = directory / f"client_{called}{_SUFFIXES[format]}"
-            probabilities = write(client, path, quantize, learning)
-            entries.append(_entry(client, path, probabilities))
+            predict = write(client, path, quantize, learning)
+            entries.append(_entry(client, path, predict))
             if on_client is not None:
                 on_client(entries[-1])
         content = {**about, "format": format, "quantize": quantize, "clients": entries}
@@ -100,8 +102,8 @@ def export_clients(
         replaced when the new one is whole, and stays as it is if the new one fails.
 
     Returns:
-      The entries of clients.json: for each client the file, its size, the classes, and the test
-      accuracy in the run and of the file.
+      The entries of clients.json: for each client the file, its size, the classes, and the first
+      statistic of the test examples, such as `test_accuracy`, in the run and of the file.
 
     Raises:
       ValueError: There is no such format, or a client cannot be exported in this way; the message
@@ -243,7 +245,7 @@ def _saved_model(client, path, quantize, learning):
     with _quiet():
         save(model, path, model.signatures(learning))
     serve = tf.saved_model.load(str(path)).signatures["serve"]
-    return lambda raw: serve(**raw)["probabilities"].numpy()
+    return lambda raw: serve(**raw)[_output(client)].numpy()
 
 
 def _keras(client, path, quantize, learning):
@@ -265,8 +267,12 @@ def _tflite(client, path, quantize, learning):
     with _quiet():
         runner = tf.lite.Interpreter(str(path)).get_signature_runner("serve")
     return lambda raw: runner(**{name: array.numpy() for name, array in raw.items()})[
-        "probabilities"
+        _output(client)
     ]
+
+
+def _output(client):
+    return client.model.task.output
 
 
 _WRITERS = {"savedmodel": _saved_model, "keras": _keras, "tflite": _tflite}
@@ -311,12 +317,15 @@ def save(module: tf.Module, path: str | os.PathLike, functions: dict[str, Any]) 
     tf.saved_model.save(module, str(path), functions, options)
 
 
-def _entry(client, path, probabilities):
+def _entry(client, path, predict):
     """Returns what clients.json says of a client, whose file is tested here."""
-    in_run, in_file = client.probabilities(), probabilities(client.raw(client.test_examples))
-    first = client.model.task.statistics[0]
-    tested = {
-        f"test_{first.name}{of_what}": _value(first, predicted, client)
+    in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
+    task = client.model.task
+    # Logarithms of probabilities of classes are logits of them; no file has those of other tasks.
+    known = (s for s in task.statistics if not s.of_logits or task.link == "softmax")
+    measured = {
+        f"test_{statistic.name}{of_what}": _value(statistic, predicted, client.test_labels)
+        for statistic in itertools.islice(known, 1)
         for of_what, predicted in (("_of_run", in_run), ("", in_file))
     }
     return {
@@ -326,19 +335,17 @@ def _entry(client, path, probabilities):
         "bytes": size_of(path),
         "classes": list(client.class_names),
         "test_examples": len(client.test_labels),
-        **tested,
+        **measured,
         "largest_difference": float(np.abs(in_file - in_run).max()),
     }
 
 
-def _value(statistic, predicted, client):
-    """Returns a statistic of predictions for a client's test examples; None if it has none."""
-    if statistic.of_logits and client.model.task.has_classes:
-        with np.errstate(divide="ignore"):
-            predicted = np.log(predicted)  # The softmax of these logits is what was predicted.
-    outputs, labels = tasks.flat(tf.constant(predicted), tf.constant(client.test_labels))
-    value = float(statistic.value(tf.cast(statistic.sums(outputs, labels), tf.float64)))
-    return value if np.isfinite(value) else None
+def _value(statistic, predictions, labels):
+    """Returns the value of a statistic; None if it is not defined."""
+    outputs = np.log(np.maximum(predictions, 1e-30)) if statistic.of_logits else predictions
+    sums = tf.reshape(statistic.sums(*flat(tf.constant(outputs), labels)), [-1])
+    value = float(statistic.value(tf.cast(sums, tf.float64)))
+    return value if math.isfinite(value) else None
 
 
 def size_of(path: pathlib.Path) -> int:

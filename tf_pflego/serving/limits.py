@@ -30,6 +30,7 @@ def refuse_what_cannot_leave(
     algorithm = simulation.algorithm
     model, served = split_model(algorithm), algorithm.served[served_name(algorithm, name)]
     if format == "keras":
+        model.task.keras_activation()
         model.refuse_lambda_layers("`format='keras'`")
     if format != "tflite" or not learning or not model.has_loops:
         return

@@ -30,7 +30,7 @@ from tf_pflego.simulation.client_models import (
     split_model,
 )
 from tf_pflego.simulation.evaluation import Evaluation
-from tf_pflego.simulation.fitting import refuse_unknown_classes
+from tf_pflego.simulation.fitting import refuse_other_labels
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows, texts, values
@@ -82,13 +82,7 @@ class NewClients:
         self._algorithm = algorithm = simulation.algorithm
         self._name = served_name(algorithm, name)
         self._served = algorithm.served[self._name]
-        if clients.num_classes.max() > algorithm.model.num_classes:
-            raise ValueError(
-                f"a new client must have at most {algorithm.model.num_classes} classes, the rows "
-                f"of the run's heads; got {clients.num_classes.max()}. Leave classes out, or train "
-                "a run whose clients have as many."
-            )
-        refuse_unknown_classes(algorithm, clients)
+        refuse_other_labels(algorithm, clients)
         rule = self._served.personalize
         self.learns = "network" if rule is None else "head"
         self._rate = 0.0
@@ -127,6 +121,8 @@ class NewClients:
     ) -> list[ShotResult]:
         """Returns how good the clients are with a few examples of each of their classes.
 
+        Where labels are no classes, or of sequences, examples are drawn among all.
+
         Args:
           shots: How many examples of each class a client is given, or how many in all if labels are
             no classes; all that it has, if these are fewer, or for "all".
@@ -152,10 +148,9 @@ class NewClients:
         if count != ALL:
             rng = seeds.generator(seed, f"shots/{count}/{draw}", client)
             order = rng.permutation(len(labels))
-            groups = [order]
-            if self._algorithm.model.task.has_classes and labels.ndim == 1:
-                groups = [order[labels[order] == label] for label in np.unique(labels)]
-            chosen = np.sort(np.concatenate([group[:count] for group in groups]))
+            strata = labels if self._clients.has_classes else np.zeros(len(labels))
+            by_class = [order[strata[order] == one][:count] for one in np.unique(strata)]
+            chosen = np.sort(np.concatenate(by_class))
             examples, labels = examples[chosen], labels[chosen]
         return self._tested(client, self._learnt(client, examples, labels))
 
@@ -213,7 +208,7 @@ def fine_tune(
     learning_rate = values.number("learning_rate", learning_rate, above=0)
     batch_size = values.whole("batch_size", batch_size, 0)
     algorithm = simulation.algorithm
-    refuse_unknown_classes(algorithm, clients)
+    refuse_other_labels(algorithm, clients)
     starts = _starts(simulation, clients, algorithm.served[served_name(algorithm, None)])
     _, first = first_start = next(starts)
     starts = itertools.chain([first_start], starts)

@@ -1,6 +1,6 @@
 """A client's model that serves and learns on without this package: functions with signatures.
 
-  serve        examples -> probabilities
+  serve        examples -> probabilities, or predictions of quantities and counts
   personalize  examples, labels, steps, learning_rate -> loss_before, loss_after
   save         path -> path: writes what has been learnt
   restore      path -> path: reads it
@@ -20,17 +20,25 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import Weights
+from tf_pflego.core.tasks import MULTI_LABEL, REGRESSION
+from tf_pflego.data.labels import NO_LABEL
 from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.personalization import learning_on
+from tf_pflego.models.split import SplitModel
 from tf_pflego.simulation.client_models import EXAMPLES, ServedClient, lone_client
 
-# How much a model learns, from examples whose labels come first.
-LEARNING_SPECS = [
-    tf.TensorSpec([None], tf.int32, "labels"),
-    tf.TensorSpec([], tf.int32, "steps"),
-    tf.TensorSpec([], tf.float32, "learning_rate"),
-]
+
+def learning_specs(model: SplitModel) -> list[tf.TensorSpec]:
+    """Returns the specs of the labels from which a model learns, and of how much it learns."""
+    has_classes = model.task.has_classes
+    of_label = model.positions if has_classes else (model.num_classes,)
+    dtype = tf.int32 if has_classes or model.task.labels == MULTI_LABEL else tf.float32
+    return [
+        tf.TensorSpec([None, *of_label], dtype, "labels"),
+        tf.TensorSpec([], tf.int32, "steps"),
+        tf.TensorSpec([], tf.float32, "learning_rate"),
+    ]
 
 
 class PersonalModel(tf.Module):
@@ -58,7 +66,7 @@ class PersonalModel(tf.Module):
         of_path = [tf.TensorSpec([], tf.string, "path")]
         functions: dict[str, tuple[Callable, list]] = {
             "class_names": (lambda: {"class_names": tf.identity(self._names)}, []),
-            "personalize": (self._personalize, [*self._inputs, *LEARNING_SPECS]),
+            "personalize": (self._personalize, [*self._inputs, *learning_specs(self._model)]),
             "save": (self._save, of_path),
             "restore": (self._restore, of_path),
         }
@@ -68,21 +76,29 @@ class PersonalModel(tf.Module):
             for name, (function, specs) in functions.items()
             if learning or name == "class_names"
         }
-        self.predict, serve = served_function(self._probabilities, *self._inputs)
+        self.predict, serve = served_function(self._predictions, *self._inputs)
         return {"serve": serve} | {
             name: function.get_concrete_function() for name, function in self._functions.items()
         }
 
-    def _probabilities(self, *inputs):
+    def _predictions(self, *inputs):
         examples = self._examples_of(*inputs)
         logits = self._model.predict(self._weights(), examples, tf.constant(self._classes))
-        return {"probabilities": tf.nn.softmax(logits[:, : self._rows])}
+        task = self._model.task
+        return {task.output: task.predicted(logits[..., : self._rows])}
 
     def _personalize(self, *arguments):
         *inputs, labels, steps, learning_rate = arguments
-        # A label that the client does not have would count as an error of all its classes.
-        message = f"labels must be below {self._rows}, the number of classes"
-        checks = [tf.debugging.assert_less(labels, self._rows, message)]
+        task, checks = self._model.task, []
+        if task.labels != REGRESSION:
+            least = tf.constant(NO_LABEL if self._model.positions else 0, labels.dtype)
+            message = "labels must not be negative, but for -1 at positions without one"
+            checks.append(tf.debugging.assert_greater_equal(labels, least, message))
+        if labels.dtype == tf.int32:
+            # A label that the client does not have would count as an error of all its classes.
+            below = self._rows if task.has_classes else 2
+            message = f"labels must be below {below}, the number of classes"
+            checks.append(tf.debugging.assert_less(labels, below, message))
         if self._model.class_mask:
             classes_of_labels = tf.gather(tf.constant(self._classes), labels)
             message = "labels must be of classes that the client has"

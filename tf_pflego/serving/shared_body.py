@@ -4,6 +4,9 @@
   heads.npy      [C, K, M + 1] float32, the last column is the bias
   clients.json   the row of each client in heads.npy, and its classes, by its name or else its id
 
+Models of quantities and counts give `predictions`; the heads of standardised quantities are for the
+standardised ones, and the body gives them in their own units.
+
 A client with fewer than K classes has rows of zeros, with a bias of -1e9, for those that it lacks;
 their probabilities are 0. TensorFlow alone reads all of it:
 
@@ -46,7 +49,8 @@ class SharedBody(tf.Module):
         super().__init__("shared_body")
         model, rule = client.model.to_be_served(), client.rule
         self._theta = [tf.Variable(leaf, trainable=False) for leaf in client.weights.theta]
-        rows, (inputs, examples_of) = model.num_classes, personal.inputs_of(client)
+        task, rows = model.task, model.num_classes
+        inputs, examples_of = personal.inputs_of(client)
         head = tf.TensorSpec([rows, model.num_features + 1], tf.float32, "head")
 
         def weights(head):
@@ -55,10 +59,11 @@ class SharedBody(tf.Module):
         def serve(*arguments):
             *inputs, head = arguments
             logits = model.predict(weights(head), examples_of(*inputs), tf.range(rows))
-            return {"probabilities": tf.nn.softmax(logits)}
+            return {task.output: task.predicted(logits)}
 
         def learn(*arguments):
-            *inputs, head, num_classes, labels, steps, learning_rate = arguments
+            *others, num_classes = arguments if task.has_classes else (*arguments, rows)
+            *inputs, head, labels, steps, learning_rate = others
             classes = tf.where(tf.range(rows) < num_classes, tf.range(rows), -1)
             client = lone_client(examples_of(*inputs), labels, classes)
             learnt = learning_on(model, rule)(weights(head), client, steps, learning_rate)
@@ -67,8 +72,9 @@ class SharedBody(tf.Module):
         self.predict, concrete = personal.served_function(serve, *inputs, head)
         self.concrete = {"serve": concrete}
         if rule is not None:
-            count = tf.TensorSpec([], tf.int32, "num_classes")
-            specs = [*inputs, head, count, *personal.LEARNING_SPECS]
+            specs = [*inputs, head, *personal.learning_specs(model)]
+            if task.has_classes:
+                specs.append(tf.TensorSpec([], tf.int32, "num_classes"))
             self._learn = tf.function(learn, input_signature=specs, autograph=False)
             self.concrete["personalize"] = self._learn.get_concrete_function()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tf_pflego.data.tables.preprocessing import Preprocessing  # It takes pyarrow.
 
 # Names of layers of a client's model.
-LOGITS, PROBABILITIES, CLASS_NAMES = "logits", "probabilities", "class_names"
+LOGITS, CLASS_NAMES = "logits", "class_names"
 EXAMPLES = "examples"  # The name of a model's input, where it is not one for each column.
 
 # How many test examples a client's model is compared on with the run, and by how much their logits
@@ -50,20 +50,23 @@ class ServedClient:
     class_names: tuple[str, ...]
     classes: np.ndarray  # [K] int32, the class of each row of its head; see `Client`
     test_examples: np.ndarray  # [n, ...] as the data have them
-    test_labels: np.ndarray  # [n] int32
+    test_labels: np.ndarray  # as the task has them; [n] int32 of classes
     rule: Rule | None  # how it learns on; see `Served.personalize`
     predict: Callable[..., tf.Tensor]  # `model.predict`, or the same traced
     preprocessing: Preprocessing | None = None  # by which its files take the columns of a table
 
     def logits(self, examples: np.ndarray) -> tf.Tensor:
-        """Returns [n, outputs] for examples as the data have them, as the run computes them."""
+        """Returns [n, outputs] for examples as the data have them, as the run computes them.
+
+        Those of sequences are [n, T, outputs].
+        """
         inputs = copied_as_model_inputs(tf.constant(examples))
         logits = self.predict(self.weights, inputs, tf.constant(self.classes))
-        return logits[:, : len(self.class_names)]
+        return logits[..., : len(self.class_names)]
 
-    def probabilities(self) -> np.ndarray:
+    def predictions(self) -> np.ndarray:
         """Returns [n, outputs] what the run predicts for the test examples."""
-        return tf.nn.softmax(self.logits(self.test_examples)).numpy()
+        return self.model.task.predicted(self.logits(self.test_examples)).numpy()
 
     def raw(self, examples: np.ndarray) -> dict[str, tf.Tensor]:
         """Returns what a file of the client takes for examples as the data have them, by name."""
@@ -84,8 +87,9 @@ class ServedClient:
         return head
 
     def keras_model(self) -> tf.keras.Model:
-        """Returns the model from raw examples to probabilities, of standard layers and the body."""
+        """Returns the model from raw examples to predictions, of standard layers and the body."""
         layers, head, stored_as = tf.keras.layers, self.head(), self.test_examples.dtype
+        task = self.model.task
         inputs: Any = tf.keras.Input(self.model.example_shape, dtype=stored_as.name, name=EXAMPLES)
         outputs = inputs
         if self.preprocessing is not None:
@@ -96,8 +100,13 @@ class ServedClient:
         dense = layers.Dense(len(self.class_names), dtype="float32", name=LOGITS)
         logits = dense(features)
         dense.set_weights([head[:, :-1].T, head[:, -1]])
-        probabilities = layers.Softmax(dtype="float32", name=PROBABILITIES)(logits)
-        model = tf.keras.Model(inputs, probabilities, name="client_model")
+        name = "standardized" if task.mean else task.output
+        predicted = layers.Activation(task.keras_activation(), dtype="float32", name=name)(logits)
+        if task.mean:
+            deviation, mean = map(list, (task.deviation, task.mean))
+            units = layers.Rescaling(deviation, mean, dtype="float32", name=task.output)
+            predicted = units(predicted)
+        model = tf.keras.Model(inputs, predicted, name="client_model")
         # Keras 2 saves a layer that is an attribute of a model with it; Keras 3 does not. A
         # vocabulary that is given later would be among the model's weights.
         model.class_lookup = layers.StringLookup(

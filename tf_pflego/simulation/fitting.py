@@ -16,6 +16,27 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             f"`participation.num_clients` must be the {data.num_clients} clients of `data`; "
             f"got {participation.num_clients}."
         )
+    refuse_other_labels(algorithm, data)
+    if data.class_mask and not algorithm.model.class_mask:
+        raise ValueError(
+            "the model must have a class mask for clients that have one; got none. Build the "
+            "algorithm for `model.with_class_mask()`."
+        )
+    expected = algorithm.model.example_shape, algorithm.model.example_dtype
+    got = data.example_shape, data.example_dtype
+    if expected != got:
+        raise ValueError(
+            f"the clients' examples must be what the model takes, {expected[1].name} of shape "
+            f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
+            "the model for them."
+        )
+
+
+def refuse_other_labels(algorithm: Algorithm, data: ClientData) -> None:
+    """Raises ValueError unless clients have labels of the task and the shape of a method's model.
+
+    This includes a method that needs to know more global classes than its model does.
+    """
     task = algorithm.model.task
     if task.labels != data.task:
         raise ValueError(
@@ -33,26 +54,8 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
         raise ValueError(
             f"the model must have a head for {data.num_classes.max()} "
             f"{'classes' if task.has_classes else 'outputs'}, the most that a client has; got "
-            f"{algorithm.model.num_classes}. Give it that `num_outputs`."
+            f"{algorithm.model.num_classes}. Give it that `num_outputs`, or leave classes out."
         )
-    refuse_unknown_classes(algorithm, data)
-    if data.class_mask and not algorithm.model.class_mask:
-        raise ValueError(
-            "the model must have a class mask for clients that have one; got none. Build the "
-            "algorithm for `model.with_class_mask()`."
-        )
-    expected = algorithm.model.example_shape, algorithm.model.example_dtype
-    got = data.example_shape, data.example_dtype
-    if expected != got:
-        raise ValueError(
-            f"the clients' examples must be what the model takes, {expected[1].name} of shape "
-            f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
-            "the model for them."
-        )
-
-
-def refuse_unknown_classes(algorithm: Algorithm, data: ClientData) -> None:
-    """Raises ValueError if an algorithm needs to know more global classes than its model does."""
     if not algorithm.uses_global_classes:
         return
     known, there_are = algorithm.model.num_global_classes, data.num_global_classes

@@ -23,7 +23,7 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
     Its type is (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS, {test data}@CLIENTS) ->
     `Evaluated`. The first three are those of `process.next`: a model that a client fine-tunes
     before its test needs the client's training examples. The test data are of the same type as
-    these. For each model that clients are served with there are the accuracy, the loss and what
+    these. For each model that clients are served with there are the loss, the statistics and what
     else the method measures, of each client and of all clients' examples together.
     """
     state, states, inputs = process.next.type_signature.parameter
@@ -39,9 +39,8 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
         return collections.OrderedDict(counts)
 
     def of_models(counts):
-        return collections.OrderedDict(
-            (name, metrics.values(task, one)) for name, one in counts.items()
-        )
+        pairs = ((name, metrics.values(task, one)) for name, one in counts.items())
+        return collections.OrderedDict(pairs)
 
     run = types.computation(
         test, state.member.server, states.member, inputs.member, inputs.member.data

@@ -33,7 +33,7 @@ class WorkResult(NamedTuple):
 
     state: Structure  # what the client keeps
     upload: Upload
-    counts: Structure  # see `metrics.Summed`
+    counts: Structure  # see `metrics.of_sums`
 
 
 class ExchangeSteps:
@@ -43,7 +43,7 @@ class ExchangeSteps:
       broadcast: See the module, as for the others.
       client_message: None if the server sends nothing to single clients.
       client_work: It returns a `WorkResult`.
-      metrics: A `metrics.Summed` of what the clients' work has counted.
+      metrics: Makes the metrics of what the clients' work has counted; see `metrics.of_sums`.
       sees_single_clients: Whether the server sees what single clients upload.
       aggregation: An `Aggregation`.
       server_update: The server's state stays if nobody's upload has arrived.
@@ -81,7 +81,7 @@ class ExchangeSteps:
         self.client_work = types.computation(
             self._work, message, to_one, types.of(specs.client_state), inputs, number
         )
-        self.metrics = metrics.Summed(self._task, self.client_work.type_signature.result.counts)
+        self.metrics = metrics.of_sums(self._task, self.client_work.type_signature.result.counts)
         upload = self.client_work.type_signature.result.upload
         self.sees_single_clients = types.num_tensors(upload.rows.individual) > 0
         self.aggregation = Aggregation(aggregator.factory, upload)

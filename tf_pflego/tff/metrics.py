@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -34,20 +35,13 @@ def _measured(task):
     return {**task.counted("train"), **task.counted("test")}
 
 
-class Summed:
-    """({counts}@CLIENTS) -> metrics@SERVER: numbers are summed, and statistics made of their sums.
+def of_sums(task: Task, counts_type: tff.Type) -> Callable:
+    """Returns {counts}@CLIENTS -> metrics@SERVER, to be called in a federated computation.
 
-    Args:
-      task: What the model predicts.
-      counts_type: The type of a client's counts, by name: a number, or the sums of a statistic.
+    A client's counts are, by name, a number or the sums of a statistic.
     """
-
-    def __init__(self, task: Task, counts_type: tff.Type):
-        self._divide = types.computation(lambda counts: values(task, counts), counts_type)
-
-    def __call__(self, counts):
-        """Returns the metrics; call it in a federated computation."""
-        return tff.federated_map(self._divide, tff.federated_sum(counts))
+    divide = types.computation(lambda counts: values(task, counts), counts_type)
+    return lambda counts: tff.federated_map(divide, tff.federated_sum(counts))
 
 
 def values(task: Task, counts: Structure) -> collections.OrderedDict:

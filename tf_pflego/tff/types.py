@@ -75,9 +75,8 @@ class Specs:
                 f"{model.example_dtype.name}, as the model takes them; got {examples}. Make it by "
                 "`data_spec`, or from `element_spec` of a dataset in batches."
             )
-        num_rows = algorithm.model.num_classes
         client_id, seed = tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)
-        classes = tf.TensorSpec([num_rows], tf.int32)
+        classes = tf.TensorSpec([model.num_classes], tf.int32)
         initial = tf.function(lambda: initial_server(algorithm, federation), autograph=False)
         server = tf.nest.map_structure(
             _of_any_cohort, specs_of(initial.get_concrete_function().structured_outputs)

@@ -9,7 +9,6 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -23,7 +22,7 @@ from tf_pflego.system.signals import Interrupted
 
 POLL_SECONDS = 1.0
 _SILENT_SECONDS = 10.0  # after which the first node counts as gone
-_DIRECTORIES: list[Callable[[], None]] = []  # what removes that of a cluster of its own
+_own_files = contextlib.ExitStack()  # of a cluster of its own, as long as it lasts
 
 
 def connect(address: str) -> None:
@@ -63,11 +62,7 @@ def connect(address: str) -> None:
 
 
 def _make_token():
-    """Makes the token without which Ray lets nobody use a cluster of its own.
-
-    Ray would leave one in a file in the home directory, which others on the machine may be able to
-    read.
-    """
+    """Makes the token of a cluster of its own, which Ray would leave in a file others may read."""
     in_home = pathlib.Path.home() / ".ray" / "auth_token"
     has_one = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if not has_one and not in_home.exists():
@@ -80,23 +75,18 @@ def disconnect() -> None:
         atexit.unregister(ray.shutdown)
     else:
         ray.shutdown()
-    while _DIRECTORIES:
-        remove = _DIRECTORIES.pop()
-        remove()
-        leftovers.forget(remove)
+    _own_files.close()
 
 
 def _own_directory():
-    """Makes the directory in which a cluster of its own has its sockets and logs.
-
-    Ray lets everybody write to it and to those below (mode 0777). It is in one of mode 0700, by
-    which nobody else passes.
-    """
+    """Returns the directory in which a cluster of its own has its sockets and logs."""
     # The path of a socket has 107 bytes at most, of which Ray takes 64 and a process id.
     path = temporary.make_directory("/tmp")
-    remove = functools.partial(temporary.remove_directory, path)
-    leftovers.add(remove)
-    _DIRECTORIES.append(remove)
+    removal = functools.partial(temporary.remove_directory, path)
+    leftovers.add(removal)
+    _own_files.callback(leftovers.forget, removal)
+    _own_files.callback(removal)
+    # Ray opens its own to everybody (mode 0777); nobody else passes the one around it (mode 0700).
     return os.path.join(path, "r")
 
 
@@ -126,10 +116,7 @@ def result_of(call: Any) -> Any:
 
 
 class _FirstNode:
-    """The node with which a cluster ends.
-
-    Ray ends this process without a word a minute after that node is gone.
-    """
+    """The node with which a cluster ends; Ray ends this process a minute later, without a word."""
 
     def __init__(self):
         self.address = ""

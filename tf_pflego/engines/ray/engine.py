@@ -15,6 +15,8 @@ its clients' states with it; `ShardLostError` says so, and the run goes on from 
 new process in the place of the lost one.
 """
 
+import operator
+
 import numpy as np
 import ray
 import tensorflow as tf
@@ -27,16 +29,13 @@ from tf_pflego.system import terminal
 
 
 class RayEngine:
-    """Runs an algorithm's exchanges on the hosts of a cluster, its `place`.
-
-    Attributes:
-      seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
-    """
+    """Runs an algorithm's exchanges on the hosts of a cluster, its `place`."""
 
     def __init__(self, algorithm, clients, server_state, seed, place: RayCluster):
         self.algorithm = algorithm
         self.place = place
         self.num_shards = place.num_shards
+        # The seconds of each shard's part of the last exchange, or 0.
         self.seconds_of_shards = np.zeros(self.num_shards)
         self._named_slow: set[int] = set()
         # The shards that have staged something, and what others are to do with what they have: to
@@ -62,11 +61,8 @@ class RayEngine:
         messages = _arrays(cohort.messages)
         calls = []
         for shard, rows in shards:
-            part = Cohort(
-                cohort.ids[rows] // self.num_shards,
-                cohort.seeds[rows],
-                tf.nest.map_structure(lambda leaf, rows=rows: leaf[rows], messages),
-            )
+            ids = cohort.ids[rows] // self.num_shards
+            part = Cohort(ids, cohort.seeds[rows], _at(rows, messages))
             shared = sent, start if new[rows].any() else None
             self._staged.add(shard)
             arguments = (position, part, round_, evaluate)
@@ -100,17 +96,12 @@ class RayEngine:
         return [by_row[row] for row in range(len(ids))]
 
     def read_states(self, ids, server_state):
-        return _together(
-            self.on_shards(ids, "read_states", lambda rows: (), server_state), len(ids)
-        )
+        parts = self.on_shards(ids, "read_states", lambda rows: (), server_state)
+        return _together(parts, len(ids))
 
     def write_states(self, ids, states):
         states = _arrays(states)
-        self.on_shards(
-            ids,
-            "write_states",
-            lambda rows: (tf.nest.map_structure(lambda leaf: leaf[rows], states),),
-        )
+        self.on_shards(ids, "write_states", lambda rows: (_at(rows, states),))
         self.states.note(np.asarray(ids, np.int64))
         self.states.commit()
 
@@ -121,10 +112,8 @@ class RayEngine:
         """Calls a method of each shard that has some of the clients `ids` [c].
 
         It takes the clients' numbers in the shard, then what `arguments` returns for these
-        positions in `ids`, and the server's state if that is given.
-
-        Returns:
-          The positions and the result of each shard.
+        positions in `ids`, and the server's state if that is given. What comes back are the
+        positions and the result of each shard.
         """
         ids, shared = np.asarray(ids, np.int64), [ray.put(_arrays(one)) for one in server_state]
         shards = self._rows_by_shard(ids)
@@ -155,10 +144,7 @@ class RayEngine:
         self._staged.clear()
 
     def _what_new_clients_read(self, server_state):
-        """Returns what is sent of the server's state for clients that start from it.
-
-        These are its leaves, and None for those that `init_client` does not read.
-        """
+        """Returns the leaves of the server's state that first states are made from, or None."""
         leaves = zip(tf.nest.flatten(server_state), self.states.init_reads, strict=True)
         start = [np.asarray(leaf) if read else None for leaf, read in leaves]
         return ray.put(start) if any(self.states.init_reads) else start
@@ -202,8 +188,8 @@ def _arrays(nest):
     return tf.nest.map_structure(np.asarray, nest)
 
 
-def _add_to(total, leaf):
-    np.add(total, leaf, out=total)
+def _at(rows, nest):
+    return tf.nest.map_structure(lambda leaf: leaf[rows], nest)
 
 
 def _together(parts, count):
@@ -224,7 +210,7 @@ def _joined(outcomes, positions_of_shards, count):
     summed = tf.nest.map_structure(np.array, outcomes[0].summed)
     for outcome in outcomes[1:]:
         # Into the same arrays, since new ones of many shards would take most of the time.
-        tf.nest.map_structure(_add_to, summed, outcome.summed)
+        summed = tf.nest.map_structure(operator.iadd, summed, outcome.summed)
     of_clients = [outcome[1:] for outcome in outcomes]
     parts = list(zip(positions_of_shards, of_clients, strict=True))
     return Outcome(summed, *_together(parts, count))

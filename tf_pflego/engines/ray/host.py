@@ -86,10 +86,7 @@ class Host:
 
     @errors.marked
     def settle_and_call(self, call: Call, *shared: Any) -> Any:
-        """Calls a method of the host or of its engine, after what is staged has been settled.
-
-        Its last arguments are those that other shards get too.
-        """
+        """Settles what is staged, and calls a method, whose last arguments all shards share."""
         if call.keep is not None:
             engine = self._engines[call.key]
             settle = engine.commit if call.keep else engine.roll_back
@@ -103,10 +100,8 @@ class Host:
         """Runs the exchange at this position of the round at participants of this shard.
 
         `start` has the leaves of the server's state that first states are made from, and None for
-        the others; it is None if no participant is new.
-
-        Returns:
-          The outcome, as arrays, and the seconds that it took.
+        the others; it is None if no participant is new. It returns the outcome, as arrays, and the
+        seconds that it took.
         """
         started = time.perf_counter()
         engine = self._engines[key]

@@ -116,10 +116,7 @@ class RayCluster(contextlib.AbstractContextManager):
             self.close()
 
     def call(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Starts a call of a host's method, which is waited for by `wait`.
-
-        Calls of one host run in the order in which they are started.
-        """
+        """Starts a call of a host's method, after those of the same host, and returns at once."""
         return getattr(self._hosts[shard], method).remote(*arguments)
 
     def wait(self, calls: Sequence[Any], shards: Sequence[int] | None = None) -> list[Any]:
@@ -145,10 +142,9 @@ class RayCluster(contextlib.AbstractContextManager):
         return results
 
     def slow_one(self, calls: Sequence[Any]) -> tuple[int, float]:
-        """Waits until at most one of some calls has no result, and for that one for a while.
+        """Waits for all calls but one, and for that one for a while.
 
-        Returns:
-          The position of the one that is slow, or -1, and the seconds that the others have taken.
+        Returns the position of the one that is slow, or -1, and the seconds that the others took.
         """
         started = time.monotonic()
         if len(calls) < 2 or self._lost:
@@ -189,7 +185,9 @@ class RayCluster(contextlib.AbstractContextManager):
             self.wait(calls, lost)
 
     def _new_host(self):
-        options, cores = self._options, self._shared_cores()
+        options, of_machine = self._options, os.cpu_count() or 1
+        # Twice its share: shards with more participants use the cores of those that have finished.
+        cores: float = min(of_machine, math.ceil(2 * of_machine / self.num_shards))
         wanted: dict[str, Any] = {"num_cpus": 0}
         if options.address:  # On one machine there is nothing to distribute.
             cores = options.cpus_per_shard
@@ -203,15 +201,6 @@ class RayCluster(contextlib.AbstractContextManager):
             **wanted, max_restarts=0, runtime_env={"env_vars": _SILENT}
         )
         return actor.remote(cores, options.gpus_per_shard)
-
-    def _shared_cores(self):
-        """Returns how many cores a shard may use at once on a machine that has no other.
-
-        It is twice its share, so that shards with more participants use the cores of those that
-        have finished.
-        """
-        cores = os.cpu_count() or 1
-        return min(cores, math.ceil(2 * cores / self.num_shards))
 
     def _wait_for_places(self, calls):
         started, said = time.monotonic(), False

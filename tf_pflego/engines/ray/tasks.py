@@ -11,23 +11,14 @@ from tf_pflego.engines.ray import connection
 
 
 class Tasks:
-    """A connection to a cluster whose processes run functions.
-
-    Args:
-      address: The address of the cluster, or auto for this machine's.
-      cores: The cores that a call takes.
-    """
+    """A connection to a cluster whose processes run functions, each on so many cores."""
 
     def __init__(self, address: str, cores: int):
         self._cores = cores
         connection.connect(address)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what a function of this package returns there.
-
-        Raises:
-          WorkerError: The process, or the cluster, has ended.
-        """
+        """Returns what a function returns there; raises WorkerError if its process has ended."""
         # A task is not run again: whoever calls says what is to be done about it.
         remote = ray.remote(num_cpus=self._cores, max_retries=0)(function)
         try:

@@ -23,7 +23,7 @@ from tf_pflego.models.heads.head import ABSENT_LOGIT
 
 _POWER_ITERATIONS = 10
 _FLOATS_PER_CACHE_LINE = 16
-_LEAST_RIDGE = 1e-13  # of the trace
+_LEAST_RIDGE = 1e-11  # of the trace: with less, float64 cannot tell which minimum is the least
 
 
 class HeadObjective:
@@ -138,8 +138,8 @@ class HeadObjective:
         """Returns the head [K, M + 1] of the least loss, for a task of least squares.
 
         It solves (X^T X / n + penalty D) W^T = X^T Y / n in float64, by Cholesky's method; D is the
-        identity but for a 0 at the bias. Without a penalty, the smallest multiple of the identity
-        that float64 can tell from nothing is added.
+        identity but for a 0 at the bias. A tiny multiple of the identity is added, so that of
+        several minima, as with more features than examples, it is the one of the least norm.
         """
         inputs = tf.cast(self.inputs[:, : self._width], tf.float64)
         targets, weight = (tf.cast(t, tf.float64) for t in (self.targets, self.example_weight))

@@ -1,0 +1,61 @@
+"""From a CSV file to a file for a phone that takes its columns: ten lines, or two commands."""
+
+import copy
+import json
+import re
+
+import execute_notebook
+import nbformat
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.docs import pages
+from tests.starts import in_this_process
+
+PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
+MOST_LINES = 10
+BAR = re.compile(r"round \d+/\d+ \|.*\n")
+
+
+@pytest.mark.same_on_both_lines
+def test_from_a_table_to_an_exported_model_is_short():
+    (block,) = (block for block in pages.blocks(PAGE) if "export_clients" in block.text)
+    assert "from_table(" in block.text
+    assert "Interpreter(" in block.text
+    assert len(list(filter(str.strip, block.text.splitlines()))) <= MOST_LINES
+
+
+def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
+    pages.run(first, tmp_path)
+    (commands,) = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
+    train, export = (line.split()[1:] for line in commands.splitlines())
+    for arguments in ([*train, "--engine=in_process"], export):
+        result = in_this_process(arguments, capsys)
+        assert result.returncode == 0, result.stderr
+    about = json.loads((tmp_path / "models" / "clients.json").read_text())
+    assert about["inputs"] == {name: name for name in ("sex", "age", "mark")}
+    row = {"sex": np.array(["girl"], object), "age": np.float32([12]), "mark": np.float32([50])}
+    classes = []
+    for entry in about["clients"]:
+        assert entry["largest_difference"] < 1e-5
+        model = tf.lite.Interpreter(str(tmp_path / "models" / entry["file"]))
+        probabilities = model.get_signature_runner("serve")(**row)["probabilities"]
+        classes.append(entry["classes"][probabilities.argmax()])
+    assert classes == ["yes", "no"]
+
+
+def test_the_notebook_prints_what_is_stored(tmp_path):
+    notebook = copy.deepcopy(STORED)
+    execute_notebook.execute(notebook, tmp_path)
+    for stored, cell in zip(STORED.cells, notebook.cells, strict=True):
+        if cell.cell_type == "code":
+            assert said(cell) == said(stored)
+
+
+def said(cell):
+    texts = [output.text for output in cell.outputs if output.get("name") == "stdout"]
+    return BAR.sub("", "".join(texts))
