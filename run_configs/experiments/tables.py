@@ -97,10 +97,10 @@ def _model(settings, clients):
     return pfl.SplitModel(body, outputs, settings["seed"], task=task)
 
 
-def compared(sweep: pfl.Sweep) -> dict[str, bytes]:
-    """Returns the tables and figures of a comparison; the first table has all, best first."""
+def measured(sweep: pfl.Sweep) -> dict[str, list[tuple]]:
+    """Returns of each method its runs: statistic of all rows and by client, seconds, MB, choice."""
     first, chosen = contents.first_of_cells(sweep, sweep.cells), sweep.best()
-    runs: dict[str, list] = {}
+    runs: dict[str, list[tuple]] = {}
     for (name, seed), curve in sweep.curves().items():
         (cell,) = (cell for cell in sweep.cells if cell.name == name)
         row = contents.runs_of(sweep, cell)[seed]
@@ -114,12 +114,18 @@ def compared(sweep: pfl.Sweep) -> dict[str, bytes]:
         if row["experiment"] == sweep.path.name:
             run = row["example_mean"], row["client_mean"], None, None, row.get("settings", "")
             runs.setdefault(row["method"], []).append(run)
+    return runs
+
+
+def compared(sweep: pfl.Sweep) -> dict[str, bytes]:
+    """Returns the tables and figures of a comparison; the first table has all, best first."""
+    first, runs = contents.first_of_cells(sweep, sweep.cells), measured(sweep)
 
     def line(method):
-        *measured, seconds, megabytes, words = zip(*runs[method], strict=True)
+        *accuracies, seconds, megabytes, words = zip(*runs[method], strict=True)
         scale, form = (PERCENT, ".2f") if first.is_share else (1, ".4f")
         cells = [method, len(words)]
-        for values in measured:
+        for values in accuracies:
             spread = statistics.stdev(values) if len(values) > 1 else 0
             cells.append(f"{scale * statistics.mean(values):{form}} ± {scale * spread:{form}}")
         for values in (seconds, megabytes):
@@ -153,7 +159,7 @@ _CORRECTED = {"local_steps": 20, "client_learning_rate": 0.3}
 
 def _of_quantities(server_rate, penalties, corrections, rates):
     server = {"server_schedule": "last_fifth", "server_learning_rate": server_rate}
-    anew = {"head_start": "anew", "local_steps": 20, "client_learning_rate": (0.03, 0.1, 0.3)}
+    anew = {"head_start": "anew", "local_steps": 20, "client_learning_rate": (0.01, 0.03, 0.1)}
     return {
         "pflego": {"head_solver": "exact", "head_penalty": penalties, **server},
         "pflego_shared_head": {"correction_penalty": corrections, **_CORRECTED, **server},
@@ -167,22 +173,24 @@ def _trained_locally(rates, **settings):
     return {key: {"client_learning_rate": rates, **settings} for key in methods}
 
 
-_OF_SCHOOLS = _of_quantities(0.01, (0.01, 0.1, 1.0), (0.1, 1.0, 10.0), (0.03, 0.1, 0.3))
-_SERVER_RATES = {"server_learning_rate": (0.003, 0.01, 0.03)}
+_SERVER_RATES = {"server_learning_rate": (0.01, 0.03, 0.1)}
 movielens = _experiment(
     "movielens",
     "MovieLens 100k, whose 943 users are clients",
-    _of_quantities(0.02, (0.5, 1.0, 2.0), (0.3, 1.0, 3.0), (0.2, 0.5, 0.7)),
+    _of_quantities(0.02, (0.5, 1.0, 2.0), (0.1, 0.3, 1.0), (0.2, 0.5, 0.7)),
     clients_per_round=100,
 )
 chem97 = _experiment(
     "chem97",
     "Chem97, whose 500 schools with 20 rows or more are clients",
-    _OF_SCHOOLS,
+    _of_quantities(0.01, (0.3, 1.0, 3.0), (1.0, 3.0, 10.0), (0.03, 0.1, 0.3)),
     clients_per_round=50,
 )
 math_achieve = _experiment(
-    "math_achieve", "MathAchieve, whose 160 schools are clients", _OF_SCHOOLS, clients_per_round=40
+    "math_achieve",
+    "MathAchieve, whose 160 schools are clients",
+    _of_quantities(0.01, (1.0, 3.0, 10.0), (3.0, 10.0, 30.0), (0.01, 0.03, 0.1)),
+    clients_per_round=40,
 )
 watch = _experiment(
     "watch",
