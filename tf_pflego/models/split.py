@@ -16,7 +16,7 @@ from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import loop, value_and_gradient
 from tf_pflego.core.statistics import Statistic
-from tf_pflego.core.tasks import Task, flat, task_of
+from tf_pflego.core.tasks import CLASSIFICATION, Task, flat, task_of
 from tf_pflego.models.body.body import Body
 from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
@@ -42,7 +42,8 @@ class SplitModel:
       example_shape: Shape of one example; needed for a subclassed body, which does not know it.
       num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
       task: What heads predict: classification, multi_label, regression, counts or a `Task`.
-      statistics: What a test counts, first what is shown; by default what the task counts.
+      statistics: What a test counts, first what is shown; by default what the task counts, and
+        for positions of sequences accuracy and perplexity.
 
     Attributes:
       num_classes: K, of any task.
@@ -97,6 +98,8 @@ class SplitModel:
                 f"{self.task.labels}; got {self.positions[0]} of them, one per position."
                 " End it with Flatten or with pooling, or predict classes."
             )
+        if self.positions and self.task is task_of(CLASSIFICATION):
+            self.task = task_of(CLASSIFICATION, ("accuracy", "perplexity"))
         self.activation_bytes_per_example = self._body.bytes_per_example
         self._block: int | None = None
         self._keeps = False

@@ -105,7 +105,10 @@ class Body:
         if not one_by_one or one_example is None:
             return _forward(self._graphs, theta, examples)[0]
         spec = tf.TensorSpec(self.feature_shape)
-        return tf.map_fn(lambda x: one_example(theta, x), examples, fn_output_signature=spec)
+        # TFLite's converter goes by the names of loops, and has to meet this before those within.
+        return tf.map_fn(
+            lambda x: one_example(theta, x), examples, fn_output_signature=spec, name="0"
+        )
 
     def clone(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns a Keras model of its own that computes phi(x; theta); see `Cloning`."""
