@@ -11,6 +11,7 @@ SHAPES = {"pflego", "fedavg", "feddane", "pgfed", "fedfomo", "ditto", "everythin
 # Where every method counts: oracles, and what needs no round.
 EVERY_METHOD = (
     "tests/algorithms/test_limits.py::test_an_epoch_of_one_batch_is_a_full_batch_step",
+    "tests/algorithms/test_limits.py::test_positions_of_sequences_are_examples",
     "tests/algorithms/test_mini_batches",
     "tests/algorithms/test_oracles",
     "tests/algorithms/test_pgfed",
@@ -40,7 +41,6 @@ TESTS = (
     "tests/docs/test_docs.py::test_the_code_of_a_page_runs",
     "tests/docs/test_notebook.py",
     "tests/docs/test_process_notebook.py::test_it_prints",
-    "tests/docs/test_readme.py::test_a_short_script_exports_a_model_of_own_arrays",
     "tests/docs/test_readme.py::test_snippets_print_what_they_say",
     "tests/engines/test_agreement.py::test_blocks_of_examples_pass_as_in_process[True]",
     "tests/engines/test_client_states.py::test_a_run_with_states_in_files_has_the_same_bits[ditto",

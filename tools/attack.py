@@ -317,16 +317,13 @@ def _loaded(run, data_dir):
 
 
 def _in_child(work):
-    """Returns the exit code of a forked child that does some work, what it says, and its memory.
-
-    A child that does not end is ended by its own alarm, with the exit code -14.
-    """
+    """Returns the exit code of a forked child that does some work, what it says, and its memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if not child:
             code = 99
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # It ends the child with the code -14.
             signal.alarm(SECONDS)
             try:
                 for descriptor in (1, 2):

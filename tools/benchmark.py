@@ -36,10 +36,7 @@ def show(report):
     width = max(map(len, report))
     for name, value in report.items():
         if isinstance(value, dict):
-            value = (
-                f"{value['median']:.4f} s ({value['p10']:.4f} to {value['p90']:.4f}, "
-                f"{value['runs']} runs)"
-            )
+            value = "{median:.4f} s ({p10:.4f} to {p90:.4f}, {runs} runs)".format(**value)
         terminal.show(f"{name:<{width}}  {value}")
 
 

@@ -10,8 +10,7 @@ import pathlib
 import time
 
 import numpy as np
-from benchmark_methods import methods
-from benchmark_process import process
+from benchmark_tff import methods, process
 from benchmark_work import (
     CIFAR_SHARE,
     LOCAL_STEPS,
@@ -324,10 +323,7 @@ def beside_in_process(name, clients, per_round, cluster, repeats, beginning=""):
             name,
             {"ray": round_on_ray, "in_process": here.run_round},
             repeats,
-            seconds={
-                f"{beginning}seconds": "ray",
-                f"{beginning}in_process_seconds": "in_process",
-            },
+            seconds={f"{beginning}seconds": "ray", f"{beginning}in_process_seconds": "in_process"},
             ratios={f"{beginning}over_in_process": ("ray", "in_process")},
             numbers=lambda _: {"outside_slowest_node_seconds": spread(outside[-repeats:])},
         )

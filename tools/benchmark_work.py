@@ -17,7 +17,8 @@ from tf_pflego.system import file_arrays, terminal
 
 # The mini-batch methods for which the PGFed paper has images per second in its Table 7.
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
-# What clients do in rounds that are less than one of PFLEGO; each does what the one before does.
+# What clients do in rounds that are less than one of PFLEGO; each does what the one before does:
+# they send theta back, read their examples too, and pass them once forward and once backward.
 WORK = ("idle", "reading", "passes")
 LOCAL_STEPS = 50
 # Rounds of mini-batches take long; each client holds one in so many of its examples of CIFAR-10.
@@ -184,11 +185,7 @@ def megabytes_of(pid, name="RssAnon"):
 
 
 def part_of_round(model, work):
-    """Returns an algorithm whose clients do a part of what those of PFLEGO do, one of `WORK`.
-
-    They only send theta back (idle), read their examples too (reading), or pass them once forward
-    and once backward (passes).
-    """
+    """Returns an algorithm whose clients do a part of what those of PFLEGO do, one of `WORK`."""
 
     def client_update(theta, head, client, round_):
         sent = [client.client_weight * w for w in theta]
@@ -231,10 +228,7 @@ def _unmoved(model, name, client_update, broadcast, client_messages=None):
 
 
 def server_step(algorithm, size):
-    """Returns a function that does the server's part of a round in which `size` clients take part.
-
-    It has the uploads of such a round, takes them, and makes the messages of the next.
-    """
+    """Returns a function from the uploads of `size` clients to the messages of the next round."""
     clients = federation([1] * size, [1] * size, 10, algorithm.model.example_shape)
     with Simulation(algorithm, clients, Participation(size, size), "in_process") as simulation:
         simulation.run_round()

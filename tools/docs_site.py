@@ -140,11 +140,8 @@ def _linked(markdown, here):
 
 
 def _target(link, here):
-    """Returns the path in the repository that a link leads to, and its anchor.
-
-    The path is None for other addresses, for anchors in the page itself, and without a link.
-    """
-    if link is None or re.match(r"[a-z][a-z0-9+.-]*:|#", link):
+    """Returns the path in the repository that a link leads to, or None, and its anchor."""
+    if link is None or re.match(r"[a-z][a-z0-9+.-]*:|#", link):  # Of another site, or this page.
         return None, ""
     path, hash_sign, anchor = link.partition("#")
     target = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))

@@ -25,7 +25,7 @@ import pgfed
 import shared_head
 
 from tf_pflego.sweeps import Cell, Experiment, store
-from tf_pflego.system import durable
+from tf_pflego.system import durable, texts
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -54,11 +54,7 @@ _EXAMPLES = (
 
 
 def refreshed(document: pathlib.Path) -> str:
-    """Returns the text of a document with the current tables below its markers.
-
-    Raises:
-      ValueError: A marker names a table that its file does not have.
-    """
+    """Returns the text of a document with the current tables below its markers."""
 
     def table(match):
         marker, path, number, _ = match.groups()
@@ -74,11 +70,7 @@ def refreshed(document: pathlib.Path) -> str:
 
 
 def flag_file(experiment: str, cell: Cell, rows: Sequence[dict], path: str) -> str:
-    """Returns the flag file of a cell, from the rows of its experiment's runs.
-
-    Args:
-      path: Where the file will be, for the command in its head.
-    """
+    """Returns the flag file of a cell at a path, from the rows of its experiment's runs."""
     runs = [row for row in rows if row["run"] == cell.name]
     table = f"results/{experiment}/{store.RUNS}"
     lines = [
@@ -86,16 +78,12 @@ def flag_file(experiment: str, cell: Cell, rows: Sequence[dict], path: str) -> s
         f"#   python -m tf_pflego.main --flagfile={path} --output_dir=DIR",
     ]
     if runs:
-        seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
-        participants, served = (
-            paper_pages.accuracy(runs, key) for key in (store.PARTICIPANTS, store.SERVED)
-        )
         lines += [
-            f"# Measured with {seeds} ({table}):",
+            f"# Measured with {texts.counted(len(runs), 'seed')} ({table}):",
             f"#   {paper_pages.seconds(runs)} seconds per round",
-            f"#   {participants} percent test accuracy of the participants, mean of the last ten "
-            "rounds",
-            f"#   {served} percent of all clients as served",
+            f"#   {paper_pages.accuracy(runs, store.PARTICIPANTS)} percent test accuracy of the "
+            "participants, mean of the last ten rounds",
+            f"#   {paper_pages.accuracy(runs, store.SERVED)} percent of all clients as served",
         ]
     else:
         lines.append(f"# Not measured yet: {table} has no run of it.")

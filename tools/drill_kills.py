@@ -126,11 +126,9 @@ def harm_workers(options):
         done = faults_here[: len(rounds)]
         row = {"method": method, "kills": done.count(signal.SIGKILL)}
         row |= {"stops": done.count(signal.SIGSTOP), "lines": lines}
-        row |= {
-            "rounds then": " ".join(map(str, rounds)),
-            "seconds": f"{time.time() - started:.0f}",
-        }
-        yield row | {"the end": _said([same])}, same if rounds else None
+        row |= {"rounds then": " ".join(map(str, rounds))}
+        row |= {"seconds": f"{time.time() - started:.0f}", "the end": _said([same])}
+        yield row, same if rounds else None
         shutil.rmtree(whole)
         shutil.rmtree(harmed)
 

@@ -63,10 +63,8 @@ def kill_shards(options):
             case = _Case(cluster, method, options.data_dir, pathlib.Path(options.scratch), rng)
             rows.append(case.row(kinds))
             results.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-            kills = [
-                f"{kill['what']} {kill['when']}, {kill['round']}" for kill in rows[-1]["kills"]
-            ]
-            row = {"method": method, "killed": "; ".join(kills), "losses said": rows[-1]["losses"]}
+            killed = "; ".join("{what} {when}, {round}".format(**one) for one in rows[-1]["kills"])
+            row = {"method": method, "killed": killed, "losses said": rows[-1]["losses"]}
             same = rows[-1]["the_same"]
             yield row | {"the end": "the same" if same else "DIFFERENT"}, same
 
@@ -151,11 +149,8 @@ class _Case:
         return finish(running)
 
     def _wait(self, running, condition):
-        """Waits until a condition holds, and returns whether it did before the program ended.
-
-        In the place of the second node, when it is gone, another one joins.
-        """
-        while True:
+        """Waits until a condition holds, and returns whether it did before the program ended."""
+        while True:  # Meanwhile another node takes the place of the second one when that is gone.
             if not any(node.is_running() for node in self._cluster.nodes[1:]):
                 self._cluster.add_node()
             if condition():

@@ -17,7 +17,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import argparse
-import importlib
+import pkgutil
 import signal
 import sys
 import tempfile
@@ -28,16 +28,17 @@ from tf_pflego.system import terminal
 
 _ENGINES = ("in_process,tff", "the engines")
 _METHODS = ("", "the methods; none stands for all")
-# name -> (module, function, the options that only it takes: (default, meaning)). The function takes
-# the options, and yields (a row of the table, whether the ends are as they must be); the second is
-# None where nothing was tried.
+_RAY = ROOT / "results" / "ray"
+# name -> (function, the options that only it takes: (default, meaning)). The function takes the
+# options, and yields (a row of the table, whether the ends are as they must be); the second is None
+# where nothing was tried.
 DRILLS = {
     "kills": (
-        *("drill_kills", "kill_programs"),
+        "drill_kills:kill_programs",
         {"runs": (42, "runs in all"), "engines": _ENGINES, "methods": _METHODS},
     ),
     "workers": (
-        *("drill_kills", "harm_workers"),
+        "drill_kills:harm_workers",
         {
             "kills": (20, "SIGKILLs in all"),
             "stops": (5, "SIGSTOPs in all"),
@@ -45,23 +46,20 @@ DRILLS = {
         },
     ),
     "shards": (
-        *("drill_ray", "kill_shards"),
-        {
-            "methods": _METHODS,
-            "results": (str(ROOT / "results" / "ray_kills.json"), "methods in it are passed over"),
-        },
+        "drill_ray:kill_shards",
+        {"methods": _METHODS, "results": (f"{_RAY}_kills.json", "methods in it are passed over")},
     ),
     "nodes": (
-        *("drill_ray", "compare_nodes"),
+        "drill_ray:compare_nodes",
         {
             "shards": (10, "the shards"),
             "nodes": ("1,2,5", "the nodes of each cluster"),
             "methods": ("pflego,ditto", "the methods"),
-            "results": (str(ROOT / "results" / "ray_nodes.json"), "the file to write"),
+            "results": (f"{_RAY}_nodes.json", "the file to write"),
         },
     ),
     "signals": (
-        *("drill_signals", "send_signals"),
+        "drill_signals:send_signals",
         {
             "signals": (200, "signals in all"),
             "at_once": (2, "runs at a time"),
@@ -78,18 +76,18 @@ def main(arguments: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = parser.add_subparsers(dest="drill", required=True, metavar="NAME")
-    for name, (_, _, settings) in DRILLS.items():
+    for name, (_, settings) in DRILLS.items():
         one = names.add_parser(name, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         common = {"data_dir": ("", "the TFDS data directory"), "seed": (0, "of the random times")}
         for setting, (default, meaning) in (settings | common).items():
             one.add_argument(f"--{setting}", type=type(default), default=default, help=meaning)
     options = parser.parse_args(arguments)
     if getattr(options, "methods", None) == "":
-        options.methods = ",".join(importlib.import_module("tf_pflego.algorithms").REGISTRY)
-    module, function, _ = DRILLS[options.drill]
+        options.methods = ",".join(pkgutil.resolve_name("tf_pflego.algorithms:REGISTRY"))
+    drill = pkgutil.resolve_name(DRILLS[options.drill][0])
     goods: list[bool | None] = []
     with tempfile.TemporaryDirectory(prefix="tf_pflego_drill_") as options.scratch:
-        for row, good in getattr(importlib.import_module(module), function)(options):
+        for row, good in drill(options):
             if not goods:
                 terminal.show(f"| {' | '.join(row)} |\n{'|---' * len(row)}|")
             goods.append(good)

@@ -94,14 +94,11 @@ def settings_table(config: Any) -> Iterator[str]:
 
 
 def overview_of(path: pathlib.Path, name: str) -> dict[str, str]:
-    """Returns the row of a method in the table of all methods: {heading: text} but for its name.
-
-    In the first column of the table are links to the methods' sources.
-    """
+    """Returns the row of a method in the table of all methods: {heading: text} but for its name."""
     rows = [
         dict(zip(headings[1:], row[1:], strict=True))
         for headings, row in _rows_of(path, name)
-        if row[0].startswith("[")
+        if row[0].startswith("[")  # A link to the method's source.
     ]
     if len(rows) != 1:
         raise ValueError(

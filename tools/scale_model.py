@@ -125,8 +125,7 @@ def is_fitted(row):
 def largest_share(clients, participants, shards):
     """Returns the expected number of participants in the shard that has the most.
 
-    Participants are drawn uniformly without replacement, and each shard has an equal part of the
-    clients. The mean is over draws with a fixed seed.
+    They are drawn uniformly without replacement, and each shard has an equal part of the clients.
     """
     of_shard = [len(range(shard, clients, shards)) for shard in range(shards)]
     draws = np.random.default_rng(0).multivariate_hypergeometric(

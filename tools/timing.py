@@ -41,11 +41,7 @@ def measured(case: Case) -> dict:
 
 
 def in_turn(things: Mapping, repeats: int, warm_up: int = WARM_UP) -> dict[object, list[float]]:
-    """Calls each of `things` (name -> function) `repeats` times in turn, after a warm-up.
-
-    Returns:
-      name -> [seconds].
-    """
+    """Calls functions `repeats` times in turn after a warm-up, and returns {name: [seconds]}."""
     seconds: dict[object, list[float]] = {name: [] for name in things}
     for turn in range(warm_up + repeats):
         for name, call in things.items():

@@ -19,9 +19,7 @@ _PAPERS = pathlib.Path(__file__).with_name("papers")
 def experiment(show: Callable, seeds: Sequence[int] = (0,)) -> Callable[[Callable], Experiment]:
     """Makes an experiment of a function that yields its cells; its docstring begins with the title.
 
-    Args:
-      show: As in `Experiment`.
-      seeds: Those of the runs; not all cells have been run with each.
+    Not all cells have been run with each of the seeds.
     """
 
     def made(cells):
@@ -71,21 +69,16 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def table(what: str, groups: Iterable[tuple], *columns: str | tuple[str, Callable]) -> str:
-    """Returns a table with a row for each (name, group).
+    """Returns a table with a row for each (name, group), such as the runs of a method.
 
-    Args:
-      what: The head of the names.
-      groups: The names, and what the columns are of, such as runs.
-      columns: The head of each column, if it is one of `_OF_RUNS`, or the head and a function from
-        a group to its cell.
+    A column is its head and a function from a group to a cell, or one of the heads of `_OF_RUNS`.
     """
     pairs = [(one, _OF_RUNS[one]) if isinstance(one, str) else one for one in columns]
-    rows = ([_code(name), *(cell(group) for _, cell in pairs)] for name, group in groups)
+    rows = (
+        [f"`{name}`" if isinstance(name, str) else name, *(cell(group) for _, cell in pairs)]
+        for name, group in groups
+    )
     return markdown([what, *(head for head, _ in pairs)], rows)
-
-
-def _code(name):
-    return f"`{name}`" if isinstance(name, str) else name
 
 
 def accuracy(rows: Sequence[dict], key: str) -> str:
@@ -108,17 +101,17 @@ def fixed(value: float | None, form: str = ".2f") -> str:
 
 
 def tables(sweep: Sweep) -> dict[str, bytes]:
-    """Returns the page of runs beside what the paper gives for them.
+    """Returns the page of runs beside what the paper gives for them, a row for each cell.
 
-    For each dataset it has a grid of methods by degrees of personalisation, if there are several of
-    both, and a table with one row per cell.
+    Before them, several methods at several degrees of personalisation are shown in a grid.
     """
     parts = []
     for dataset, rows in grouped(sweep.rows, "dataset").items():
         parts.append(f"## {dataset}")
         if all(len(grouped(rows, key)) > 1 for key in ("personalization", "algorithm")):
             parts += ["Participants:", _grid(rows)]
-        parts.append(_list(rows))
+        beside = ["paper", "difference"] if any(row["paper"] is not None for row in rows) else []
+        parts.append(by_run(rows, "participants", *beside, "as served", "seconds"))
     return page(sweep.title, "beside_the_paper", *parts)
 
 
@@ -134,11 +127,6 @@ def _grid(rows):
         return "-".join(map(str, sorted({len(runs.get(degree, [])) for degree in degrees})))
 
     return table("method", cells.items(), ("seeds", counts), *columns)
-
-
-def _list(rows):
-    beside = ["paper", "difference"] if any(row["paper"] is not None for row in rows) else []
-    return by_run(rows, "participants", *beside, "as served", "seconds")
 
 
 def by_run(rows: Iterable[dict], *columns: str | tuple[str, Callable]) -> str:
@@ -165,13 +153,12 @@ def _flattered(runs):
     return f"{statistics.mean(added):+.2f}"
 
 
-_participants = functools.partial(accuracy, key=store.PARTICIPANTS)
 _served = functools.partial(accuracy, key=store.SERVED)
 # The columns about the runs of a cell, by their heads.
 _OF_RUNS = {
     "rounds": lambda runs: runs[0]["num_rounds"],
     "seeds": len,
-    "participants": _participants,
+    "participants": functools.partial(accuracy, key=store.PARTICIPANTS),
     "as served": _served,
     "last ten": _served,
     "best": functools.partial(accuracy, key=store.BEST),

@@ -17,6 +17,7 @@ from tests.conftest import build_method, make_clients
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
+from tf_pflego.core.tasks import Task
 from tf_pflego.models import SplitModel
 from tf_pflego.simulation.simulation import Simulation
 
@@ -161,6 +162,27 @@ def test_a_model_that_does_not_fit_the_clients_classes_is_refused(tiny_model, ma
     sharing = dataclasses.replace(pflego, uses_global_classes=True)
     with pytest.raises(ValueError, match=r"must know the 8 global classes .* for pflego; got 3"):
         simulation_of(sharing, clients)
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "message"),
+    [
+        ("fedrod", "regression", "classification for fedrod; got regression. Its balanced softmax"),
+        ("fedrod", "multi_label", "classification for fedrod; got multi_label. Its balanced"),
+        (
+            "pflego_shared_head",
+            "counts",
+            "regression for pflego_shared_head; got counts. The rates",
+        ),
+        ("pflego_shared_head", "own", "regression for pflego_shared_head; got own. The rates of"),
+    ],
+)
+def test_a_method_refuses_tasks_for_which_it_is_not_defined(tiny_model, method, task, message):
+    if task == "own":
+        task = Task(lambda logits, labels: tf.reduce_sum(tf.abs(logits - labels) ** 3, axis=1))
+    model = SplitModel(tiny_model.keras_body(tiny_model.initial_theta), 3, task=task)
+    with pytest.raises(ValueError, match=f"`task` must be .*{message}.* Choose another method"):
+        algorithms.build(method, model)
 
 
 # What a user's program does that has nothing but TensorFlow.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.comparison import assert_near
 from tests.conftest import built, of_tasks
 from tests.oracles import averaging, network, pflego
 from tf_pflego.algorithms.fedavg import FedAvgConfig
@@ -86,6 +87,26 @@ def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
     asked = config | {"client_learning_rate": rate}
     simulation = simulation_of("pflego", tiny_model, tiny_clients, server_optimizer="sgd", **asked)
     assert_rounds(simulation, pflego.one_round, [config] * ROUNDS)
+
+
+@of_tasks("regression")
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
+def test_pflego_whose_heads_are_solved_exactly(tiny_model, tiny_clients, penalty):
+    """A participant's head is its ridge regression, also after the last step: its gradient is 0."""
+    asked = {"head_solver": "exact", "head_penalty": penalty, "server_optimizer": "sgd"}
+    rate = {"server_learning_rate": 0.2}
+    simulation = simulation_of("pflego", tiny_model, tiny_clients, **asked, **rate)
+    theta, heads = float64(simulation.server_state.theta), own_heads(simulation)
+    for participants in rounds_of(simulation):
+        for client in participants:
+            x, y = network.of_client(tiny_clients.train, client)
+            heads[client] = network.ridge(network.forward(theta, heads[client], x)[1], y, penalty)
+        config = {"local_steps": 1, "head_step_scale": "exact", "clients_per_round": 2} | rate
+        theta, _ = pflego.one_round(theta, heads, tiny_clients, participants, config)
+        simulation.run_round()
+        assert_close(simulation.server_state.theta, theta)
+        # Without a penalty, and with fewer examples than features, weights are of order 10.
+        assert_near(own_heads(simulation).values(), heads.values(), atol=1e-5, rtol=1e-5)
 
 
 # Of the server's rate in rounds 1, 2 and 3 of 3.

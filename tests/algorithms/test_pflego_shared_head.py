@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical, assert_near
-from tests.conftest import FEATURES, INPUTS, built, make_clients
+from tests.conftest import FEATURES, INPUTS, built, make_clients, of_tasks
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import models
 from tf_pflego.core.participation import Participation
@@ -162,6 +162,21 @@ def test_rounds_with_global_labels():
     simulation = simulation_of(model_with(3, 3), clients, Participation(3, 2), 2, 0.5)
     gates, _ = assert_rounds_are_the_oracles(simulation)
     assert min(gates) < 0.99
+
+
+@of_tasks("regression", "multi_label")
+@pytest.mark.parametrize(("case", "rate"), [("default", 0.3), ("joint", 5.0), ("uncapped", 20.0)])
+def test_rounds_where_labels_are_no_classes(tiny_model, tiny_clients, case, rate):
+    """V starts from 0 there; here it is replaced by another, with which gates move too."""
+    drawn = np.random.default_rng(0).normal(size=(3, FEATURES + 1))
+    config = CASES[case] | {"client_learning_rate": rate}
+    simulation = simulation_of(tiny_model, tiny_clients, Participation(3, 2), **config)
+    assert not state_of(simulation)[1].any()
+    other = tf.constant(drawn[: tiny_model.num_classes], tf.float32)
+    simulation = simulation_of(tiny_model, tiny_clients, Participation(3, 2), 1, other, **config)
+    gates, again = assert_rounds_are_the_oracles(simulation, **config)
+    assert min(gates) < 0.99
+    assert bool(again) == (case == "uncapped")
 
 
 def numerical_gradient(function, at, step=1e-6):

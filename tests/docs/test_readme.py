@@ -35,6 +35,7 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
     assert all(len(snippet.strip().splitlines()) <= 15 for snippet in snippets)
     promised = "".join(re.findall(r"```python\n.*?```\n\n```\n(.*?)```", README, re.DOTALL))
     own_data, first, *others = snippets
+    assert "pfl.from_arrays(" in own_data
     result = subprocess.run(
         [sys.executable, "-c", "\n".join([own_data, first, RUN, *others])],
         cwd=tmp_path,
@@ -47,12 +48,6 @@ def test_snippets_print_what_they_say(digits_dir, tmp_path):
     # Of what TensorFlow logs, at most that the check of an export has started TFLite.
     said = {line for line in result.stderr.splitlines() if not line.startswith("round ")}
     assert said <= {"INFO: Created TensorFlow Lite XNNPACK delegate for CPU."}
-
-
-def test_a_short_script_exports_a_model_of_own_arrays(tmp_path):
-    (script,) = (text for language, text in BLOCKS if "pfl.from_arrays(" in text)
-    assert len(script.strip().splitlines()) <= 15
-    pages.run(script, tmp_path)
     assert (tmp_path / "models" / "pflego" / "client_3.tflite").stat().st_size > 10_000
 
 

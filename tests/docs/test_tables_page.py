@@ -1,7 +1,11 @@
 """From a CSV file to a file for a phone that takes its columns: ten lines, or two commands."""
 
+import copy
 import json
+import re
 
+import execute_notebook
+import nbformat
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +14,9 @@ from tests.docs import pages
 from tests.starts import in_this_process
 
 PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
 MOST_LINES = 10
+BAR = re.compile(r"round \d+/\d+ \|.*\n")
 
 
 @pytest.mark.same_on_both_lines
@@ -40,3 +46,16 @@ def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
         probabilities = model.get_signature_runner("serve")(**row)["probabilities"]
         classes.append(entry["classes"][probabilities.argmax()])
     assert classes == ["yes", "no"]
+
+
+def test_the_notebook_prints_what_is_stored(tmp_path):
+    notebook = copy.deepcopy(STORED)
+    execute_notebook.execute(notebook, tmp_path)
+    for stored, cell in zip(STORED.cells, notebook.cells, strict=True):
+        if cell.cell_type == "code":
+            assert said(cell) == said(stored)
+
+
+def said(cell):
+    texts = [output.text for output in cell.outputs if output.get("name") == "stdout"]
+    return BAR.sub("", "".join(texts))

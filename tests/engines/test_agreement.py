@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.test_contract import NAMES, TOYS, build
+from tests.algorithms.test_contract import build
 from tests.conftest import make_clients
-from tests.engines.agreement import assert_agreement
+from tests.engines.agreement import assert_agreement, of_cases
 from tf_pflego import algorithms
 
 tff_engine = pytest.importorskip(
@@ -13,7 +13,7 @@ tff_engine = pytest.importorskip(
 )
 
 
-@pytest.mark.parametrize("name", [*NAMES, *TOYS])
+@of_cases
 def test_tff_agrees_with_in_process(name, tiny_model, tiny_clients):
     assert_agreement(build(name, tiny_model), tiny_clients, "tff")
 

@@ -151,7 +151,7 @@ class Endless(http.server.BaseHTTPRequestHandler):
 
 DOWNLOADS = """
 from tf_pflego.system import signals
-signals.Interruption.__init__.__defaults__ = ("tf_pflego", 600.0, True)
+signals.Interruption.__init__.__defaults__ = ("tf_pflego", 600.0)
 from tensorflow_datasets.image_classification import mnist
 mnist.MNIST.URL = "http://127.0.0.1:{port}/"
 from tf_pflego.main import entry_point

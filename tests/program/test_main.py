@@ -20,6 +20,7 @@ from tests.starts import (
     begun,
     in_this_process,
     messages_of,
+    program,
     started_program,
     wait_for_rounds,
 )
@@ -152,8 +153,9 @@ entry_point()
 """
 
 
+@pytest.mark.same_on_both_lines
 def test_without_tensorflow_federated(digits_dir):
-    result = started_program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
+    result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
     assert result.returncode == 0, result.stderr
     refused = started_program(
         "--dataset=digits", "--engine=tff", digits_dir=digits_dir, code=BLOCKED

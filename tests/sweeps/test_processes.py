@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from tests.starts import ROOT, TIMEOUT_SECONDS
+from tests.resources import wait_until_gone
+from tests.starts import ROOT, TIMEOUT_SECONDS, in_this_process
 from tests.starts import finished as ended
 from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
-from tf_pflego.sweeps.work import LOG
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -59,13 +59,13 @@ def has_rows(path, count):
     return lambda: len(store.read(path)) >= count
 
 
-def test_killed_and_interrupted_on_the_way_it_comes_to_the_same(finished, tmp_path, digits_dir):
+def test_killed_and_interrupted_on_the_way_it_comes_to_the_same(
+    finished, tmp_path, digits_dir, capsys
+):
     directory = tmp_path / "sweep"
     points = [
-        (lambda: (directory / LOG).exists(), signal.SIGKILL),
         (lambda: begun_runs(directory), signal.SIGINT),
         (has_rows(directory / store.TUNING, 1), signal.SIGKILL),
-        (has_rows(directory / store.TUNING, 3), signal.SIGINT),
         (has_rows(directory / store.RUNS, 1), signal.SIGKILL),
     ]
     count = 0
@@ -83,17 +83,18 @@ def test_killed_and_interrupted_on_the_way_it_comes_to_the_same(finished, tmp_pa
             assert processes_of(directory) == []
             assert not list(directory.rglob(".lock"))
         count += sum(line[:1].isdigit() for line in errors.splitlines())
-    result = ended([*PROGRAM, *command(directory, digits_dir, "--jobs=2")])
+    result = in_this_process(command(directory, digits_dir), capsys)
     assert result.returncode == 0, result.stderr
     # A run may have ended that the sweep had no time to add.
     assert count + len(made(result)) <= 8
     assert contents(directory) == contents(finished)
-    assert processes_of(directory) == []
+    for process in processes_of(directory):
+        wait_until_gone(process)
     assert not list(directory.rglob(".lock"))
 
 
 def test_when_one_process_is_killed_its_run_is_named_and_the_rest_goes_on(
-    finished, tmp_path, digits_dir
+    finished, tmp_path, digits_dir, capsys
 ):
     running = begun(tmp_path, digits_dir)
     wait_until(lambda: begun_runs(tmp_path), running)
@@ -109,7 +110,7 @@ def test_when_one_process_is_killed_its_run_is_named_and_the_rest_goes_on(
     assert "1 run failed, which the same command makes again; " in errors
     others = [row for row in contents(finished)[store.RUNS] if row["run"] != cell]
     assert contents(tmp_path)[store.RUNS] == others
-    result = ended([*PROGRAM, *command(tmp_path, digits_dir, "--jobs=2")])
+    result = in_this_process(command(tmp_path, digits_dir), capsys)
     assert made(result) == [f"{cell} {trial} seed 1000", f"{cell} seed 0", f"{cell} seed 1"]
     assert contents(tmp_path) == contents(finished)
 
@@ -158,14 +159,14 @@ second = Experiment(grid(algorithm=["fedrep"]), SMALL, clients=clients, model=mo
 """
 
 
-def test_experiments_of_a_file_with_own_clients_and_models(tmp_path):
+def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
     """Each has a directory of its own, and what fails in one process is named by its cell."""
     path = tmp_path / "own.py"
     path.write_text(pathlib.Path(own.__file__).read_text() + EXPERIMENT)
     for jobs in (1, 2):
         directory = tmp_path / str(jobs)
         arguments = ["sweep", str(path), f"--output_dir={directory}", f"--jobs={jobs}"]
-        result = ended([*PROGRAM, *arguments])
+        result = in_this_process(arguments, capsys)
         assert result.returncode == 2
         for seed in (0, 1):
             said = f"local seed {seed}: failed: ValueError: no clients for this one"

@@ -26,7 +26,6 @@ def finished(tmp_path_factory, digits_dir):
     """The directory of a sweep of two methods, of which one has another condition too."""
     directory = tmp_path_factory.mktemp("sweeps") / "compared"
     base = {"dataset": "digits", "data_dir": digits_dir, "num_clients": 6, "clients_per_round": 3}
-    base |= {"local_steps": 5}
     experiment = sweeps.Experiment(
         [{"personalization": degree, "algorithm": method} for degree, method in CELLS],
         base | {"num_rounds": ROUNDS, "client_learning_rate": RATES},

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import benchmark
-import benchmark_methods
+import benchmark_tff
 import benchmark_work
 import numpy as np
 import overview
@@ -74,7 +74,7 @@ def test_the_committed_ratios_are_those_of_the_committed_seconds():
 def test_clients_of_median_size():
     sizes = ([9, 4, 5, 8, 6], [3, 1, 1, 2, 2])
     clients = benchmark_work.federation(*sizes, [2, 3, 4, 5, 6], (4, 4, 1))
-    chosen = benchmark_methods.of_median_size(clients, 2)
+    chosen = benchmark_tff.of_median_size(clients, 2)
     np.testing.assert_array_equal(chosen.train.sizes, [5, 6])
     np.testing.assert_array_equal(chosen.num_classes, [4, 6])
     for few, whole in ((chosen.train, clients.train), (chosen.test, clients.test)):
@@ -109,7 +109,7 @@ def test_rounds_are_timed_beside_those_of_pflego():
     clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
     body = models.mlp((4, 4, 1), 0)
     report = {}
-    for case in benchmark_methods.beside_pflego(
+    for case in benchmark_tff.beside_pflego(
         "fashion_mnist", clients, body, 2, 2, ("pflego", "fedper")
     ):
         report |= timing.measured(case)

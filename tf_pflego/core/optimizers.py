@@ -114,10 +114,7 @@ def yogi(learning_rate: Rate, epsilon: float = 1e-3) -> Optimizer:
 
 
 def adagrad(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
-    """Adagrad (Duchi et al. 2011).
-
-    The rate of each weight is divided by the root of the sum of its squared gradients.
-    """
+    """Adagrad (Duchi et al. 2011) divides rates by the root of the sum of squared gradients."""
 
     def apply(gradient, total, weights):
         total = tf.nest.map_structure(lambda s, g: s + tf.square(g), total, gradient)
@@ -170,16 +167,13 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
 
 def _with_equal_singular_values(tensor):
-    """Returns a tensor of the same shape, whose numbers have about 0.2 as their root mean square.
-
-    Jordan et al.'s polynomial brings the singular values into about [0.7, 1.2].
-    """
+    """Returns a tensor of the same shape, whose numbers have about 0.2 as root mean square."""
     rows, columns = np.prod(tensor.shape[:-1]), tensor.shape[-1]
     x = tf.reshape(tensor, [rows, columns])
     if rows > columns:  # The products are between the shorter side and itself.
         x = tf.transpose(x)
     x = tf.math.divide_no_nan(x, tf.norm(x))
-    for _ in range(_MUON_TURNS):
+    for _ in range(_MUON_TURNS):  # They bring the singular values into about [0.7, 1.2].
         gram = tf.linalg.matmul(x, x, transpose_b=True)
         mixed = -4.7750 * gram + 2.0315 * tf.linalg.matmul(gram, gram)
         x = 3.4445 * x + tf.linalg.matmul(mixed, x)

@@ -48,13 +48,10 @@ class Participation:
 
     def __post_init__(self):
         values.one_of("participation", self.mode, MODES)
-        for name in ("num_clients", "clients_per_round"):
-            # Frozen is for users: what they gave is replaced once, by an int.
-            object.__setattr__(self, name, values.whole(name, getattr(self, name)))
-        if self.num_clients < 1:
-            raise ValueError(
-                f"`num_clients` must be at least 1; got {self.num_clients}. Raise `num_clients`."
-            )
+        # Frozen is for users: what they gave is replaced once, by an int.
+        object.__setattr__(self, "num_clients", values.whole("num_clients", self.num_clients, 1))
+        per_round = values.whole("clients_per_round", self.clients_per_round)
+        object.__setattr__(self, "clients_per_round", per_round)
         if self.mode == "range":
             bounds: Any = self.clients_per_round_range
             if isinstance(bounds, str) or not isinstance(bounds, Sequence | np.ndarray):
@@ -68,11 +65,10 @@ class Participation:
                     f"num_clients={self.num_clients} and most >= 1; got {bounds or None}. "
                     "Set `clients_per_round_range` to such a pair."
                 )
-        elif not 1 <= self.clients_per_round <= self.num_clients:
+        elif not 1 <= per_round <= self.num_clients:
             raise ValueError(
                 f"`clients_per_round` must be in [1, num_clients={self.num_clients}]; got "
-                f"{self.clients_per_round}. "
-                f"{'Lower' if self.clients_per_round > 1 else 'Raise'} `clients_per_round`."
+                f"{per_round}. {'Lower' if per_round > 1 else 'Raise'} `clients_per_round`."
             )
         rate = values.number("dropout_rate", self.dropout_rate, at_least=0, below=1)
         object.__setattr__(self, "dropout_rate", rate)

@@ -76,24 +76,17 @@ def definition(field: dataclasses.Field) -> dict[str, Any]:
     return {"type": kind_of(field), **about}
 
 
-def limits_of(field: dataclasses.Field) -> list[str]:
-    """Returns in words the limits of a setting, such as `at least 0`.
-
-    What a machine's integers hold is no limit that a reader has to know.
-    """
-    return [
-        f"{name.replace('_', ' ')} {limit}"
-        for name, limit in field.metadata["limits"].items()
-        if limit <= values.INTEGER_LIMIT
-    ]
-
-
 def range_of(field: dataclasses.Field) -> str:
     """Returns in words which values a setting takes; nothing if its kind says it all."""
     about = field.metadata
     if about["choices"] is not None:
         return f"one of {', '.join(about['taken'])}"
-    return " or ".join(filter(None, [", ".join(limits_of(field)), *about["taken"]]))
+    limits = [
+        f"{name.replace('_', ' ')} {limit}"
+        for name, limit in about["limits"].items()
+        if limit <= values.INTEGER_LIMIT  # What a machine's integers hold, nobody has to know.
+    ]
+    return " or ".join(filter(None, [", ".join(limits), *about["taken"]]))
 
 
 local_steps = shared(
@@ -133,10 +126,7 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, field: dataclasses.Field) -> Any:
-    """Returns the value of a setting as str, bool, int or float, or raises ValueError.
-
-    For the types that a user may give see `system.values`.
-    """
+    """Returns the value of a setting as str, bool, int or float, or raises ValueError."""
     about, kind = field.metadata, kind_of(field)
     if about["choices"] is not None:
         return values.one_of(name, value, about["taken"])

@@ -1,8 +1,9 @@
 """What is counted of predictions at a test: sums that are added over clients, shards and machines.
 
 A statistic is a few sums over examples and a function of them. The sums of a client give its value,
-and the sums over all clients give that of all their examples together. Source of the area under the
-ROC curve from ranks: Hanley and McNeil, 1982; of the calibration error: Guo et al., 2017.
+and the sums over all clients give that of all their examples together; only the area under the ROC
+curve compares no examples of two clients, whose scores come from two heads. Source of that area
+from ranks: Hanley and McNeil, 1982; of the calibration error: Guo et al., 2017.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Task:
       statistics: What is counted at a test: `Statistic`, or names of those that are known; the
         first is what is shown.
       labels: Of which of the known tasks the labels have the form.
-      link: logits [n, K] -> [n, K], what is predicted; by default that of the known task.
+      link: What is predicted from logits: softmax, sigmoid, linear or exponential, or a function
+        [n, K] -> [n, K]; by default that of the known task.
       name: What the task is called.
 
     Attributes:
@@ -97,7 +98,7 @@ class Task:
     loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     statistics: tuple[Statistic, ...] = ()
     labels: str = REGRESSION
-    link: Callable[[Any], tf.Tensor] = None  # type: ignore[assignment]  # Made if left out.
+    link: str | Callable[[Any], tf.Tensor] = ""
     name: str = OWN
     outputs_first: Loss = None  # type: ignore[assignment]  # Made if left out.
     mean: tuple[float, ...] = ()
@@ -105,6 +106,8 @@ class Task:
 
     def __post_init__(self):
         values.one_of("labels", self.labels, TASKS)
+        if self.link and not callable(self.link):
+            values.one_of("link", self.link, tuple(_LINKS.values()))
         if len(self.mean) != len(self.deviation) or not all(one > 0 for one in self.deviation):
             raise ValueError(
                 "`mean` and `deviation` must be one number per output, each deviation above 0; got "
@@ -122,7 +125,7 @@ class Task:
             "mean": tuple(map(float, self.mean)),
             "deviation": tuple(map(float, self.deviation)),
         }
-        if self.link is None:
+        if not self.link:
             filled["link"] = _LINKS[self.labels]
         if self.outputs_first is None:
             filled["outputs_first"] = _differentiated(self.loss)
@@ -146,12 +149,12 @@ class Task:
 
     def keras_activation(self) -> str:
         """Returns what Keras calls the link; raises ValueError if it has no name for it."""
-        if self.link not in _KERAS_ACTIVATIONS:
+        if not isinstance(self.link, str):
             raise ValueError(
-                "`link` must be tf.nn.softmax, tf.sigmoid, tf.identity or tf.exp for a Keras "
-                f"model; got {values.shown(self.link)}. Export with `format='savedmodel'`."
+                f"`link` must be one of {', '.join(_LINKS.values())} for a Keras model; got "
+                f"{values.shown(self.link)}. Export with `format='savedmodel'`."
             )
-        return _KERAS_ACTIVATIONS[self.link]
+        return self.link
 
     def targets(self, labels: tf.Tensor, rows: int) -> tf.Tensor:
         """Returns labels as `outputs_first` takes them: of the known tasks [K, n] float32."""
@@ -169,7 +172,8 @@ class Task:
 
     def predicted(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns what logits [..., K] predict: probabilities, or quantities in their own units."""
-        predicted = self.link(logits)
+        link = self.link if callable(self.link) else _FUNCTIONS[self.link]
+        predicted = link(logits)
         return self.mean + tf.constant(self.deviation) * predicted if self.mean else predicted
 
     def measured(self, statistic: Statistic, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -342,17 +346,19 @@ def _differentiated(loss):
     return Loss(values_of, slope, curve, None)
 
 
+# As Keras calls them.
 _LINKS = {
-    CLASSIFICATION: tf.nn.softmax,
-    MULTI_LABEL: tf.sigmoid,
-    REGRESSION: tf.identity,
-    COUNTS: tf.exp,
+    CLASSIFICATION: "softmax",
+    MULTI_LABEL: "sigmoid",
+    REGRESSION: "linear",
+    COUNTS: "exponential",
 }
-_KERAS_ACTIVATIONS = {
-    tf.nn.softmax: "softmax",
-    tf.sigmoid: "sigmoid",
-    tf.identity: "linear",
-    tf.exp: "exponential",
+# TensorFlow is not touched here, so that what shows runs need not start it.
+_FUNCTIONS: dict[str, Callable[[Any], tf.Tensor]] = {
+    "softmax": lambda logits: tf.nn.softmax(logits),
+    "sigmoid": lambda logits: tf.sigmoid(logits),
+    "linear": lambda logits: tf.identity(logits),
+    "exponential": lambda logits: tf.exp(logits),
 }
 _NAMED = {
     CLASSIFICATION: Task(

@@ -43,10 +43,7 @@ class WrittenStates:
         return self._commits[ids] > 0
 
     def written_since(self, commit: int) -> np.ndarray:
-        """Returns the ids, ascending, of the clients whose states were written after a commit.
-
-        After the commit 0, these are all clients that have a state.
-        """
+        """Returns the ids, ascending, of clients with a state written after a commit, 0 for any."""
         return np.flatnonzero(self._commits > commit)
 
     def note(self, ids: np.ndarray) -> None:

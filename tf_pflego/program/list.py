@@ -1,8 +1,9 @@
 """Lists the runs in a directory: what they are, how far they are and how good.
 
-Labels are local, global, or masked, which is global with a class mask. Accuracies, and what else
-the tasks of runs are measured by, are the last means over clients, shares in percent, on test
-examples and, of runs that have some, on validation examples.
+Labels are local, global, or masked, which is global with a class mask; of other tasks than
+classification, the task stands there. Accuracies, and what else the tasks of runs are measured by,
+are the last means over clients, shares in percent, on test examples and, of runs that have some, on
+validation examples.
 """
 
 import dataclasses
@@ -96,6 +97,8 @@ def _row(directory):
     shown = [_shown(last, first) for last in lasts]
     labels = flags.get("label_space", "")
     masked = labels == "global" and flags.get("class_mask")
+    if flags.get("task", "classification") != "classification":
+        labels, masked = flags["task"], False
     about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
     about = [terminal.printable(str(text))[:_LONGEST] for text in (*about, flags.get("seed", ""))]
     cells = *about, f"{len(records)}/{flags['num_rounds']}", *shown

@@ -322,7 +322,7 @@ def _entry(client, path, predict):
     in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
     task = client.model.task
     # Logarithms of probabilities of classes are logits of them; no file has those of other tasks.
-    known = (s for s in task.statistics if not s.of_logits or task.link is tf.nn.softmax)
+    known = (s for s in task.statistics if not s.of_logits or task.link == "softmax")
     measured = {
         f"test_{statistic.name}{of_what}": _value(statistic, predicted, client.test_labels)
         for statistic in itertools.islice(known, 1)

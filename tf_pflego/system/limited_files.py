@@ -133,8 +133,5 @@ def _check(value, deepest):
     elif isinstance(value, (dict, list)):
         if not deepest:
             raise ValueError("it is nested too deeply")
-        for part in value:
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
             _check(part, deepest - 1)
-        if isinstance(value, dict):
-            for part in value.values():
-                _check(part, deepest - 1)

@@ -57,16 +57,14 @@ class Interruption:
     """Takes over SIGINT, SIGTERM and SIGHUP; those that the program was started to ignore stay so.
 
     It must be made, entered and left in the main thread. Before the first `check` there is nothing
-    to put in order, and a signal ends the `program` at once; so does a second one later, unless
-    `second_ends` is False.
+    to put in order, and a signal ends the `program` at once; so does a second one later.
     """
 
-    def __init__(self, program="tf_pflego", grace_seconds=_GRACE_SECONDS, second_ends: bool = True):
+    def __init__(self, program="tf_pflego", grace_seconds=_GRACE_SECONDS):
         self.asked: int | None = None  # the signal that has come
         self.hint: Callable[[], str] = str  # returns what the line says after "interrupted"
         self._program = program
         self._grace_seconds = grace_seconds
-        self._second_ends = second_ends
         self._orderly = False
         self._said = False
 
@@ -124,7 +122,7 @@ class Interruption:
             number = self._next(left)
             if number == 0:
                 return
-            if number and self._second_ends and time.monotonic() > first + _COPIES_SECONDS:
+            if number and time.monotonic() > first + _COPIES_SECONDS:
                 break
         self._end()
 

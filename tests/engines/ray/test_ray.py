@@ -20,10 +20,10 @@ import tensorflow as tf
 import timing
 
 import tf_pflego as pfl
-from tests.algorithms.test_contract import NAMES, TOYS, build
+from tests.algorithms.test_contract import build
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
-from tests.engines.agreement import assert_agreement
+from tests.engines.agreement import assert_agreement, of_cases
 from tests.runs.test_tensorboard import assert_same_as_metrics
 from tests.starts import ROOT, started_program
 from tf_pflego import engines
@@ -41,7 +41,7 @@ def cluster():
         yield cluster
 
 
-@pytest.mark.parametrize("name", [*NAMES, *TOYS])
+@of_cases
 def test_ray_agrees_with_in_process(cluster, name, tiny_model, tiny_clients):
     assert_agreement(build(name, tiny_model), tiny_clients, cluster)
 

@@ -12,15 +12,21 @@ TOLERANCE = 5e-6  # float32 against float64 over fifty steps, weights of order 1
 FEATURES, EXAMPLES = 8, 12
 
 
+# By task, the bound of the second derivatives in the logits.
+BOUNDS = {"classification": 1 / 2, "multi_label": 1 / 4, "regression": 1}
+
+
 class Problem:
     """Random features, labels, R, U and g; rows whose class is negative are absent."""
 
-    def __init__(self, classes, reference_scale=1.0, seed=0):
-        rng = np.random.default_rng(seed)
-        self.classes = np.array(classes)
+    def __init__(self, classes, task="classification", reference_scale=1.0):
+        rng = np.random.default_rng(0)
+        self.classes, self.task = np.array(classes), task
         self.own = np.flatnonzero(self.classes >= 0)
         self.features = rng.normal(size=(EXAMPLES, FEATURES))
         self.labels = rng.integers(0, len(self.own), EXAMPLES)
+        if task != "classification":
+            self.labels = rng.integers(0, 2, (EXAMPLES, len(classes)))
         self.reference = reference_scale * rng.normal(size=(len(self.own), FEATURES + 1))
         self.correction = 0.3 * rng.normal(size=(len(self.own), FEATURES + 1))
         self.gate = 0.8
@@ -33,9 +39,12 @@ class Problem:
 
     def head(self, penalty, **learns):
         """Returns the class under test."""
-        features, labels = tf.constant(self.features, tf.float32), self.own[self.labels]
-        labels, classes = tf.constant(labels, tf.int32), tf.constant(self.classes)
-        objective = HeadObjective(features, labels, len(self.classes), classes)
+        features, classes = tf.constant(self.features, tf.float32), tf.constant(self.classes)
+        if self.task == "classification":
+            labels, absent = tf.constant(self.own[self.labels], tf.int32), classes
+        else:
+            labels, absent = tf.constant(self.labels, tf.int32), None
+        objective = HeadObjective(features, labels, len(self.classes), absent, self.task)
         shared = np.zeros((self.classes.max() + 1, FEATURES + 1), np.float32)
         shared[self.classes[self.own]] = self.reference
         return CorrectedHead(objective, tf.constant(shared), classes, penalty, **learns)
@@ -52,7 +61,13 @@ class Problem:
         """Returns l in float64, of tensors."""
         head = gate * self.reference + correction
         z = self.features @ tf.transpose(head[:, :-1]) + head[:, -1]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self.labels, z)
+        if self.task == "classification":
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self.labels, z)
+        elif self.task == "regression":
+            losses = tf.reduce_sum((z - self.labels) ** 2 / 2, axis=1)
+        else:
+            labels = tf.constant(self.labels, tf.float64)
+            losses = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels, z), axis=1)
         return tf.reduce_mean(losses)
 
     def value(self, correction, gate, penalty):
@@ -79,29 +94,38 @@ class Problem:
         inputs = np.hstack([self.features, np.ones((EXAMPLES, 1))])
         total = 0.0
         for x in inputs:
-            p = np.exp((gate * self.reference + correction) @ x)
-            p /= p.sum()
+            z = (gate * self.reference + correction) @ x
+            p = np.exp(z) / np.exp(z).sum()
+            second = {
+                "classification": np.diag(p) - np.outer(p, p),
+                "multi_label": np.diag(1 / (2 + np.exp(z) + np.exp(-z))),
+                "regression": np.eye(len(z)),
+            }[self.task]
             logits_by_both = np.hstack([np.kron(np.eye(len(p)), x), (self.reference @ x)[:, None]])
-            total += logits_by_both.T @ (np.diag(p) - np.outer(p, p)) @ logits_by_both
+            total += logits_by_both.T @ second @ logits_by_both
         return total / EXAMPLES
 
     def sums(self):
-        """Returns A and B."""
+        """Returns 2 h A and 2 h B."""
         inputs = np.hstack([self.features, np.ones((EXAMPLES, 1))])
         z = inputs @ self.reference.T
-        z -= z.mean(axis=1, keepdims=True)
-        return np.sum(inputs**2) / EXAMPLES, np.sum(z**2) / EXAMPLES
+        if self.task == "classification":
+            z -= z.mean(axis=1, keepdims=True)
+        return [2 * BOUNDS[self.task] * np.sum(one**2) / EXAMPLES for one in (inputs, z)]
 
 
 # Of two rows, of more, and with absent ones.
 CLASSES = [(0, 1), (3, 5, 1), (-1, 1, -1, 4), tuple(range(10))]
+# The same, and what is no class, of two outputs and of more.
+PROBLEMS = [(classes, "classification") for classes in CLASSES]
+PROBLEMS += [((0, 1), "multi_label"), ((0, 1, 2), "multi_label"), ((0, 1), "regression")]
 
 
 @pytest.mark.parametrize("penalty", [0.01, 30.0])
 @pytest.mark.parametrize("steps", [0, 1, 8, 49])
-@pytest.mark.parametrize("classes", CLASSES)
-def test_matches_plain_steps_in_float64(classes, steps, penalty):
-    problem, rate = Problem(classes), 0.05
+@pytest.mark.parametrize(("classes", "task"), PROBLEMS)
+def test_matches_plain_steps_in_float64(classes, task, steps, penalty):
+    problem, rate = Problem(classes, task), 0.05
     found, expected = (
         problem.descended(penalty, steps, rate),
         problem.steps(penalty, steps, rate, rate),
@@ -140,10 +164,10 @@ def test_a_head_of_one_row_stays():
     assert gate == np.float32(problem.gate)
 
 
-@pytest.mark.parametrize("classes", CLASSES)
-def test_no_rate_raises_the_value(classes):
-    """With this one, plain steps do, so that the steps are taken again, with 1 / (A + lambda)."""
-    problem, rate, penalty = Problem(classes, reference_scale=3.0), 500.0, 0.01
+@pytest.mark.parametrize(("classes", "task"), PROBLEMS)
+def test_no_rate_raises_the_value(classes, task):
+    """With this one, plain steps do, so that they are taken again, with 1 / (2 h A + lambda)."""
+    problem, rate, penalty = Problem(classes, task, reference_scale=3.0), 500.0, 0.01
     started = problem.value(problem.correction, problem.gate, penalty)
     assert problem.value(*problem.steps(penalty, 20, rate, rate), penalty) > 2 * started
     correction, gate = problem.descended(penalty, 20, rate)
@@ -160,10 +184,10 @@ def test_a_value_that_is_no_number_is_not_kept():
     assert problem.value(correction, gate, 0.01) < started
 
 
-@pytest.mark.parametrize("classes", CLASSES)
-def test_the_rate_is_at_most_what_the_curvature_allows(classes):
+@pytest.mark.parametrize(("classes", "task"), PROBLEMS)
+def test_the_rate_is_at_most_what_the_curvature_allows(classes, task):
     """And the bounds of the curvature hold: the Hessian of F is computed in float64."""
-    problem, penalty = Problem(classes), 0.7
+    problem, penalty = Problem(classes, task), 0.7
     of_correction, of_gate = problem.sums()
     head, count = problem.head(penalty), problem.correction.size
     expected = {

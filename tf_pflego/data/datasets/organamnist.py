@@ -70,16 +70,15 @@ def _read(path):
             got = ", ".join(sorted(arrays)) or "no array"
             raise _refused(f"{path} must hold the array {lacking[0]}; got {got}")
         images, labels = (arrays[name] for name in names)
-        count = len(images) if images.ndim else 0
-        if images.dtype != np.uint8 or not count or images.shape != (count, _SIDE, _SIDE):
+        if images.dtype != np.uint8 or images.shape[1:] != (_SIDE, _SIDE) or not len(images):
             raise _refused(
                 f"{split}_images in {path} must be uint8 of shape [N, {_SIDE}, {_SIDE}], N at "
                 f"least 1; got {images.dtype} {list(images.shape)}"
             )
-        if labels.dtype.kind not in "iu" or labels.shape != (count, 1):
+        if labels.dtype.kind not in "iu" or labels.shape != (len(images), 1):
             raise _refused(
-                f"{split}_labels in {path} must be integers of shape [{count}, 1], one for each "
-                f"image; got {labels.dtype} {list(labels.shape)}"
+                f"{split}_labels in {path} must be integers of shape [{len(images)}, 1], one for "
+                f"each image; got {labels.dtype} {list(labels.shape)}"
             )
         wrong = (labels < 0) | (labels >= _NUM_CLASSES)
         if wrong.any():

@@ -148,8 +148,7 @@ def _prepare(known, name, root, manual_dir, is_ours):
             with contextlib.suppress(OSError):
                 root.rmdir()  # Only if it is still empty.
 
-    leftovers.add(remove)
-    try:
+    with leftovers.removed_after(remove):
         staged = tfds.builder(name, data_dir=staging)
         if not is_ours:
             terminal.note(f"tf_pflego: {name} is fetched into {root} and prepared there")
@@ -164,9 +163,6 @@ def _prepare(known, name, root, manual_dir, is_ours):
         # Another process may have been faster, with the same files.
         with contextlib.suppress(OSError) if final.exists() else contextlib.nullcontext():
             os.rename(staged.data_dir, final)
-    finally:
-        remove()
-        leftovers.forget(remove)
     return tfds.builder(name, data_dir=str(root))
 
 
@@ -181,10 +177,8 @@ def _quiet(bars):
 
 @contextlib.contextmanager
 def _offline():
-    """Keeps TFDS from asking its bucket on the network about a dataset that only we have.
-
-    Where there is no network, each question can take seconds. TFDS has no public switch for it.
-    """
+    """Keeps TFDS from asking its bucket on the network about a dataset that only we have."""
+    # Without a network each question can take seconds. TFDS has no public switch for it.
     bucket = tfds.core.utils.gcs_utils
     before = getattr(bucket, "_is_gcs_disabled", False)
     bucket._is_gcs_disabled = True

@@ -123,13 +123,11 @@ def change_of_images(
     returns the block as the clients see it, and may write into it.
     """
     shifts = shifts or ()
-    rows_of = {
-        name: np.repeat([shift == name for shift in shifts], np.diff(offsets))
-        for name in SHIFTS
-        if name in shifts
-    }
-    for name in rows_of:
-        _refuse_no_images(name, examples)
+    rows_of = {}
+    for name in SHIFTS:
+        if name in shifts:
+            _refuse_no_images(name, examples)
+            rows_of[name] = np.repeat([shift == name for shift in shifts], np.diff(offsets))
     if not rows_of:
         return None
 

@@ -74,9 +74,8 @@ def round_robin(
                 f"`num_clients` must be at most {len(labels)}, the number of {name} examples, of "
                 f"which every client needs one; got {num_clients}. Lower `num_clients`."
             )
-    holds = _draw_classes(
-        num_clients, per_client, num_classes, seeds.generator(seed, "partition/classes")
-    )
+    rng = seeds.generator(seed, "partition/classes")
+    holds = _draw_classes(num_clients, per_client, num_classes, rng)
     indices = []
     for name, labels in labels_of.items():
         owner = _deal(labels, holds, seeds.generator(seed, f"partition/{name}"))

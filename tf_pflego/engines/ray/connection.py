@@ -62,7 +62,7 @@ def connect(address: str) -> None:
 
 
 def _make_token():
-    """Makes a token, as Ray would in a file that others on the machine may be able to read."""
+    """Makes the token of a cluster of its own, which Ray would leave in a file others may read."""
     in_home = pathlib.Path.home() / ".ray" / "auth_token"
     has_one = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if not has_one and not in_home.exists():

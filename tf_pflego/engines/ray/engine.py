@@ -29,16 +29,13 @@ from tf_pflego.system import terminal
 
 
 class RayEngine:
-    """Runs an algorithm's exchanges on the hosts of a cluster, its `place`.
-
-    Attributes:
-      seconds_of_shards: For each shard, the seconds of its part of the last exchange, or 0.
-    """
+    """Runs an algorithm's exchanges on the hosts of a cluster, its `place`."""
 
     def __init__(self, algorithm, clients, server_state, seed, place: RayCluster):
         self.algorithm = algorithm
         self.place = place
         self.num_shards = place.num_shards
+        # The seconds of each shard's part of the last exchange, or 0.
         self.seconds_of_shards = np.zeros(self.num_shards)
         self._named_slow: set[int] = set()
         # The shards that have staged something, and what others are to do with what they have: to

@@ -147,7 +147,8 @@ class _FederatedExchange:
         self._summed_spec = computation.summed_spec
         message_spec = specs_of(message)
 
-        def run_one(message_leaves, packed_round, packed):
+        def run_one(sent, packed):
+            message_leaves, packed_round = sent
             slot, facts, received = self._input.unpack(packed)
             if self._inbox:
                 received = payload.unpack(self._inbox.read(slot))
@@ -198,23 +199,15 @@ def _bytes_type(packing):
 
 
 def _federated(run_one, sent, received):
-    """Returns the federated computation whose clients run `run_one(*sent, received)`."""
+    """Returns the federated computation whose clients run `run_one(sent, received)`."""
     sent = tff.StructWithPythonType(sent, tuple)
-
-    @tf.function(autograph=False)
-    def client_function(sent, received):
-        message_leaves, packed_round = sent
-        return run_one(list(message_leaves), packed_round, received)
-
-    @tff.tensorflow.computation(sent, received)
-    def client_computation(sent, received):
-        return client_function(sent, received)
+    one = tff.tensorflow.computation(tf.function(run_one, autograph=False), sent, received)
 
     @tff.federated_computation(
         tff.FederatedType(sent, tff.SERVER), tff.FederatedType(received, tff.CLIENTS)
     )
     def exchange_computation(sent, received):
-        results = tff.federated_map(client_computation, (tff.federated_broadcast(sent), received))
+        results = tff.federated_map(one, (tff.federated_broadcast(sent), received))
         return tff.federated_sum(results[0]), results[1]
 
     return exchange_computation

@@ -8,10 +8,7 @@ from tf_pflego.core.nests import Structure
 
 
 class Packing:
-    """Packs nests of one structure, of arrays, tensors or tensor specs with known shapes.
-
-    `num_bytes` is the length of the packed vector.
-    """
+    """Packs nests of one structure, of arrays, tensors or tensor specs with known shapes."""
 
     def __init__(self, structure: Structure):
         self._structure = specs_of(structure)
@@ -19,7 +16,7 @@ class Packing:
         sizes = [spec.shape.num_elements() * spec.dtype.size for spec in self._specs]
         self._ends = np.cumsum(sizes, dtype=np.int64).tolist()
         self._starts = [end - size for end, size in zip(self._ends, sizes, strict=True)]
-        self.num_bytes = sum(sizes)
+        self.num_bytes = sum(sizes)  # the length of the packed vector
 
     def pack_all(self, structure: Structure, count: int) -> np.ndarray:
         """Returns [count, num_bytes] uint8 for a nest of arrays, each leaf [count, ...]."""

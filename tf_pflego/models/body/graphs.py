@@ -51,9 +51,7 @@ def freeze(traced: tf.types.experimental.ConcreteFunction):
     # The public `convert_variables_to_constants_v2` does this too. But then it removes from the
     # process the functions that it has replaced, which the user's model may still need.
     captured = convert_to_constants._FunctionConverterDataInEager(
-        traced,
-        lower_control_flow=False,
-        aggressive_inlining=True,
+        traced, lower_control_flow=False, aggressive_inlining=True
     )
     graph_def, _ = convert_to_constants._replace_variables_by_constants(captured)
     for node in nodes_and_called(graph_def):
@@ -75,13 +73,11 @@ def replace_by_calls(graph_def, builders: Mapping[str, Callable]) -> None:
     """
     functions: dict[str, Any] = {}
     for node in graph_def.node:
-        if node.op in builders:
-            _replace_by_call(node, builders, functions)
+        _replace_by_call(node, builders, functions)
     for function in graph_def.library.function:
-        renamed = {}
+        renamed: dict[str, str] = {}
         for node in function.node_def:
-            if node.op in builders:
-                renamed.update(_replace_by_call(node, builders, functions))
+            renamed |= _replace_by_call(node, builders, functions)
         rename_tensors(function, renamed)
     graph_def.library.function.extend(functions.values())
 
@@ -95,10 +91,9 @@ def rename_tensors(function, renamed: Mapping[str, str]) -> None:
 
 
 def _replace_by_call(node, builders, functions):
-    """Makes a node a call of one of `functions`, which it adds if it is not there.
-
-    It returns what becomes, within a function, of the names of the operation's outputs.
-    """
+    """Makes a node a call of one of `functions`, and returns the new names of its outputs."""
+    if node.op not in builders:
+        return {}
     attributes = sorted((name, value.SerializeToString()) for name, value in node.attr.items())
     key = (node.op, len(data_inputs(node)), *attributes)
     if key not in functions:

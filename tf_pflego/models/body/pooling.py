@@ -3,17 +3,15 @@
 TensorFlow has two kernels for it on a CPU; that of oneDNN is some ten times faster. TensorFlow
 takes it only if it comes, in its order of the graph's nodes, to the pooling before the gradient.
 In a loop, as local training is, the order depends on where it enters the loop, and differs from
-process to process. In a function of their own, without a loop, the pooling always comes first.
+process to process. In a function of their own, without a loop, the pooling always comes first. To
+pool once more there takes little beside the convolutions.
 """
 
 import tensorflow as tf
 
 
 def _gradient(node):
-    """Returns the FunctionDef of a gradient of max pooling, which pools once more before it.
-
-    Pooling takes little beside the convolutions.
-    """
+    """Returns the FunctionDef of a gradient of max pooling, which pools once more before it."""
     dtype = tf.as_dtype(node.attr["T"].type)
     window = {
         "ksize": list(node.attr["ksize"].list.i),

@@ -20,10 +20,7 @@ _SUMS = ("BiasAdd", "Add", "AddV2")
 
 
 def keep_nan(graph_def) -> None:
-    """Turns every ReLU of a GraphDef that follows no convolution into a maximum with 0, in place.
-
-    Nodes keep their names.
-    """
+    """Turns each ReLU that follows no convolution into a maximum with 0; nodes keep their names."""
     _replace(graph_def.node, zero_output="")
     for function in graph_def.library.function:
         replaced = _replace(function.node_def, zero_output=":output:0")
@@ -34,11 +31,8 @@ def keep_nan(graph_def) -> None:
 def _replace(nodes, zero_output):
     """Replaces ReLUs among the nodes of a graph or of a function, and returns their names."""
     by_name = {node.name: node for node in nodes}
-    chosen = [
-        node
-        for node in by_name.values()
-        if node.op == "Relu" and not _follows_convolution(node, by_name)
-    ]
+    relus = [node for node in nodes if node.op == "Relu"]
+    chosen = [node for node in relus if not _follows_convolution(node, by_name)]
     for node in chosen:
         dtype = tf.as_dtype(node.attr["T"].type)
         zero = nodes.add(name=f"{node.name}/zero", op="Const")
