@@ -13,8 +13,8 @@ A round:
   3. It takes tau - 1 steps on U_i and g_i alone, with the rate
      beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for
      several labels, twice it for quantities). Each follows the gradient of l_i; U_i is then divided
-     by 1 + beta_i lambda, and g_i kept in [0, 1]. Together they do not raise the client's part of F;
-     see `models.heads.corrected`.
+     by 1 + beta_i lambda, and g_i kept in [0, 1]. Together they do not raise the client's part of
+     F; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
   5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
