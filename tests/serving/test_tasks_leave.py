@@ -16,7 +16,7 @@ from tf_pflego.simulation.client_models import logits_model
 
 layers = tf.keras.layers
 INPUTS, TOKENS, LENGTH = 4, 7, 5
-WHAT = (0, "examples"), (1, "labels")
+WHAT = ("examples", "labels")
 # Quantities of a few thousands that differ by some units: float32 keeps 3e-5 of a unit.
 MEAN, DEVIATION = (3000.0, -20.0), (4.0, 0.5)
 
