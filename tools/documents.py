@@ -23,6 +23,7 @@ import paper_pages
 import pflego
 import pgfed
 import shared_head
+import tables
 
 from tf_pflego.sweeps import Cell, Experiment, store
 from tf_pflego.system import durable, texts
@@ -31,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 EXPERIMENTS = {
     name: experiment
-    for module in (fair_field, pflego, pgfed, shared_head)
+    for module in (fair_field, pflego, pgfed, shared_head, tables)
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)
 }

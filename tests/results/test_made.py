@@ -17,6 +17,7 @@ from tf_pflego import algorithms
 from tf_pflego.program import flags as program_flags
 from tf_pflego.reports import figures as drawn
 from tf_pflego.sweeps import Cell, load_sweep, results, runner, store
+from tf_pflego.sweeps.contents import first_of_cells
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -80,17 +81,18 @@ def test_committed_sweeps_are_what_their_experiments_say(name, tmp_path):
 def test_committed_curves_and_clients_are_those_of_the_committed_runs(name):
     sweep = load_sweep(RESULTS / name)
     curves, clients = sweep.curves(), sweep.clients()
+    first = first_of_cells(sweep, sweep.cells)
     assert list(curves) == list(clients) == [(row["run"], row["seed"]) for row in sweep.rows]
     for row in sweep.rows:
         curve = curves[row["run"], row["seed"]]
         np.testing.assert_array_equal(curve["round"], np.arange(1, row["num_rounds"] + 1))
         assert curve["bytes_down"].sum() == float(row["bytes_down"])
         assert np.median(curve["seconds"]) == row[store.SECONDS]
-        for key in (store.PARTICIPANTS, store.SERVED):
+        for key in map(first.metric, (store.PARTICIPANTS, store.SERVED)):
             mean = curve[key.removesuffix("/last10")][-LAST_ROUNDS:].mean()
             assert mean == pytest.approx(row[key], abs=SUMMATION_TOLERANCE)
-        served = clients[row["run"], row["seed"]]["test_accuracy"].mean()
-        assert served == pytest.approx(curve["test_accuracy/client_mean"][-1], abs=SIX_DIGITS)
+        served = clients[row["run"], row["seed"]][f"test_{first.name}"].mean()
+        assert served == pytest.approx(curve[f"test_{first.name}/client_mean"][-1], abs=SIX_DIGITS)
 
 
 @pytest.mark.parametrize("name", WITH_RUNS)
