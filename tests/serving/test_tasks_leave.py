@@ -9,12 +9,14 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.conftest import build_method
 from tests.serving.test_export import INTERPRETER_LACKS_OPERATIONS, learnt
+from tf_pflego.program import personalize
 from tf_pflego.serving.export import served_clients
 from tf_pflego.serving.personal_model import PersonalModel
 from tf_pflego.simulation.client_models import logits_model
 
 layers = tf.keras.layers
 INPUTS, TOKENS, LENGTH = 4, 7, 5
+WHAT = ("examples", "labels")
 # Quantities of a few thousands that differ by some units: float32 keeps 3e-5 of a unit.
 MEAN, DEVIATION = (3000.0, -20.0), (4.0, 0.5)
 
@@ -244,3 +246,20 @@ def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
         with pytest.raises(ValueError, match="`link` must be"):
             pfl.export_clients(simulation, [0], tmp_path / "models", "keras")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.same_on_both_lines
+@pytest.mark.parametrize("kind", ["regression", "transformer"])
+def test_files_of_new_clients_have_labels_of_the_task(kind, tmp_path):
+    clients, path = make_clients(kind), tmp_path / "ann.npz"
+    splits = {"train": clients.train.of(0), "test": clients.test.of(0)}
+    arrays = {
+        f"{split}_{what}": a
+        for split in splits
+        for what, a in zip(WHAT, splits[split], strict=True)
+    }
+    np.savez(path, **arrays)
+    read = personalize._clients_of([path], personalize._arrays_of([path]), clients)
+    assert (read.task, read.label_space, read.client_names) == (clients.task, "global", ("ann",))
+    np.testing.assert_array_equal(read.train.labels, splits["train"][1])
+    np.testing.assert_array_equal(read.num_classes, clients.num_classes[:1])
