@@ -1,5 +1,6 @@
 """Models of every task leave a run, predict outside what they did inside, and learn on."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -241,7 +242,7 @@ def test_new_clients_are_given_a_few_examples_of_all(kind):
 
 def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
     with simulation_of("own") as simulation:
-        with pytest.raises(ValueError, match=r"`link` must be tf.nn.softmax.*format='savedmodel'"):
+        with pytest.raises(ValueError, match=r"`link` must be one of softmax.*format='savedmodel'"):
             simulation.client_model(0)
         with pytest.raises(ValueError, match="`link` must be"):
             pfl.export_clients(simulation, [0], tmp_path / "models", "keras")
@@ -263,3 +264,18 @@ def test_files_of_new_clients_have_labels_of_the_task(kind, tmp_path):
     assert (read.task, read.label_space, read.client_names) == (clients.task, "global", ("ann",))
     np.testing.assert_array_equal(read.train.labels, splits["train"][1])
     np.testing.assert_array_equal(read.num_classes, clients.num_classes[:1])
+
+
+@pytest.mark.same_on_both_lines
+def test_new_clients_for_which_a_statistic_is_not_defined_do_not_count():
+    """As those of the run: labels that are all the same leave nothing to be explained."""
+    clients = make_clients("regression")
+    (_, first), (_, second) = (clients.test.of(client) for client in range(2))
+    labels = np.concatenate([np.ones_like(first), second])
+    clients = dataclasses.replace(clients, test=dataclasses.replace(clients.test, labels=labels))
+    task = pfl.regression(mean=MEAN, deviation=DEVIATION)
+    model = pfl.SplitModel(body_of("table"), 2, task=task, statistics=["r_squared"])
+    algorithm, drawn = build_method("pflego", model), pfl.Participation(2, 2)
+    with pfl.Simulation(algorithm, clients, drawn, "in_process") as simulation:
+        (result,) = pfl.NewClients(simulation, clients, steps=0).curve(["all"])
+        assert result.mean == pytest.approx(simulation.evaluate().of_clients()["test_r_squared"][1])
