@@ -11,10 +11,10 @@ SHAPES = {"pflego", "fedavg", "feddane", "pgfed", "fedfomo", "ditto", "everythin
 # Where every method counts: oracles, and what needs no round.
 EVERY_METHOD = (
     "tests/algorithms/test_limits.py::test_an_epoch_of_one_batch_is_a_full_batch_step",
-    "tests/algorithms/test_limits.py::test_positions_of_sequences_are_examples",
     "tests/algorithms/test_mini_batches",
     "tests/algorithms/test_oracles",
     "tests/algorithms/test_pgfed",
+    "tests/simulation/test_sequences.py::test_padded_sequences_are_as_their_positions_one_by_one",
 )
 # Files, tests and cases, by how their node ids begin.
 TESTS = (

@@ -6,20 +6,17 @@ import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
     ROUNDS,
-    SEED,
     combine,
     flat,
     plain_mean,
     simulation_of,
     weighted_mean,
 )
-from tests.conftest import INPUTS, build_method, make_clients
+from tests.conftest import INPUTS, make_clients
 from tests.oracles import batches, network
 from tf_pflego.core.participation import Participation
-from tf_pflego.data import ClientData, ClientSplit, from_arrays
+from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
-from tf_pflego.models import SplitModel
-from tf_pflego.simulation.simulation import Simulation
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -108,46 +105,6 @@ def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, na
     assert not kept or largest_difference(kept, wanted) <= TOLERANCE
     losses = found.evaluate().train_loss, expected.evaluate().train_loss
     np.testing.assert_allclose(*losses, atol=TOLERANCE)
-
-
-def sequences_and_positions():
-    """Clients with 3, 7 and 5 sequences of 2 positions, and the same with positions as examples.
-
-    A third of the positions has no label. With both there is a model that starts from one theta_0.
-    """
-    rng, sizes = np.random.default_rng(4), (3, 7, 5)
-    weights = [rng.normal(size=(INPUTS, 5)), np.zeros(5)]
-    sequences, positions = [], []
-    for size in sizes:
-        examples = rng.normal(size=(size, 2, INPUTS)).astype(np.float32)
-        labels = rng.integers(0, 3, (size, 2))
-        labels[::3, 0] = labels[1::3, 1] = -1
-        sequences.append((examples, labels))
-        positions.append((examples[labels >= 0], labels[labels >= 0]))
-    for pairs, shape in ((sequences, (2, INPUTS)), (positions, (INPUTS,))):
-        layers = [tf.keras.Input(shape), tf.keras.layers.Dense(5, "relu")]
-        body = tf.keras.Sequential(layers)
-        body.set_weights(weights)
-        clients = from_arrays(pairs, pairs, label_space="global", num_classes=3)
-        yield SplitModel(body, 3, seed=3), clients
-
-
-@pytest.mark.parametrize("name", ["pflego", "pflego_shared_head", "fedrep", "fedrod", "pgfed"])
-def test_positions_of_sequences_are_examples(name):
-    """A batch holds all examples, since a smaller one would hold whole sequences."""
-    config = {"local_steps": 3} if name.startswith("pflego") else ONE_BATCH
-    pair = [
-        Simulation(
-            build_method(name, model, **config), clients, Participation(3, 2), "in_process", SEED
-        )
-        for model, clients in sequences_and_positions()
-    ]
-    for simulation in pair * ROUNDS:
-        simulation.run_round()
-    kept = [(one.server_state, one.client_states(range(3))) for one in pair]
-    assert largest_difference(*kept) <= TOLERANCE
-    losses = [simulation.evaluate().train_loss for simulation in pair]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 PGFED = {"risk_weight": 0.3, "risk_learning_rate": 0.2}

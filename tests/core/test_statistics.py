@@ -31,40 +31,38 @@ def calibration_error(p, y):
     return sum(abs((confidence - hits)[some].sum()) for some in inside) / len(y)
 
 
-# By statistic: the task, and (predictions [n, K], labels) -> its value.
-CASES = {
-    "accuracy": ("classification", lambda p, y: np.mean(p.argmax(axis=1) == y)),
-    "top_5_accuracy": (
-        "classification",
-        lambda p, y: metrics.top_k_accuracy_score(y, p, k=5, labels=range(OUTPUTS)),
-    ),
-    "balanced_accuracy": (
-        "classification",
-        lambda p, y: metrics.balanced_accuracy_score(y, p.argmax(axis=1)),
-    ),
-    "macro_f1": (
-        "classification",
-        lambda p, y: metrics.f1_score(y, p.argmax(axis=1), average="macro"),
-    ),
-    "calibration_error": ("classification", calibration_error),
-    "perplexity": (
-        "classification",
-        lambda p, y: np.exp(metrics.log_loss(y, p, labels=range(OUTPUTS))),
-    ),
-    "area_under_roc": ("multi_label", roc_of_pairs),
-    "f1": ("multi_label", lambda p, y: metrics.f1_score(y, p > 0.5, average="micro")),
-    "exact_match": ("multi_label", lambda p, y: metrics.accuracy_score(y, p > 0.5)),
-    "root_mean_squared_error": (
-        "regression",
-        lambda p, y: metrics.mean_squared_error(y.ravel(), p.ravel()) ** 0.5,
-    ),
-    "mean_absolute_error": ("regression", lambda p, y: np.abs(p - y).mean()),
-    "r_squared": ("regression", lambda p, y: metrics.r2_score(y, p)),
-    "poisson_deviance": (
-        "counts",
-        lambda p, y: metrics.mean_poisson_deviance(y.ravel(), p.ravel()),
-    ),
+def of_hits(measure, **how):
+    return lambda p, y: measure(y, p.argmax(axis=1), **how)
+
+
+def of_numbers(measure):
+    return lambda p, y: measure(y.ravel(), p.ravel())
+
+
+CLASSES = {"labels": range(OUTPUTS)}
+# By task and statistic: (predictions [n, K], labels) -> its value.
+REFERENCES = {
+    "classification": {
+        "accuracy": of_hits(metrics.accuracy_score),
+        "top_5_accuracy": lambda p, y: metrics.top_k_accuracy_score(y, p, k=5, **CLASSES),
+        "balanced_accuracy": of_hits(metrics.balanced_accuracy_score),
+        "macro_f1": of_hits(metrics.f1_score, average="macro"),
+        "calibration_error": calibration_error,
+        "perplexity": lambda p, y: np.exp(metrics.log_loss(y, p, **CLASSES)),
+    },
+    "multi_label": {
+        "area_under_roc": roc_of_pairs,
+        "f1": lambda p, y: metrics.f1_score(y, p > 0.5, average="micro"),
+        "exact_match": lambda p, y: metrics.accuracy_score(y, p > 0.5),
+    },
+    "regression": {
+        "root_mean_squared_error": lambda p, y: metrics.mean_squared_error(y, p) ** 0.5,
+        "mean_absolute_error": of_numbers(metrics.mean_absolute_error),
+        "r_squared": lambda p, y: metrics.r2_score(y, p),
+    },
+    "counts": {"poisson_deviance": of_numbers(metrics.mean_poisson_deviance)},
 }
+CASES = {name: (task, of) for task, named in REFERENCES.items() for name, of in named.items()}
 
 
 def drawn(task, size, rng, ties=False):

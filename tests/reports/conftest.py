@@ -1,6 +1,8 @@
 """Runs of three methods on digits, made once; tests copy their directories to harm them."""
 
+import html
 import json
+import re
 
 import numpy as np
 import pytest
@@ -62,3 +64,7 @@ def large_run(path, num_clients, num_classes=10, num_rounds=3):
     head = "client,train_examples,test_examples,num_classes,classes,train_loss,test_accuracy\n"
     (path / "clients.csv").write_text(head + rows)
     return path
+
+
+def text_of(page):
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))

@@ -1,5 +1,6 @@
 """Models of every task leave a run, predict outside what they did inside, and learn on."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -9,12 +10,14 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.conftest import build_method
 from tests.serving.test_export import INTERPRETER_LACKS_OPERATIONS, learnt
+from tf_pflego.program import personalize
 from tf_pflego.serving.export import served_clients
 from tf_pflego.serving.personal_model import PersonalModel
 from tf_pflego.simulation.client_models import logits_model
 
 layers = tf.keras.layers
 INPUTS, TOKENS, LENGTH = 4, 7, 5
+WHAT = ("examples", "labels")
 # Quantities of a few thousands that differ by some units: float32 keeps 3e-5 of a unit.
 MEAN, DEVIATION = (3000.0, -20.0), (4.0, 0.5)
 
@@ -239,8 +242,40 @@ def test_new_clients_are_given_a_few_examples_of_all(kind):
 
 def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
     with simulation_of("own") as simulation:
-        with pytest.raises(ValueError, match=r"`link` must be tf.nn.softmax.*format='savedmodel'"):
+        with pytest.raises(ValueError, match=r"`link` must be one of softmax.*format='savedmodel'"):
             simulation.client_model(0)
         with pytest.raises(ValueError, match="`link` must be"):
             pfl.export_clients(simulation, [0], tmp_path / "models", "keras")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.same_on_both_lines
+@pytest.mark.parametrize("kind", ["regression", "transformer"])
+def test_files_of_new_clients_have_labels_of_the_task(kind, tmp_path):
+    clients, path = make_clients(kind), tmp_path / "ann.npz"
+    splits = {"train": clients.train.of(0), "test": clients.test.of(0)}
+    arrays = {
+        f"{split}_{what}": a
+        for split in splits
+        for what, a in zip(WHAT, splits[split], strict=True)
+    }
+    np.savez(path, **arrays)
+    read = personalize._clients_of([path], personalize._arrays_of([path]), clients)
+    assert (read.task, read.label_space, read.client_names) == (clients.task, "global", ("ann",))
+    np.testing.assert_array_equal(read.train.labels, splits["train"][1])
+    np.testing.assert_array_equal(read.num_classes, clients.num_classes[:1])
+
+
+@pytest.mark.same_on_both_lines
+def test_new_clients_for_which_a_statistic_is_not_defined_do_not_count():
+    """As those of the run: labels that are all the same leave nothing to be explained."""
+    clients = make_clients("regression")
+    (_, first), (_, second) = (clients.test.of(client) for client in range(2))
+    labels = np.concatenate([np.ones_like(first), second])
+    clients = dataclasses.replace(clients, test=dataclasses.replace(clients.test, labels=labels))
+    task = pfl.regression(mean=MEAN, deviation=DEVIATION)
+    model = pfl.SplitModel(body_of("table"), 2, task=task, statistics=["r_squared"])
+    algorithm, drawn = build_method("pflego", model), pfl.Participation(2, 2)
+    with pfl.Simulation(algorithm, clients, drawn, "in_process") as simulation:
+        (result,) = pfl.NewClients(simulation, clients, steps=0).curve(["all"])
+        assert result.mean == pytest.approx(simulation.evaluate().of_clients()["test_r_squared"][1])

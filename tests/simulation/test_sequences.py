@@ -17,6 +17,7 @@ WHOLE = {
     "fedavg": {"batch_size": 0},
     "pgfed": {"batch_size": 0},
     "pflego_shared_head": {},
+    "fedrep": {"batch_size": 100},
     "fedrod": {"batch_size": 0},
 }
 

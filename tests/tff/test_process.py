@@ -55,20 +55,41 @@ def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
     assert training.state.round_number == ROUNDS + 1
 
 
-def test_quantities_are_learnt_as_in_a_simulation():
+def quantities():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(n, 4)), rng.normal(3, 2, (n, 2))) for n in (5, 3, 4)]
     clients = pfl.from_arrays(pairs, pairs, task="regression")
     task = pfl.regression(0, *clients.moments())
     model = pfl.SplitModel(pfl.mlp((4,), seed=3, units=5), 2, task=task)
-    algorithm = pfl.build_algorithm("pflego", model, head_solver="exact", head_penalty=0.1)
+    return clients, model, {"head_solver": "exact", "head_penalty": 0.1}
+
+
+def sequences():
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(0, 3, (n, 4)) - [0, 0, 1, 1] for n in (5, 3, 4)]
+    pairs = [(rng.normal(size=(*of_client.shape, 2)), of_client) for of_client in labels]
+    clients = pfl.from_arrays(pairs, pairs, label_space="global", num_classes=3)
+    body = tf.keras.Sequential([tf.keras.Input((4, 2)), tf.keras.layers.Dense(5)])
+    return clients, pfl.SplitModel(body, 3), {}
+
+
+@pytest.mark.parametrize(
+    ("made", "statistics"),
+    [
+        (quantities, ("root_mean_squared_error", "mean_absolute_error", "r_squared")),
+        (sequences, ("accuracy", "perplexity")),
+    ],
+)
+def test_other_tasks_are_learnt_as_in_a_simulation(made, statistics):
+    clients, model, settings = made()
+    algorithm = pfl.build_algorithm("pflego", model, **settings)
     training, _ = trained(process_of(algorithm, clients, train_metrics=True), clients)
     with Simulation(algorithm, clients, PARTICIPATION, "in_process", SEED) as simulation:
         simulation.run(ROUNDS)
         assert_close(training.state.server, simulation.server_state)
         expected = simulation.evaluate().metrics()
     of_all = training.evaluate().of_all["personalized"]
-    for name in ("root_mean_squared_error", "mean_absolute_error", "r_squared"):
+    for name in statistics:
         np.testing.assert_allclose(of_all[name], expected[f"test_{name}/example_mean"], rtol=1e-5)
 
 

@@ -27,7 +27,9 @@ The server keeps theta; a client keeps nothing.
   beta     client_learning_rate
   alpha_i  client.client_weight    []
 
-Differences from the paper: steps are full-batch unless a batch size is given.
+Differences from the paper: steps are full-batch unless a batch size is given. The paper has classes
+alone; other tasks are learnt in the same way. The rows of W, being random, have elements of both
+signs, so that features of one sign predict numbers of both.
 """
 
 import dataclasses

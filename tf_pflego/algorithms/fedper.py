@@ -22,7 +22,7 @@ The server keeps theta; client i keeps W_i.
   alpha_i  client.client_weight    []
 
 Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
-Uniform[0, 1), as in PFLEGO.
+Uniform[0, 1), as in PFLEGO, or from 0 where labels are no classes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def average_body(
     """Returns a method that averages the body, while each client's head stays with it.
 
     `local_update` takes the server's theta with the client's head, and returns both as they are
-    after the client's local training. Heads start from Uniform[0, 1), as in PFLEGO.
+    after the client's local training. Heads start as in PFLEGO.
     """
 
     def client_update(sent, state, client, round_):

@@ -25,7 +25,8 @@ in each round, and before the client is tested or served its head is reconstruct
   I/r      round_.participation_scale    []
 
 Differences from the paper: by default heads are kept between rounds, as in the PFLEGO paper's
-comparison, and all examples of a client are used both for the head and for theta.
+comparison, and all examples of a client are used both for the head and for theta. Where labels are
+no classes, a head starts from 0.
 """
 
 import dataclasses

@@ -27,7 +27,7 @@ The server keeps theta; client i keeps W_i.
   alpha_i  client.client_weight    []
 
 Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
-Uniform[0, 1), as in the methods that it is compared with.
+Uniform[0, 1), as in the methods that it is compared with, or from 0 where labels are no classes.
 """
 
 import dataclasses

@@ -11,9 +11,10 @@ A round:
   1. The server sends theta and V to the participants.
   2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once.
   3. It takes tau - 1 steps on U_i and g_i alone, with the rate
-     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2. Each
-     follows the gradient of l_i; U_i is then divided by 1 + beta_i lambda, and g_i kept in [0, 1].
-     Together they do not raise the client's part of F; see `models.heads.corrected`.
+     beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for
+     several labels, twice it for quantities). Each follows the gradient of l_i; U_i is then divided
+     by 1 + beta_i lambda, and g_i kept in [0, 1]. Together they do not raise the client's part of
+     F; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
   5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
@@ -29,7 +30,7 @@ The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and
   symbol   here                        shape
   theta    Weights.theta               list of the body's weights
   V        Weights.head                [C, M + 1], the last column is the bias; at first it is
-                                       Uniform[0, 1)
+                                       Uniform[0, 1), or 0 where labels are no classes
   U_i      ClientState.correction      [K, M + 1]; 0 at first
   g_i      ClientState.gate            []; 1 at first
   S_i      ClientState.classes         [K], the row of V for each row of the client's head

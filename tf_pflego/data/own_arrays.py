@@ -14,7 +14,7 @@ from tf_pflego.data import labels as labels_lib
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
-from tf_pflego.data.partitions.partition import Partition, joined, parted, starts
+from tf_pflego.data.partitions.partition import Partition, classes_of_owners, joined, parted, starts
 from tf_pflego.system import file_arrays, values
 
 
@@ -93,8 +93,12 @@ def from_arrays(
         outputs = max(labels_lib.num_outputs(task, labels) for _, labels, _ in sources)
         classes: Sequence[np.ndarray] = [np.arange(outputs)] * len(train)
         if task == CLASSIFICATION and sources[0][1].ndim == 1:
+            clients = np.arange(len(train))
+            owners = [np.repeat(clients, np.diff(offsets)) for *_, offsets in sources]
             labels = np.concatenate([labels for _, labels, _ in sources])
-            classes = _classes(labels, [offsets for *_, offsets in sources], outputs)
+            # Labels out of range are refused later, whatever they are here.
+            labels = labels.clip(0, outputs - 1)
+            classes = classes_of_owners(np.concatenate(owners), labels, len(train))
         splits = [Examples(examples, labels) for examples, labels, _ in sources]
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
         class_names = None if class_names is None else tuple(class_names)
@@ -187,13 +191,3 @@ def _joined_labels(split, parts, task, sequences):
                 "with -1, or give every example a label for each output."
             )
     return np.concatenate(arrays), starts([len(array) for array in arrays])
-
-
-def _classes(labels, offsets_of_splits, span):
-    """Returns the classes of each client, ascending, from its labels in all splits end to end."""
-    clients = np.arange(len(offsets_of_splits[0]) - 1)
-    owners = [np.repeat(clients, np.diff(offsets)) for offsets in offsets_of_splits]
-    # One number for each pair of a client and a class, ascending as the clients are and, within a
-    # client, its classes. Labels out of range are refused later, whatever they are here.
-    pairs = np.unique(np.concatenate(owners) * span + labels.clip(0, span - 1))
-    return parted(pairs % span, np.searchsorted(pairs, np.arange(len(clients) + 1) * span))

@@ -105,7 +105,7 @@ class ClientSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
-    """What is predicted and counted, as in --statistics=balanced_accuracy,accuracy."""
+    """What is predicted and counted, as in --statistics=f1,exact_match."""
 
     statistics: str = setting(
         "",

@@ -130,13 +130,13 @@ class NewClients:
           seed: Seed of the draws.
         """
         draws, seed = values.whole("draws", draws, 1), values.seed(seed)
-        before = float(np.mean([self._tested(c, w) for c, w in enumerate(self._start)]))
+        before = float(np.nanmean([self._tested(c, w) for c, w in enumerate(self._start)]))
         results = []
         for count in shots:
             if count != ALL:
                 count = values.whole("shots", count, 1)
             means = [
-                np.mean([self._after(c, count, draw, seed) for c in range(len(self._start))])
+                np.nanmean([self._after(c, count, draw, seed) for c in range(len(self._start))])
                 for draw in range(1 if count == ALL else draws)
             ]
             mean, deviation = float(np.mean(means)), float(np.std(means, ddof=len(means) > 1))

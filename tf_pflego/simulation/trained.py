@@ -220,6 +220,9 @@ class Trained:
         `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
         The layer `logits` gives the logits.
 
+        Of other tasks it gives what the run predicts: probabilities [n, K] of labels, or quantities
+        and counts [n, K] in their units; of sequences [n, T, K].
+
         Args:
           client: The client's id or name.
           name: Which of the models that the algorithm serves; None for the first, which plain
@@ -227,7 +230,8 @@ class Trained:
 
         Raises:
           ValueError: There is no such client or model, or the body cannot be copied, or the
-            algorithm serves something else than body and head.
+            algorithm serves something else than body and head, or a task's own link is none that
+            Keras has.
         """
         number, name = self._client(client), served_name(self.algorithm, name)
         weights, predict = self.served_weights(number, name), self.algorithm.served[name].predict
