@@ -60,7 +60,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers, seeds, settings
@@ -128,7 +127,7 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
 
     def init_server(federation):
         drawn = seeds.generator(model.seed, "shared_head").random((num_global_classes, width))
-        drawn = drawn if model.task.has_classes else np.zeros_like(drawn)
+        drawn *= model.task.has_classes  # Else it starts from 0, as all heads do.
         weights = Weights(model.initial_weights().theta, tf.constant(drawn, tf.float32))
         return ServerState(weights, optimizer.init(weights))
 
