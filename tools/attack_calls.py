@@ -62,7 +62,7 @@ def right_calls(directory: pathlib.Path) -> list[partial]:
         partial(pfl.dirichlet, labels=labels, num_clients=2, num_classes=4, seed=0, min_examples=4),
         partial(pfl.load_dataset, name="digits", data_dir=directory / "data"),
         partial(pfl.mlp, example_shape=(4,), seed=0),
-        partial(pfl.SplitModel, body=body, num_classes=2),
+        partial(pfl.SplitModel, body=body, num_outputs=2),
         partial(pfl.build_algorithm, name="pflego", model=model),
         simulate,
         partial(simulation.run, num_rounds=1),
