@@ -5,7 +5,7 @@ import tensorflow as tf
 from tests.comparison import assert_near
 from tf_pflego.algorithms.pflego import PflegoConfig
 from tf_pflego.core import optimizers
-from tf_pflego.core.algorithm import Round
+from tf_pflego.core.algorithm import Round, Weights
 
 pytestmark = pytest.mark.same_on_both_lines
 
@@ -90,27 +90,32 @@ def test_yogi_and_adagrad_are_those_of_their_papers(problem):
 
 @pytest.mark.parametrize("shape", [(3, 8), (8, 3), (2, 2, 5)])
 def test_muon_moves_a_matrix_along_its_singular_vectors(shape):
-    """Each singular value is followed by itself, in float64, and vectors move as with Adam."""
+    """Each singular value is followed by itself, in float64; Adam moves vectors and the head."""
     rng = np.random.default_rng(8)
-    start = {"w": rng.normal(size=shape), "b": rng.normal(size=shape[-1])}
-    gradients = [{key: rng.normal(size=w.shape) for key, w in start.items()} for _ in range(3)]
+
+    def drawn():
+        draw = [rng.normal(size=size) for size in (shape, shape[-1], (2, 4))]
+        return Weights(dict(zip("wb", draw, strict=False)), draw[2])
+
+    start, gradients = drawn(), [drawn() for _ in range(3)]
     single = [tf.nest.map_structure(lambda g: tf.constant(g, tf.float32), g) for g in gradients]
-    first = {key: w.astype(np.float32) for key, w in start.items()}
-    (found, _), (by_adam, _) = (
+    first = tf.nest.map_structure(lambda w: tf.constant(w, tf.float32), start)
+    (moved, _), (by_adam, _) = (
         run(optimizers.build(name, 0.05), first, single) for name in ("muon", "adam")
     )
-    np.testing.assert_allclose(found["b"], by_adam["b"], atol=TOLERANCE)
-    w, v = start["w"].reshape(-1, shape[-1]), 0.0
+    np.testing.assert_allclose(moved.theta["b"], by_adam.theta["b"], atol=TOLERANCE)
+    np.testing.assert_allclose(moved.head, by_adam.head, atol=TOLERANCE)
+    w, v = start.theta["w"].reshape(-1, shape[-1]), 0.0
     for gradient in gradients:
-        g = gradient["w"].reshape(w.shape)
-        v = 0.95 * v + g
-        left, values, right = np.linalg.svd(g + 0.95 * v, full_matrices=False)
+        g = gradient.theta["w"].reshape(w.shape)
+        v = 0.9 * v + g
+        left, values, right = np.linalg.svd(g + 0.9 * v, full_matrices=False)
         values /= np.linalg.norm(values)
         for _ in range(5):
             values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
         assert values.min() > 0.3 and values.max() < 1.3
-        w = w - 0.05 * 0.2 * np.sqrt(max(w.shape)) * (left * values) @ right
-    np.testing.assert_allclose(found["w"].numpy().reshape(w.shape), w, atol=1e-5)
+        w = w - 0.05 * 0.4 * np.sqrt(max(w.shape)) * (left * values) @ right
+    np.testing.assert_allclose(moved.theta["w"].numpy().reshape(w.shape), w, atol=1e-5)
 
 
 def test_adam_counts_its_steps(problem):
@@ -150,11 +155,11 @@ def test_a_long_schedule_keeps_its_digits_to_the_end():
     assert float(last) == pytest.approx((1 - np.cos(np.pi / 10**5)) / 2, rel=1e-5)
 
 
-def test_a_schedule_multiplies_the_step_and_leaves_the_moments(problem):
+@pytest.mark.parametrize("decay", [0.0, 0.03])
+def test_a_schedule_multiplies_step_and_decay_and_leaves_the_moments(problem, decay):
     start, gradients = problem
-    config = PflegoConfig(
-        server_learning_rate=0.05, server_schedule="late_linear", schedule_rounds=STEPS
-    )
+    schedule = {"server_schedule": "late_linear", "schedule_rounds": STEPS}
+    config = PflegoConfig(server_learning_rate=0.05, server_weight_decay=decay, **schedule)
     optimizer = config.server()
     weights, state = start, optimizer.init(start)
     expected = {key: w.astype(np.float64) for key, w in start.items()}
@@ -163,13 +168,14 @@ def test_a_schedule_multiplies_the_step_and_leaves_the_moments(problem):
     for t, gradient in enumerate(gradients, start=1):
         round_ = Round(tf.constant(t), *[None] * 4)
         weights, state = optimizer.apply(gradient, state, weights, round_)
-        rate = 0.05 * min(1, (STEPS + 1 - t) / (STEPS / 2 + 1))
+        share = min(1, (STEPS + 1 - t) / (STEPS / 2 + 1))
         for key in start:
             g = gradient[key].numpy().astype(np.float64)
             first[key] = 0.9 * first[key] + 0.1 * g
             second[key] = 0.999 * second[key] + 0.001 * g**2
             m, v = first[key] / (1 - 0.9**t), second[key] / (1 - 0.999**t)
-            expected[key] = expected[key] - rate * m / np.sqrt(v)
+            expected[key] *= 1 - share * decay
+            expected[key] = expected[key] - share * 0.05 * m / np.sqrt(v)
     for key in start:
         np.testing.assert_allclose(weights[key], expected[key], atol=1e-4)
         np.testing.assert_allclose(state.second_moment[key], second[key], atol=1e-6)

@@ -25,21 +25,22 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Round
+from tf_pflego.core.algorithm import Round, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.system import values
 
 NAMES = ("adam", "sgd", "momentum", "yogi", "adagrad", "muon")
 MOMENTUM = 0.9
 _BETA_1, _BETA_2 = 0.9, 0.999  # Of Adam and Yogi.
-_MUON_MOMENTUM, _MUON_TURNS = 0.95, 5
+_MUON_TURNS = 5
 CONSTANT = "constant"
 # By what T is divided to give the rounds in which the rate falls.
 _FALLING_PARTS = {"late_linear": 2, "last_fifth": 5}
 SCHEDULES = (CONSTANT, *_FALLING_PARTS, "cosine")
-# The root of the mean square of the numbers of a step of Adam in training, as Liu et al. measured
-# it. Steps of Muon are scaled to have the same.
-_ROOT_MEAN_SQUARE = 0.2
+# The root of the mean square of the numbers of a step of Muon, in learning rates. Liu et al. scaled
+# it to 0.2, as they measured for Adam. Here the layers before the head move twice as fast, as the
+# choice for `pflego_shared_head` found best.
+_ROOT_MEAN_SQUARE = 0.4
 
 Rate: TypeAlias = "float | tf.Tensor"
 
@@ -64,8 +65,8 @@ class MomentState(NamedTuple):
 class MuonState(NamedTuple):
     """State of Muon."""
 
-    velocity: list  # of the matrices, in the order of the weights
-    of_vectors: MomentState  # that of Adam, for all other weights
+    velocity: list  # of the body's matrices, in the order of the weights
+    of_others: MomentState  # that of Adam, for all other weights
 
 
 def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optimizer:
@@ -131,43 +132,46 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
 
     The gradient of a matrix, with Nesterov's momentum, is replaced by about the nearest matrix
     whose singular values are all equal: a polynomial in it, which products of matrices compute,
-    brings them all near 1. A step is as long as one of Adam is, in the root of the mean square of
-    its numbers (Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2), so that
-    Adam's rates fit. Adam moves vectors and numbers. Of a tensor of more axes, such as the kernel
-    of a convolution, all axes but the last count as rows. With v <- mu v + gradient, which starts
-    from 0, gradient + mu v is what is replaced.
+    brings them all near 1. A step is twice as long as one of Adam is, in the root of the mean
+    square of its numbers (Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2), so
+    that Adam's rates about fit. As its authors advise, Adam moves vectors, numbers and the last
+    layer, which is the head of `Weights`. Of a tensor of more axes, such as the kernel of a
+    convolution, all axes but the last count as rows. With v <- mu v + gradient, which starts from
+    0, gradient + mu v is what is replaced.
     """
-    for_vectors = adam(learning_rate, epsilon)
+    for_others = adam(learning_rate, epsilon)
 
     def parted(nest):
-        """Returns the matrices and the vectors."""
+        """Returns the matrices of the body, all other leaves, and of which kind each leaf is."""
         leaves = tf.nest.flatten(nest)
-        matrices = [leaf for leaf in leaves if len(leaf.shape) > 1]
-        return matrices, [leaf for leaf in leaves if len(leaf.shape) < 2]
+        in_body = len(tf.nest.flatten(nest.theta)) if isinstance(nest, Weights) else len(leaves)
+        kinds = [len(leaf.shape) > 1 and k < in_body for k, leaf in enumerate(leaves)]
+        matrices = [leaf for leaf, is_matrix in zip(leaves, kinds, strict=True) if is_matrix]
+        others = [leaf for leaf, is_matrix in zip(leaves, kinds, strict=True) if not is_matrix]
+        return matrices, others, kinds
 
     def init(weights):
-        matrices, vectors = parted(weights)
-        return MuonState(nests.zeros_like(matrices), for_vectors.init(vectors))
+        matrices, others, _ = parted(weights)
+        return MuonState(nests.zeros_like(matrices), for_others.init(others))
 
     def apply(gradient, state, weights):
-        (slopes, others), (matrices, vectors) = parted(gradient), parted(weights)
-        velocity = [_MUON_MOMENTUM * v + g for v, g in zip(state.velocity, slopes, strict=True)]
+        slopes, other_slopes, _ = parted(gradient)
+        matrices, others, kinds = parted(weights)
+        velocity = [MOMENTUM * v + g for v, g in zip(state.velocity, slopes, strict=True)]
         moved_matrices = iter(
-            w - learning_rate * _with_equal_singular_values(g + _MUON_MOMENTUM * v)
+            w - learning_rate * _with_equal_singular_values(g + MOMENTUM * v)
             for w, g, v in zip(matrices, slopes, velocity, strict=True)
         )
-        vectors, adam_state = for_vectors.apply(others, state.of_vectors, vectors)
-        moved_vectors = iter(vectors)
-        moved = tf.nest.map_structure(
-            lambda w: next(moved_matrices if len(w.shape) > 1 else moved_vectors), weights
-        )
-        return moved, MuonState(velocity, adam_state)
+        others, adam_state = for_others.apply(other_slopes, state.of_others, others)
+        moved_others = iter(others)
+        leaves = [next(moved_matrices if is_matrix else moved_others) for is_matrix in kinds]
+        return tf.nest.pack_sequence_as(weights, leaves), MuonState(velocity, adam_state)
 
     return Optimizer(init, apply)
 
 
 def _with_equal_singular_values(tensor):
-    """Returns a tensor of the same shape, whose numbers have about 0.2 as root mean square."""
+    """Returns a tensor of the same shape, whose numbers have about 0.4 as root mean square."""
     rows, columns = np.prod(tensor.shape[:-1]), tensor.shape[-1]
     x = tf.reshape(tensor, [rows, columns])
     if rows > columns:  # The products are between the shorter side and itself.
@@ -220,6 +224,12 @@ server_schedule = settings.shared(
     "second half (late_linear) or last fifth (last_fifth), or down to 0 as half a cosine (cosine)",
     choices=SCHEDULES,
 )
+server_weight_decay = settings.shared(
+    0.0,
+    "share of the shared weights that the server takes from them in each round, times what "
+    "server_schedule gives",
+    at_least=0,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +258,7 @@ class ServerSettings(settings.HyperParameters):
     server_learning_rate: float = server_learning_rate()
     server_optimizer: str = server_optimizer()
     server_schedule: str = server_schedule()
+    server_weight_decay: float = server_weight_decay()
     schedule_rounds: int = settings.setting(
         0,
         "T of the schedule of rho; 0 for the rounds of the run, which may not be more",
@@ -271,7 +282,11 @@ class ServerSettings(settings.HyperParameters):
             return build(self.server_optimizer, learning_rate, epsilon)
 
         def apply(gradient, state, weights, round_):
-            return optimizer(rate(round_)).apply(gradient, state, weights)
+            moved, state = optimizer(rate(round_)).apply(gradient, state, weights)
+            if self.server_weight_decay:
+                decay = self.server_weight_decay * share(name, round_.number, rounds)
+                moved = tf.nest.map_structure(lambda m, w: m - decay * w, moved, weights)
+            return moved, state
 
         return ServerOptimizer(rate, optimizer(base).init, apply)
 
