@@ -11,8 +11,10 @@ import tensorflow as tf
 from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import FEATURES, INPUTS, built, make_clients, of_tasks
+from tests.oracles import batches
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import models
+from tf_pflego.core.local_training import shuffled
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -30,7 +32,7 @@ CONFIG = {
     "rate_cap": "correction",
     "server_learning_rate": 0.2,
 }
-SGD = {"server_optimizer": "sgd", "server_schedule": "constant"}
+SGD = {"server_optimizer": "sgd", "server_schedule": "constant", "server_weight_decay": 0.0}
 OVERLAPPING = ((1, 3), (0, 1, 4), (2,))
 
 
@@ -193,14 +195,48 @@ def numerical_gradient(function, at, step=1e-6):
     return gradient
 
 
-@pytest.mark.parametrize("r", [1, 2, 3])
-def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r):
-    """Proposition 1 of PFLEGO, for theta and V: at the U and g of each client's local steps."""
+@pytest.mark.parametrize("examples", ["all", "part"])
+def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
+    """They have the same participants; of a part, each takes one example in two, drawn anew."""
+    clients, config = clients_with(OVERLAPPING), CONFIG | {"clients_per_round": 2}
+    simulation = simulation_of(
+        *(model_with(3, 5), clients, Participation(3, 2), 2, 0.5),
+        exchanges_per_round=2,
+        exchange_examples=examples,
+    )
+    state, parts = state_of(simulation), []
+    for number in (1, 2):
+        participants = simulation.participation.draw(simulation.seed, number)
+        for exchange in range(2):
+            rows = {}
+            for client in participants:
+                count = clients.train.sizes[client]
+                seed = batches.round_seed(simulation.seed, client, number, exchange)
+                drawn = shuffled(tf.constant(count), seed).numpy()
+                rows[client] = drawn[: (count + 1) // 2] if examples == "part" else drawn
+            parts.append(rows[participants[0]][:2].tolist())
+            *state, _ = oracle.one_round(*state, clients, participants, config, rows)
+        simulation.run_round()
+        for actual, expected in zip(state_of(simulation), state, strict=True):
+            assert_near(
+                tf.nest.flatten(actual), tf.nest.flatten(expected), atol=TOLERANCE, rtol=TOLERANCE
+            )
+    assert parts[0] != parts[1] and parts[2] != parts[3]
+
+
+@pytest.mark.parametrize(("r", "decay"), [(1, 0.0), (2, 0.0), (3, 0.0), (2, 0.25)])
+def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay):
+    """Proposition 1 of PFLEGO, for theta and V: at the U and g of each client's local steps.
+
+    With rho = 1, weight decay d adds (d/2) |theta, V|^2 to what is minimised.
+    """
     clients, everybody = clients_with(OVERLAPPING), range(3)
     subsets = list(itertools.combinations(everybody, r))
     chosen = [Chosen(3, r, clients_per_round_range=subset) for subset in subsets]
     simulation = simulation_of(
-        model_with(3, 5), clients, chosen[0], 2, 0.5, server_learning_rate=1.0
+        *(model_with(3, 5), clients, chosen[0], 2, 0.5),
+        server_learning_rate=1.0,
+        server_weight_decay=decay,
     )
     server, states = simulation.server_state, simulation.client_states(everybody)
     theta, shared, corrections, gates = state_of(simulation)
@@ -213,7 +249,7 @@ def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r):
 
     def whole(at):
         *theta, shared = at
-        total = 0.0
+        total = decay / 2 * sum(np.sum(w**2) for w in at)
         for client, (u, g) in own.items():
             x, y, held = oracle.client_of(clients, client)
             alpha = clients.train.sizes[client] / clients.train.sizes.sum()

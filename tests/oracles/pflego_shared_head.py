@@ -55,10 +55,11 @@ def local_steps(theta, rows, correction, gate, x, y, config):
     return *found, rate, again
 
 
-def one_round(theta, shared, corrections, gates, data, participants, config):
+def one_round(theta, shared, corrections, gates, data, participants, config, rows_of=None):
     """Returns theta, V, all U_i, all g_i, and who took the local steps again.
 
-    The server takes plain SGD steps. `corrections` map a client to its own K_i rows.
+    The server takes plain SGD steps. `corrections` map a client to its own K_i rows, and `rows_of`
+    to the examples that it works on, if these are not all.
     """
     sizes = data.train.sizes
     step = config["server_learning_rate"] * data.num_clients / config["clients_per_round"]
@@ -66,6 +67,8 @@ def one_round(theta, shared, corrections, gates, data, participants, config):
     corrections, gates, took_again = dict(corrections), dict(gates), set()
     for client in participants:
         x, y, held = client_of(data, client)
+        if rows_of is not None:
+            x, y = x[rows_of[client]], y[rows_of[client]]
         rows = shared[held]
         u, g, rate, again = local_steps(
             theta, rows, corrections[client], gates[client], x, y, config

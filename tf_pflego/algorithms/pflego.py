@@ -51,13 +51,14 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
+from tf_pflego.core.exchanges import Exchanges
 from tf_pflego.core.optimizers import ServerSettings
 from tf_pflego.models.personalization import HeadTraining
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoConfig(ServerSettings, HeadTraining):
+class PflegoConfig(ServerSettings, HeadTraining, Exchanges):
     """Hyper-parameters of PFLEGO."""
 
     head_step_scale: str = settings.setting(
@@ -114,7 +115,7 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         return Weights(server.theta, client.head)
 
     learns_on = config.head_rule(model)
-    return Algorithm.with_one_exchange(
+    algorithm = Algorithm.with_one_exchange(
         "pflego",
         model,
         init_server=init_server,
@@ -124,3 +125,4 @@ def build_pflego(model: SplitModel, config: PflegoConfig) -> Algorithm:
         server_update=server_update,
         served={"personalized": Served(personal_model, model.predict, personalize=learns_on)},
     )
+    return config.of_each_round(algorithm)

@@ -64,6 +64,7 @@ import tensorflow as tf
 
 from tf_pflego.core import nests, optimizers, seeds, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served, Weights
+from tf_pflego.core.exchanges import Exchanges
 from tf_pflego.core.tasks import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from tf_pflego.models.heads.corrected import CAPS, CorrectedHead, corrected
 from tf_pflego.models.personalization import head_rule
@@ -71,7 +72,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoSharedHeadConfig(optimizers.ServerSettings):
+class PflegoSharedHeadConfig(optimizers.ServerSettings, Exchanges):
     """Hyper-parameters of PFLEGO with a shared head."""
 
     local_steps: int = settings.local_steps()
@@ -170,7 +171,7 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         head = corrected(shared.head, client.classes, client.correction, client.gate)
         return Weights(shared.theta, head)
 
-    return Algorithm.with_one_exchange(
+    algorithm = Algorithm.with_one_exchange(
         "pflego_shared_head",
         model,
         init_server=init_server,
@@ -183,3 +184,4 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         },
         uses_global_classes=True,
     )
+    return config.of_each_round(algorithm)

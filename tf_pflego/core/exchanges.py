@@ -1,0 +1,45 @@
+"""Several exchanges in a round, each of them like the only one of the method.
+
+In each the server sends its newest weights to the same participants and takes a step. With
+`exchange_examples` part, a participant works on one example in so many, drawn anew for each
+exchange, so that a round passes all examples once, whatever the number of exchanges: what mini-
+batches are to one machine. Bytes are as many times those of one exchange. Where a gradient is
+unbiased because participants are drawn, this holds for the first exchange of a round: the weights
+of later ones depend on who takes part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tf_pflego.core import settings
+from tf_pflego.core.algorithm import Algorithm
+from tf_pflego.core.local_training import shuffled, take
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchanges(settings.HyperParameters):
+    """The hyper-parameters of a method whose rounds may have several exchanges."""
+
+    exchanges_per_round: int = settings.setting(
+        1, "how often the server and the same participants exchange in a round", at_least=1
+    )
+    exchange_examples: str = settings.setting(
+        "all",
+        "on what a participant works in each exchange: all its examples, or a part, which is one "
+        "in exchanges_per_round, drawn anew",
+        choices=("all", "part"),
+    )
+
+    def of_each_round(self, algorithm: Algorithm) -> Algorithm:
+        """Returns the method, which has one exchange, with as many as are asked for."""
+        (exchange,), count = algorithm.exchanges, self.exchanges_per_round
+
+        def on_a_part(message, state, client, round_):
+            size = (client.num_examples + count - 1) // count
+            rows = shuffled(client.num_examples, client.seed)[:size]
+            return exchange.client_update(message, state, take(client, rows), round_)
+
+        in_parts = count > 1 and self.exchange_examples == "part"
+        each = dataclasses.replace(exchange, client_update=on_a_part) if in_parts else exchange
+        return dataclasses.replace(algorithm, exchanges=(each,) * count)
