@@ -77,6 +77,13 @@ def omniglot(data_dir, repeats):
     yield from network("omniglot", clients, body, clients.num_clients, min(5, repeats), False)
 
 
+def cifar10_pflego(data_dir, repeats):
+    """Times rounds of PFLEGO on its network for CIFAR-10, of five clients with random images."""
+    clients = federation([500] * 5, [100] * 5, 2, (32, 32, 3))
+    body = models.cifar_cnn(clients.example_shape, 0)
+    yield from network("cifar10_pflego", clients, body, 5, min(5, repeats), False)
+
+
 def network(name, clients, body, per_round, repeats, together, fedper_repeats=0):
     """Times rounds of PFLEGO and FedPer on both engines beside their floors.
 
@@ -371,7 +378,7 @@ def million(data_dir, repeats):
 PARTS = {
     part.__name__: part
     for part in (
-        *(fashion_mnist, omniglot, cifar10, synthetic),
+        *(fashion_mnist, omniglot, cifar10_pflego, cifar10, synthetic),
         *(shared_head, million, large_models, methods, process, ray),
     )
 }
