@@ -15,7 +15,6 @@ _SHARED = "pflego_shared_head"
 # The runs of `shared_head` that the first table shows, by what it calls them.
 _WITH_LABELS = {
     _SHARED: f"`{_SHARED}`",
-    "shared_head_with_muon": f"`{_SHARED}` with Muon",
     "fedavg_adam": "`fedavg` with mask and Adam",
 }
 

@@ -32,7 +32,7 @@ _COMMON = {
     "eval_every": 1,
 }
 _LOCAL_TRAINING = {"local_epochs": 5, "batch_size": 128, "drop_last_batch": True}
-_TWIN = {"dataset": "fashion_mnist", "num_clients": 25, "clients_per_round": 5}
+TWIN = {"dataset": "fashion_mnist", "num_clients": 25, "clients_per_round": 5}
 _FULL_BATCH = "pflego", "fedrecon"
 _PAPER = numbers_of("pgfed")
 _METHODS = *dict.fromkeys(row["algorithm"] for row in _PAPER), "fedprox", "ditto", *_FULL_BATCH
@@ -54,7 +54,7 @@ _GRIDS = {
 TUNED = {row.pop("algorithm"): row for row in numbers_of("pgfed_tuned")}
 
 
-def _base(algorithm):
+def base(algorithm):
     """Returns the settings that all runs of a method share."""
     settings = {"algorithm": algorithm, **_COMMON}
     settings |= {"local_steps": 50} if algorithm in _FULL_BATCH else _LOCAL_TRAINING
@@ -66,7 +66,7 @@ def _base(algorithm):
 
 def _tuned(algorithm):
     tuned = TUNED[algorithm].items()
-    return _base(algorithm) | {name: value for name, value in tuned if name != "as"}
+    return base(algorithm) | {name: value for name, value in tuned if name != "as"}
 
 
 def _cell(dataset, num_clients, algorithm, name="", **changes):
@@ -90,7 +90,7 @@ def pgfed_tuning():
             for values in grid(**_GRIDS.get(algorithm, _RATES)):
                 words = "_".join(f"{value:g}" for value in values.values())
                 name = f"fashion_mnist_dirichlet_{algorithm}_{words}"
-                yield {"name": name, **_base(algorithm), **_TWIN, **values, "num_rounds": 60}
+                yield {"name": name, **base(algorithm), **TWIN, **values, "num_rounds": 60}
 
 
 @experiment(pgfed_pages.compared, seeds=(0, 1, 2))

@@ -4,12 +4,14 @@ import pathlib
 import re
 import statistics
 
-from paper_pages import DEGREES, PERCENT, at, fixed, markdown, page, seconds, table
+from paper_figures import png_of
+from paper_pages import DEGREES, PERCENT, accuracy, at, fixed, markdown, page, seconds, table
 
+from tf_pflego.reports import figures
 from tf_pflego.sweeps import Sweep, store
 
 # What is compared with other methods; the last is that of `table1`.
-_OURS = "pflego_shared_head", "shared_head_with_muon", "pflego"
+_OURS = "pflego_shared_head", "pflego"
 _OF_GROUP = re.compile(r"test_accuracy/client_mean/(\w+)/last10")
 
 
@@ -36,7 +38,7 @@ def validation_of_settings(sweep: Sweep) -> dict[str, dict[str, float]]:
     for row in sweep.rows:
         degree, share = (cells[row["run"]][key] for key in ("personalization", "permuted_clients"))
         values = settings.setdefault(row["run"].removeprefix(f"{degree}_{share:g}_"), {})
-        for group in ("/permuted", "/not_permuted") if share < 1 else ("",):
+        for group in ("/permuted", "/not_permuted") if 0 < share < 1 else ("",):
             words = group.replace("/", ", ").replace("_", " ")
             value = row[f"validation_accuracy/client_mean{group}/last10"]
             values[f"{DEGREES[degree]}, {share:.0%}{words}"] = PERCENT * value
@@ -91,7 +93,7 @@ def comparison(sweep: Sweep) -> dict[str, bytes]:
         columns = [at(degree, column, words) for degree, words in DEGREES.items()]
         columns += [("seeds", _seeds), ("seconds a round", _seconds)]
         parts += [f"## {column.capitalize()}", table("method", methods.items(), *columns)]
-    parts += ["## Muon less FedAvg with Adam", "As served, in points, seed by seed:"]
+    parts += ["## Less FedAvg with Adam", "As served, in points, seed by seed:"]
     return page(sweep.title, "shared_head", *parts, _by_seed(methods))
 
 
@@ -101,11 +103,11 @@ def _seconds(runs):
 
 def _by_seed(methods):
     """Returns the table of how far one method is ahead of another, by seed and degree."""
-    compared = [methods.get(name, {}) for name in ("shared_head_with_muon", "fedavg_adam")]
+    compared = [methods.get(name, {}) for name in (_OURS[0], "fedavg_adam")]
     changes: dict[int, dict[str, float]] = {}
     for degree in DEGREES:
-        for seed, (muon, fedavg) in pairs(*(runs.get(degree, []) for runs in compared)).items():
-            changes.setdefault(seed, {})[degree] = muon - fedavg
+        for seed, (shared, fedavg) in pairs(*(runs.get(degree, []) for runs in compared)).items():
+            changes.setdefault(seed, {})[degree] = shared - fedavg
     columns = (_column(words, degree, "+.2f") for degree, words in DEGREES.items())
     return table("seed", sorted(changes.items()), *columns)
 
@@ -166,3 +168,43 @@ def groups_in_conflict(sweep: Sweep) -> dict[tuple[str, str], tuple[float, float
                 accuracies = map(statistics.mean, zip(*both, strict=True))
                 means[situation, group.replace("_", " ")] = *accuracies, len(both)
     return means
+
+
+def passes(sweep: Sweep) -> dict[str, bytes]:
+    """Returns the page and the figure of `shared_head_passes`."""
+    methods: dict[str, dict[int, list[dict]]] = {}
+    for row in sweep.rows:
+        method, count = row["run"].rsplit("_", 1)
+        methods.setdefault(method, {}).setdefault(int(count), []).append(row)
+    heads = ("as served", _served), ("megabytes a round, both ways", _megabytes)
+    parts = []
+    for words, cell in heads:
+        columns = [(f"{count}", _at(count, cell)) for count in (1, 2, 5, 10)]
+        parts += [f"## {words.capitalize()}", table("method", methods.items(), *columns)]
+    figure, (axis,) = figures.new((8.0, 6.0))
+    for number, runs in enumerate(methods.values()):
+        means = {count: statistics.mean(_percents(same)) for count, same in sorted(runs.items())}
+        axis.plot(means.keys(), means.values(), label=list(methods)[number], **figures.look(number))
+    axis.set_xlabel("passes in a round; in parts: exchanges")
+    axis.set_ylabel("accuracy as served, percent")
+    figures.finish(figure, sweep.title, list(methods))
+    return page(sweep.title, "shared_head_passes", *parts) | {"passes.png": png_of(figure)}
+
+
+def _at(count, cell):
+    return lambda runs: cell(runs.get(count, []))
+
+
+def _percents(runs):
+    return [PERCENT * run[store.SERVED] for run in runs]
+
+
+def _served(runs):
+    return accuracy(runs, store.SERVED)
+
+
+def _megabytes(runs):
+    of_run = [
+        (float(run["bytes_down"]) + float(run["bytes_up"])) / run["num_rounds"] for run in runs
+    ]
+    return f"{statistics.mean(of_run) / 1e6:.1f}" if runs else ""

@@ -43,18 +43,22 @@ def test_pflego_is_within_a_point_of_the_best_on_own_labels(served):
 
 @pytest.mark.parametrize("name", ["pflego_shared_head", "fedavg_adam"])
 def test_methods_on_shared_labels_are_ahead_of_pflego(served, name):
-    """By less than a point with two classes per client, and by several with five or ten."""
-    assert 0 < mean_gap(served, name, "pflego", "high") < 1
+    """By about a point with two classes per client, and by several with five or ten."""
+    assert 0.7 < mean_gap(served, name, "pflego", "high") < 1.1
     assert 3 < mean_gap(served, name, "pflego", "medium")
     assert 6 < mean_gap(served, name, "pflego", "no")
 
 
-def test_muon_is_level_with_fedavg_with_adam_in_a_fifth_of_its_passes(served):
-    muon, fedavg = served["shared_head_with_muon"], served["fedavg_adam"]
-    ahead = [key[1] for key in muon if key[0] == "high" and muon[key] > fedavg[key]]
-    assert len(ahead) == 2  # of three seeds
-    for degree in ("high", "medium"):
-        assert abs(mean_gap(served, "shared_head_with_muon", "fedavg_adam", degree)) < 0.25
-    assert -0.5 < mean_gap(served, "shared_head_with_muon", "fedavg_adam", "no") < 0
+def test_a_shared_head_is_ahead_but_where_all_hold_all_classes(served):
+    """Of FedAvg with Adam with each seed, and of all others; at ten classes it is 0.2 behind."""
+    gaps = {degree: [] for degree in DEGREES}
+    for key, shared in served["pflego_shared_head"].items():
+        gaps[key[0]].append(shared - served["fedavg_adam"][key])
+    assert {len(of_degree) for of_degree in gaps.values()} == {3}
+    assert min(gaps["high"] + gaps["medium"]) > 0
+    assert f"{sum(gaps['no']) / 3:.1f}" == "-0.2"
+    for name in served.keys() - {"pflego_shared_head"}:
+        for degree in {"high", "medium"} & {key[0] for key in served[name]}:
+            assert mean_gap(served, "pflego_shared_head", name, degree) > 0
     runs = [row for row in load_sweep(RESULTS / "shared_head").rows if "fedavg_adam" in row["run"]]
     assert runs and all("--local_epochs=5" in shlex.split(run["flags"]) for run in runs)

@@ -19,11 +19,14 @@ A round:
      more step on U_i alone.
   5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
      network once forward and once backward, as in PFLEGO.
-  6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho.
+  6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho, by
+     default Muon, and takes a share d of theta and V from them (decoupled weight decay).
 
 The U_i and g_i of step 4 depend on client i alone, not on who else takes part. So the expectation
-of what the server applies is the gradient of F in theta and V at these U and g: Proposition 1 of
-PFLEGO for theta and V.
+of what the server is given is the gradient of F in theta and V at these U and g: Proposition 1 of
+PFLEGO for theta and V. With SGD, the decay is the gradient of (d/2 rho) |theta, V|^2. Where clients
+disagree on what a class is, each fits its correction to its own examples and the body overfits,
+which the decay prevents; docs/method_note.md has the measurements.
 
 The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
 
@@ -38,6 +41,7 @@ The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and
   beta     client_learning_rate
   lambda   correction_penalty
   rho      server_learning_rate        times what server_schedule gives for the round
+  d        server_weight_decay         likewise
   alpha_i  client.client_weight        []
   I/r      round_.participation_scale  []
 
@@ -51,8 +55,8 @@ last step on U_i is not checked as those before it are: if `rate_cap` is none, i
 
 Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised;
 the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
-the curvature; there is neither an automatic beta nor another solver; by default rho falls in the
-last fifth of a run.
+the curvature; there is neither an automatic beta nor another solver; by default the server has
+Muon and weight decay, and both fall in the last fifth of a run.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ class PflegoSharedHeadConfig(optimizers.ServerSettings, Exchanges):
     """Hyper-parameters of PFLEGO with a shared head."""
 
     local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
+    client_learning_rate: float = settings.client_learning_rate(0.005)
     correction_penalty: float = settings.setting(
         0.01, "lambda, weight of the squared norm of a client's correction", at_least=0
     )
@@ -97,7 +101,9 @@ class PflegoSharedHeadConfig(optimizers.ServerSettings, Exchanges):
         "correction and gate (joint) or none (none)",
         choices=CAPS,
     )
+    server_optimizer: str = optimizers.server_optimizer("muon")
     server_learning_rate: float = optimizers.server_learning_rate(0.004)
+    server_weight_decay: float = optimizers.server_weight_decay(0.01)
     server_schedule: str = optimizers.server_schedule("last_fifth")
 
 
