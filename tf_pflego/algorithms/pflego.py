@@ -58,7 +58,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoConfig(ServerSettings, HeadTraining, Exchanges):
+class PflegoConfig(Exchanges, ServerSettings, HeadTraining):
     """Hyper-parameters of PFLEGO."""
 
     head_step_scale: str = settings.setting(

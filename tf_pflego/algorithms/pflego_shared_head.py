@@ -24,16 +24,12 @@ A round:
 
 The U_i and g_i of step 4 depend on client i alone, not on who else takes part. So the expectation
 of what the server is given is the gradient of F in theta and V at these U and g: Proposition 1 of
-PFLEGO for theta and V. With SGD, the decay is the gradient of (d/2 rho) |theta, V|^2. Where clients
-disagree on what a class is, each fits its correction to its own examples and the body overfits,
-which the decay prevents; docs/method_note.md has the measurements.
-
-The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
+PFLEGO for theta and V. docs/method_note.md has the proof, and why there is decay. The server keeps
+theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
 
   symbol   here                        shape
   theta    Weights.theta               list of the body's weights
-  V        Weights.head                [C, M + 1], the last column is the bias; at first it is
-                                       Uniform[0, 1), or 0 where labels are no classes
+  V        Weights.head                [C, M + 1], bias last; first Uniform[0, 1), 0 without classes
   U_i      ClientState.correction      [K, M + 1]; 0 at first
   g_i      ClientState.gate            []; 1 at first
   S_i      ClientState.classes         [K], the row of V for each row of the client's head
@@ -46,17 +42,13 @@ The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and
   I/r      round_.participation_scale  []
 
 Clients upload the gradient of all C rows of V, with zeros for classes among which they do not
-predict. Only the sum over the participants reaches the server. A server that saw the gradient of a
-single client would see which classes it holds; see docs/methods.md.
-
-The settings that say what is learnt (`gate`, `correction`) and what holds the rate back
-(`rate_cap`) are there to be compared; docs/results has the comparison. The
-last step on U_i is not checked as those before it are: if `rate_cap` is none, it can raise F.
+predict. Only the sum over the participants reaches the server: that of a single client would show
+which classes it holds (docs/methods.md). `gate`, `correction` and `rate_cap` are there to be
+compared. If `rate_cap` is none, the last step on U_i, which is not checked, can raise F.
 
 Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised;
 the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
-the curvature; there is neither an automatic beta nor another solver; by default the server has
-Muon and weight decay, and both fall in the last fifth of a run.
+the curvature, and there is no other solver; by default the server has Muon and weight decay.
 """
 
 from __future__ import annotations
@@ -76,7 +68,7 @@ from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PflegoSharedHeadConfig(optimizers.ServerSettings, Exchanges):
+class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
     """Hyper-parameters of PFLEGO with a shared head."""
 
     local_steps: int = settings.local_steps()
