@@ -77,8 +77,8 @@ def test_a_federation_has_the_bits_of_its_simulation(settings, tmp_path, monkeyp
 def test_none_of_all_clients_is_to_spare(tmp_path):
     settings = {"algorithm": "feddbe", "clients_per_round": 1, "spare_clients": 1}
     _, records = served(config_of(num_rounds=2, **settings), clients_like(), tmp_path)
-    assert [record["participants"] for record in records] == [3, 1]
-    assert records[0]["dropped"] == 0
+    assert records[0]["participants"] == 3 and records[0]["dropped"] == 0
+    assert records[1]["participants"] in (1, 2)  # Two may report in the same moment.
 
 
 def _leaves(nest):
