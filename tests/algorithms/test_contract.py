@@ -94,6 +94,8 @@ def test_functions_are_pure(case):
     """A round that is repeated from the same objects gives the same bits and leaves them as is."""
     _, clients, simulation = case
     everybody = range(clients.num_clients)
+    # Who has not taken part yet would start from the server's state after the round.
+    simulation.set_client_states(everybody, simulation.client_states(everybody))
     server, states = simulation.server_state, simulation.client_states(everybody)
     number, kept = simulation.round_number, leaves((server, states))
     simulation.run_round()
