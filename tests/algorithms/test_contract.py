@@ -81,8 +81,7 @@ def test_absentees_are_untouched(case):
     simulation.set_client_states(everybody, simulation.client_states(everybody))
     before = everyone(simulation)
     simulation.run_round()
-    number = simulation.round_number
-    cohorts = {exchange.cohort for exchange in algorithm.exchanges}
+    cohorts, number = {one.cohort for one in algorithm.exchanges}, simulation.round_number
     drawn = {i for name in cohorts for i in simulation.participation.draw(SEED, number, name)}
     absent = sorted(set(everybody) - drawn)
     for a, b in zip(before, everyone(simulation), strict=True):
@@ -94,9 +93,8 @@ def test_functions_are_pure(case):
     """A round that is repeated from the same objects gives the same bits and leaves them as is."""
     _, clients, simulation = case
     everybody = range(clients.num_clients)
-    # Who has not taken part yet would start from the server's state after the round.
-    simulation.set_client_states(everybody, simulation.client_states(everybody))
     server, states = simulation.server_state, simulation.client_states(everybody)
+    simulation.set_client_states(everybody, states)  # First states would follow the server's.
     number, kept = simulation.round_number, leaves((server, states))
     simulation.run_round()
     first = whole_state(simulation)
