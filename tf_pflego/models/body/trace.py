@@ -233,6 +233,7 @@ def forward_and_backward(
     """
     graph_def = graphs.freeze(traced.function)
     rectifiers.keep_nan(graph_def)
+    pooling.pull_back_rectified(graph_def)
     _check_last_operation(graph_def, traced)
     captured = {id(source): inside.op.name for source, inside in traced.function.graph.captures}
     theta = _captures_of(model.trainable_variables, captured)
