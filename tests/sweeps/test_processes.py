@@ -171,7 +171,8 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
         for seed in (0, 1):
             said = f"local seed {seed}: failed: ValueError: no clients for this one"
             assert said in result.stderr
-        assert "every run must end; 2 runs did not" in result.stderr
+        why = [line for line in result.stderr.splitlines() if " failed: " in line]
+        assert "every run must end; 2 runs did not" in result.stderr, why
         runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
         assert runs == ["fedavg", "fedavg", "build_mine", "build_mine"]
     for name in ("first", "second"):

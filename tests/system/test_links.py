@@ -80,6 +80,24 @@ def test_a_lock_is_its_owners_alone(tmp_path):
     lock.release()
 
 
+def test_a_lock_is_taken_when_another_process_removes_a_parent_meanwhile(tmp_path, monkeypatch):
+    """As it does with a parent that it made itself, at the beginning of a sweep."""
+    make, times = os.mkdir, []
+
+    def made_late(path, *arguments):
+        if os.fspath(path).endswith("cell") and not times:
+            times.append(path)
+            os.rmdir(tmp_path / "raw")
+        make(path, *arguments)
+
+    monkeypatch.setattr(os, "mkdir", made_late)
+    lock = DirectoryLock(tmp_path / "raw" / "cell" / "seed0")
+    assert times
+    assert (tmp_path / "raw" / "cell" / "seed0" / ".lock").exists()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO"])
 @pytest.mark.parametrize("how", [{}, {"overwrite": True}, {"resume": True}], ids=str)
 def test_a_run_has_no_links(kind, how, target, tmp_path):

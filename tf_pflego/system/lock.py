@@ -27,7 +27,6 @@ class DirectoryLock:
     def __init__(self, path: pathlib.Path):
         self._process = os.getpid()
         self._made = [parent for parent in (path, *path.parents) if not parent.exists()]
-        path.mkdir(parents=True, exist_ok=True)
         self._path = path / _NAME
         while True:
             self._descriptor = self._opened()
@@ -57,12 +56,17 @@ class DirectoryLock:
     def _opened(self):
         # Who may read the file could lock it. A FIFO must not let the program wait.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            return os.open(self._path, flags, 0o600)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR):
-                raise self._refusal() from error
-            raise
+        for tries_left in reversed(range(100)):
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                return os.open(self._path, flags, 0o600)
+            except FileNotFoundError:  # Another process removed a parent that it had made.
+                if not tries_left:
+                    raise
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.EISDIR):
+                    raise self._refusal() from error
+                raise
 
     def _refusal(self):
         return OSError(
