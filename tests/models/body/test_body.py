@@ -75,7 +75,10 @@ def test_features_and_gradient_are_those_of_the_model(name):
     ],
 )
 def test_the_papers_networks(build, shape, features, weights):
-    """Sizes of Tables 4 and 5; features and gradient are the model's bit by bit, XLA's are near."""
+    """Sizes of Tables 4 and 5; features and gradients are the model's, those of XLA are near.
+
+    They are so bit by bit, but for biases: they are summed after the pooling, in another order.
+    """
     model = build(shape, seed=1)
     body = Body(model)
     assert body.num_features == features and body.example_dtype == tf.float32
@@ -83,7 +86,11 @@ def test_the_papers_networks(build, shape, features, weights):
     x, theta = examples_for(body, shape, 3), theta_of(body)
     expected = of_keras(model, x)
     actual = tf.function(of_body)(body, theta, x)
-    assert_identical(tf.nest.flatten(actual), tf.nest.flatten(expected))
+    (features_of_body, gradient), (features_of_model, expected_gradient) = actual, expected
+    assert_identical([features_of_body], [features_of_model])
+    kernels, biases = slice(0, None, 2), slice(1, None, 2)
+    assert_identical(gradient[kernels], expected_gradient[kernels])
+    assert_near(gradient[biases], expected_gradient[biases], rtol=1e-4, atol=1e-3)
     assert_same(tf.function(of_body, jit_compile=True)(body, theta, x), expected)
     again, other = (Body(build(shape, seed=seed)).initial_theta for seed in (1, 2))
     assert all((a == b).all() for a, b in zip(body.initial_theta, again, strict=True))

@@ -10,6 +10,8 @@ from tests.models.body.bodies import (
     IMAGE,
     TOLERANCE,
     assert_same,
+    examples_for,
+    layers,
     of_body,
     of_keras,
     theta_of,
@@ -105,3 +107,27 @@ def test_gradient_of_max_pooling_is_in_a_function_with_its_pooling():
             "MaxPoolGrad",
         ]
     assert len(own) == 2  # The two poolings have different windows.
+
+
+def rectified_and_pooled(more_than_pooled):
+    """Returns a network whose only ReLU is pooled, and, if asked to, read by another layer too."""
+    inputs = tf.keras.Input(IMAGE)
+    rectified = layers.Conv2D(4, 3, activation="relu")(inputs)
+    outputs = [layers.GlobalAveragePooling2D()(layers.MaxPooling2D(3, 2)(rectified))]
+    if more_than_pooled:
+        outputs.append(layers.GlobalAveragePooling2D()(rectified))
+    return tf.keras.Model(inputs, layers.Concatenate()([*outputs, outputs[0]]))
+
+
+@pytest.mark.parametrize("more_than_pooled", [False, True])
+def test_gradients_of_a_pooled_relu_and_its_bias_are_taken_from_what_was_pooled(more_than_pooled):
+    """Unless what the ReLU gives goes elsewhere too."""
+    model = rectified_and_pooled(more_than_pooled)
+    body = Body(model)
+    nodes = {node.name: node for node in body._training.parts.backward.node}
+    pooling = [name for name, node in nodes.items() if node.op == "PartitionedCall"]
+    readers = {node.op for node in nodes.values() if set(pooling) & set(node.input)}
+    assert readers == ({"AddN"} if more_than_pooled else {"Conv2DBackpropFilter"})
+    x = examples_for(body, IMAGE)
+    for images in (x, tf.ones_like(x)):  # In the latter every window has equal entries only.
+        assert_same(of_body(body, theta_of(body), images), of_keras(model, images))
