@@ -82,18 +82,18 @@ def test_a_lock_is_its_owners_alone(tmp_path):
 
 def test_a_lock_is_taken_when_another_process_removes_a_parent_meanwhile(tmp_path, monkeypatch):
     """As it does with a parent that it made itself, at the beginning of a sweep."""
-    make, times = os.mkdir, []
+    make, parent, removed = os.mkdir, tmp_path / "raw", []
 
     def made_late(path, *arguments):
-        if os.fspath(path).endswith("cell") and not times:
-            times.append(path)
-            os.rmdir(tmp_path / "raw")
+        if os.fspath(path).endswith("cell") and parent.exists() and not removed:
+            parent.rmdir()
+            removed.append(parent)
         make(path, *arguments)
 
     monkeypatch.setattr(os, "mkdir", made_late)
-    lock = DirectoryLock(tmp_path / "raw" / "cell" / "seed0")
-    assert times
-    assert (tmp_path / "raw" / "cell" / "seed0" / ".lock").exists()
+    lock = DirectoryLock(parent / "cell" / "seed0")
+    assert removed
+    assert (parent / "cell" / "seed0" / ".lock").exists()
     lock.release()
     assert list(tmp_path.iterdir()) == []
 
