@@ -28,24 +28,31 @@ _HELD_OUT = {"validation_fraction": 0.2}
 # `shared_head_tuning` chooses among these settings and those that differ from them in one. It found
 # them best; a test holds that against results/shared_head_tuning.
 TUNED = {
-    "client_learning_rate": 0.005,
+    "client_learning_rate": 0.01,
     "correction_penalty": 0.01,
+    "penalty_growth": 2.0,
     "rate_cap": "correction",
     "server_optimizer": "muon",
     "server_learning_rate": 0.004,
     "server_weight_decay": 0.01,
     "server_schedule": "last_fifth",
 }
-# The method as it was before it had Muon and weight decay at the server.
-_LARGER = {"client_learning_rate": 0.007}
 _WITHOUT_DECAY = {"server_weight_decay": 0.0}
-_ADAM = {"server_optimizer": "adam", **_WITHOUT_DECAY, **_LARGER}
+_STRONGER = {"penalty_growth": 3.0}
+_CONSTANT = {"penalty_growth": 0.0, "client_learning_rate": 0.005}
+_CONSTANT_LARGER = _CONSTANT | {"client_learning_rate": 0.007}
+# The method as it was before it had Muon and weight decay at the server, and a penalty that grows.
+_ADAM = {"server_optimizer": "adam", **_WITHOUT_DECAY, **_CONSTANT_LARGER}
 _CHANGES = {
     "as_chosen": {},
-    "smaller_local_rate": {"client_learning_rate": 0.003},
-    "larger_local_rate": _LARGER,
-    "larger_local_rate_less_decay": _LARGER | {"server_weight_decay": 0.005},
-    "larger_local_rate_without_decay": _LARGER | _WITHOUT_DECAY,
+    "stronger_growth": _STRONGER,
+    "stronger_growth_smaller_local_rate": _STRONGER | {"client_learning_rate": 0.007},
+    "stronger_growth_larger_local_rate": _STRONGER | {"client_learning_rate": 0.015},
+    "constant_penalty": _CONSTANT,
+    "constant_penalty_smaller_local_rate": _CONSTANT | {"client_learning_rate": 0.003},
+    "constant_penalty_larger_local_rate": _CONSTANT_LARGER,
+    "constant_penalty_less_decay": _CONSTANT_LARGER | {"server_weight_decay": 0.005},
+    "constant_penalty_without_decay": _CONSTANT_LARGER | _WITHOUT_DECAY,
     "with_adam": _ADAM,
 }
 # The degree and the share of clients that name classes in their own way. Where all do so and hold
@@ -70,9 +77,10 @@ TUNED_RATES = dict.fromkeys(_FIELD, 0.1) | dict.fromkeys(("fedbabu", "fedper", "
 
 # What is left out or changed, from PFLEGO with a shared head as it is.
 _ABLATION = {
-    "shared_head_alone": {"correction": "none", "gate": "open"},
+    "shared_head_alone": {"correction": "none", "gate": "open", **_CONSTANT},
+    "without_correction": {"correction": "none", **_CONSTANT},
+    "constant_penalty": _CONSTANT,
     "without_gate": {"gate": "open"},
-    "without_correction": {"correction": "none"},
     "without_decay": _WITHOUT_DECAY,
     "with_adam": _ADAM,
 }

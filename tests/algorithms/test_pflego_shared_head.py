@@ -27,6 +27,7 @@ CONFIG = {
     "local_steps": 6,
     "client_learning_rate": 0.3,
     "correction_penalty": 0.5,
+    "penalty_growth": 2.0,
     "gate": "learnt",
     "correction": "learnt",
     "rate_cap": "correction",
@@ -115,6 +116,32 @@ def test_rounds_are_those_of_the_oracle(case):
     assert bool(again) == (case == "uncapped")
 
 
+@functools.cache
+def server_that_knows():
+    """Returns the state of a server whose V has learnt what all clients' examples are."""
+    simulation = simulation_of(
+        *(model_with(3, 5), clients_with(OVERLAPPING), Participation(3, 3)),
+        server_learning_rate=0.5,
+        correction="none",
+    )
+    for _ in range(60):
+        simulation.run_round()
+    return simulation.server_state
+
+
+@pytest.mark.parametrize("growth", [1.0, 2.0])
+def test_the_penalty_grows_with_what_the_shared_head_knows(growth):
+    config = {"penalty_growth": growth, "correction_penalty": 0.1}
+    clients = clients_with(OVERLAPPING)
+    simulation = simulation_of(model_with(3, 5), clients, Participation(3, 2), **config)
+    simulation.server_state = server_that_knows()
+    theta, shared, *_ = state_of(simulation)
+    for client in (0, 1):
+        x, y, held = oracle.client_of(clients, client)
+        assert oracle.own_penalty(theta, shared[held], x, y, CONFIG | config) > 0.2 * growth
+    assert_rounds_are_the_oracles(simulation, **config)
+
+
 def test_a_gate_that_would_become_negative_is_0():
     """V is so large and so wrong that clients are better off without it; its gradient is 0 then."""
     simulation = simulation_of(
@@ -197,8 +224,12 @@ def numerical_gradient(function, at, step=1e-6):
 
 @pytest.mark.parametrize("examples", ["all", "part"])
 def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
-    """They have the same participants; of a part, each takes one example in two, drawn anew."""
-    clients, config = clients_with(OVERLAPPING), CONFIG | {"clients_per_round": 2}
+    """They have the same participants, and of a part, each takes one example in two, drawn anew.
+
+    Each exchange has the constant penalty.
+    """
+    clients = clients_with(OVERLAPPING)
+    config = CONFIG | {"clients_per_round": 2, "penalty_growth": 0.0}
     simulation = simulation_of(
         *(model_with(3, 5), clients, Participation(3, 2), 2, 0.5),
         exchanges_per_round=2,
@@ -240,9 +271,10 @@ def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay
     )
     server, states = simulation.server_state, simulation.client_states(everybody)
     theta, shared, corrections, gates = state_of(simulation)
-    own = {}
+    own, penalties = {}, {}
     for client in everybody:
         x, y, held = oracle.client_of(clients, client)
+        penalties[client] = oracle.own_penalty(theta, shared[held], x, y, CONFIG)
         at = theta, shared[held], corrections[client], gates[client]
         own[client] = oracle.local_steps(*at, x, y, CONFIG)[:2]
     assert any(gate < 0.99 for _, gate in own.values())
@@ -253,7 +285,7 @@ def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay
         for client, (u, g) in own.items():
             x, y, held = oracle.client_of(clients, client)
             alpha = clients.train.sizes[client] / clients.train.sizes.sum()
-            part = oracle.own_part(theta, shared[held], u, g, x, y, CONFIG["correction_penalty"])
+            part = oracle.own_part(theta, shared[held], u, g, x, y, penalties[client])
             total += alpha * part
         return total
 

@@ -1,5 +1,6 @@
 """What docs/methods.md and README.md say of which method to take follows from the results."""
 
+import itertools
 import pathlib
 import shlex
 
@@ -49,16 +50,17 @@ def test_methods_on_shared_labels_are_ahead_of_pflego(served, name):
     assert 6 < mean_gap(served, name, "pflego", "no")
 
 
-def test_a_shared_head_is_ahead_but_where_all_hold_all_classes(served):
-    """Of FedAvg with Adam with each seed, and of all others; at ten classes it is 0.2 behind."""
+def test_a_shared_head_is_ahead_of_all(served):
+    """Of FedAvg with Adam with each seed, by 0.3 to 0.6 points in the mean."""
     gaps = {degree: [] for degree in DEGREES}
     for key, shared in served["pflego_shared_head"].items():
         gaps[key[0]].append(shared - served["fedavg_adam"][key])
     assert {len(of_degree) for of_degree in gaps.values()} == {3}
-    assert min(gaps["high"] + gaps["medium"]) > 0
-    assert f"{sum(gaps['no']) / 3:.1f}" == "-0.2"
+    assert min(itertools.chain(*gaps.values())) > 0
+    means = [f"{sum(of_degree) / 3:.1f}" for of_degree in gaps.values()]
+    assert (min(means), max(means)) == ("0.3", "0.6")
     for name in served.keys() - {"pflego_shared_head"}:
-        for degree in {"high", "medium"} & {key[0] for key in served[name]}:
+        for degree in {key[0] for key in served[name]}:
             assert mean_gap(served, "pflego_shared_head", name, degree) > 0
     runs = [row for row in load_sweep(RESULTS / "shared_head").rows if "fedavg_adam" in row["run"]]
     assert runs and all("--local_epochs=5" in shlex.split(run["flags"]) for run in runs)

@@ -10,13 +10,23 @@ from tests.oracles import network
 
 
 def own_part(theta, rows, correction, gate, x, y, penalty):
-    """Returns l_i(g S_i V + U, theta) + (lambda/2) |U|^2, for `rows` S_i V [K_i, M + 1]."""
+    """Returns l_i(g S_i V + U, theta) + (lambda_i/2) |U|^2, for `rows` S_i V [K_i, M + 1]."""
     return network.loss(theta, gate * rows + correction, x, y) + penalty / 2 * np.sum(correction**2)
+
+
+def own_penalty(theta, rows, x, y, config):
+    """Returns lambda_i."""
+    penalty, growth = config["correction_penalty"], config["penalty_growth"]
+    if y.ndim > 1 or y.dtype.kind != "i" or len(rows) == 1:
+        return penalty
+    nothing, shared = (network.loss(theta, head, x, y) for head in (0 * rows, rows))
+    return penalty * max(1, nothing / max(shared, 1e-4 * nothing)) ** growth
 
 
 def local_steps(theta, rows, correction, gate, x, y, config):
     """Returns (U, g, rate, whether the steps were taken again) after the tau - 1 local steps."""
-    penalty = config["correction_penalty"]
+    penalty = own_penalty(theta, rows, x, y, config)
+    least = config["correction_penalty"]
     phi = network.forward(theta, rows, x)[1]
     inputs = np.hstack([phi, np.ones((len(phi), 1))])
     logits = inputs @ rows.T
@@ -26,8 +36,8 @@ def local_steps(theta, rows, correction, gate, x, y, config):
         logits = logits - logits.mean(axis=1, keepdims=True)
     of_gate = twice_bound * np.mean(np.sum(logits**2, axis=1))
     twice_curvature = {
-        "correction": of_correction + 2 * penalty,
-        "joint": of_correction + of_gate + 2 * penalty,
+        "correction": of_correction + 2 * least,
+        "joint": of_correction + of_gate + 2 * least,
         "none": 0.0,
     }[config["rate_cap"]]
     rate = config["client_learning_rate"]
@@ -51,7 +61,7 @@ def local_steps(theta, rows, correction, gate, x, y, config):
     found = steps(correction, gate, rate, rate)
     again = not part(*found) <= part(correction, gate)
     if again:
-        found = steps(correction, gate, 1 / (of_correction + penalty), 1 / of_gate)
+        found = steps(correction, gate, 1 / (of_correction + least), 1 / of_gate)
     return *found, rate, again
 
 
@@ -81,7 +91,7 @@ def one_round(theta, shared, corrections, gates, data, participants, config, row
         for row, gradient in zip(held, g_head, strict=True):
             new_shared[row] -= step * alpha * g * gradient
         if config["correction"] == "learnt":
-            u = (u - rate * g_head) / (1 + rate * config["correction_penalty"])
+            u = (u - rate * g_head) / (1 + rate * own_penalty(theta, rows, x, y, config))
         corrections[client], gates[client] = u, g
     return new_theta, new_shared, corrections, gates, took_again
 

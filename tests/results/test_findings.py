@@ -49,13 +49,13 @@ def test_the_settings_of_the_pgfed_papers_twin_are_those_that_tuning_found_best(
 
 
 def test_the_settings_with_a_shared_head_are_those_that_the_rule_takes():
-    """Of those nowhere more than half a point below plain PFLEGO, the best for who agrees."""
+    """Of those nowhere more than a tenth of a point below plain PFLEGO, the best for who agrees."""
     settings = shared_head_pages.validation_of_settings(sweep_of("shared_head_tuning"))
     plain = list(settings.pop("plain").values())
     safe = {
         setting: values["No, 0%"]
         for setting, values in settings.items()
-        if min(np.subtract(list(values.values()), plain)) >= -0.5
+        if min(np.subtract(list(values.values()), plain)) >= -0.1
     }
     assert max(safe, key=safe.__getitem__) == "as_chosen"
     cells = {cell.name: cell for cell in shared_head.shared_head_tuning.planned}
@@ -69,7 +69,8 @@ def test_the_settings_with_a_shared_head_are_those_that_the_rule_takes():
 def test_without_decay_the_body_overfits_where_nobody_agrees():
     """docs/method_note.md says so, and has these numbers."""
     runs = {row["run"]: row for row in sweep_of("shared_head_tuning").rows}
-    decays = [f"no_1_larger_local_rate{name}" for name in ("", "_less_decay", "_without_decay")]
+    names = "larger_local_rate", "less_decay", "without_decay"
+    decays = [f"no_1_constant_penalty_{name}" for name in names]
     losses = [float(runs[name]["train_loss"]) for name in decays]
     held_out = [100 * runs[name]["validation_accuracy/client_mean/last10"] for name in decays]
     assert [f"{loss:.2f}" for loss in losses] == ["0.21", "0.15", "0.07"]
@@ -95,11 +96,11 @@ def test_a_shared_head_adds_to_plain_pflego(degree, points):
     assert np.mean([shared[seed] - plain[seed] for seed in shared]) >= points
 
 
-def test_no_group_of_clients_that_disagree_is_far_below_plain_pflego():
+def test_no_group_of_clients_that_disagree_is_below_plain_pflego():
     """docs/results/shared_head.md says so, of three seeds."""
     groups = shared_head_pages.groups_in_conflict(sweep_of("shared_head_conflicts"))
     assert {seeds for _, _, seeds in groups.values()} == {3}
-    assert min(shared - plain for shared, plain, _ in groups.values()) >= -0.5
+    assert min(shared - plain for shared, plain, _ in groups.values()) > 0.2
 
 
 def test_a_shared_head_is_first_at_every_number_of_passes():

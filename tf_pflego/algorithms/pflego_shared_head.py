@@ -5,15 +5,18 @@ examples of their own client alone, which is not enough where a client holds man
 clients also share a head V with a row for each class of the dataset. The head of client i is
 W_i = g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far
 it follows them, and the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, by
-minimising F(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda/2) |U_i|^2].
+minimising F(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2].
 
 A round:
   1. The server sends theta and V to the participants.
-  2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once.
+  2. Client i computes its features phi_i = phi(X_i; theta) and the logits of S_i V once. The lower
+     its loss with these, the less is left to correct, and the larger is its penalty of the
+     correction: lambda_i = lambda max(1, l_i(0) / l_i(S_i V))^p. It is lambda if labels are no
+     classes, and in rounds of several exchanges, whose earlier ones fit V to the participants.
   3. It takes tau - 1 steps on U_i and g_i alone, with the rate
      beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for
      several labels, twice it for quantities). Each follows the gradient of l_i; U_i is then divided
-     by 1 + beta_i lambda, and g_i kept in [0, 1]. Together they do not raise the client's part of
+     by 1 + beta_i lambda_i, and g_i kept in [0, 1]. Together they do not raise the client's part of
      F; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
@@ -22,10 +25,10 @@ A round:
   6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho, by
      default Muon, and takes a share d of theta and V from them (decoupled weight decay).
 
-The U_i and g_i of step 4 depend on client i alone, not on who else takes part. So the expectation
-of what the server is given is the gradient of F in theta and V at these U and g: Proposition 1 of
-PFLEGO for theta and V. docs/method_note.md has the proof, and why there is decay. The server keeps
-theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
+The U_i, g_i and lambda_i of step 4 depend on client i alone, not on who else takes part. So the
+expectation of what the server is given is the gradient of F in theta and V at these: Proposition 1
+of PFLEGO for theta and V. docs/method_note.md has the proof, and why there is decay. The server
+keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
 
   symbol   here                        shape
   theta    Weights.theta               list of the body's weights
@@ -36,6 +39,7 @@ theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
   tau      local_steps
   beta     client_learning_rate
   lambda   correction_penalty
+  p        penalty_growth              0 leaves lambda_i = lambda
   rho      server_learning_rate        times what server_schedule gives for the round
   d        server_weight_decay         likewise
   alpha_i  client.client_weight        []
@@ -46,7 +50,7 @@ predict. Only the sum over the participants reaches the server: that of a single
 which classes it holds (docs/methods.md). `gate`, `correction` and `rate_cap` are there to be
 compared. If `rate_cap` is none, the last step on U_i, which is not checked, can raise F.
 
-Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i, and U_i is penalised;
+Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i; U_i is penalised;
 the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
 the curvature, and there is no other solver; by default the server has Muon and weight decay.
 """
@@ -72,9 +76,12 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
     """Hyper-parameters of PFLEGO with a shared head."""
 
     local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate(0.005)
+    client_learning_rate: float = settings.client_learning_rate(0.01)
     correction_penalty: float = settings.setting(
         0.01, "lambda, weight of the squared norm of a client's correction", at_least=0
+    )
+    penalty_growth: float = settings.setting(
+        2.0, "p, by what lambda grows with what V knows, if a round has one exchange", at_least=0
     )
     gate: str = settings.setting(
         "learnt",
@@ -122,6 +129,8 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
         "The rates of its steps follow from a bound of the loss' curvature.",
     )
     optimizer = config.server()
+    # A head that was fitted to the client a moment ago does not say what others know.
+    growth = config.penalty_growth if config.exchanges_per_round == 1 else 0.0
     num_global_classes, width = model.num_global_classes, model.num_features + 1
 
     def init_server(federation):
@@ -144,6 +153,7 @@ def build_pflego_shared_head(model: SplitModel, config: PflegoSharedHeadConfig) 
             shared.head,
             client.classes,
             config.correction_penalty,
+            growth,
             learns_correction=config.correction == "learnt",
             learns_gate=config.gate == "learnt",
         )

@@ -135,6 +135,29 @@ def test_matches_plain_steps_in_float64(classes, task, steps, penalty):
         assert problem.gate != expected[1]
 
 
+@pytest.mark.parametrize(("classes", "task"), PROBLEMS)
+def test_the_penalty_grows_with_what_the_shared_head_knows_of_classes(classes, task):
+    problem, penalty = Problem(classes, task), 0.1
+    start, zeros = problem.correction, 0 * problem.correction
+    problem.correction = zeros
+    problem.reference, _ = problem.steps(0.0, 200, 0.5, 0.0)  # It is fitted, as far as it can be.
+    problem.correction = start
+    known = float(problem.loss(zeros, 0.0) / problem.loss(zeros, 1.0))
+    expected = penalty * known**2 if task == "classification" else penalty
+    assert task != "classification" or expected > 1.4 * penalty
+    found = problem.descended(penalty, 20, 0.05, growth=2.0)
+    assert_near(found, problem.steps(expected, 20, 0.05, 0.05), atol=TOLERANCE)
+
+
+def test_beside_a_shared_head_that_knows_all_a_correction_becomes_0():
+    problem = Problem((0, 1, 2))
+    problem.features[:, :3] = 1e4 * np.eye(3)[problem.labels]
+    problem.reference = np.eye(3, FEATURES + 1)
+    correction, gate = problem.descended(1.0, 20, 1e-4, growth=2.0)
+    assert np.abs(correction).max() < 1e-6
+    assert gate == np.float32(problem.gate)
+
+
 @pytest.mark.parametrize("classes", CLASSES[:2])
 @pytest.mark.parametrize("fixed", ["learns_gate", "learns_correction"])
 def test_what_is_not_learnt_stays(classes, fixed):

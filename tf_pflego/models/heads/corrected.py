@@ -4,12 +4,14 @@ A client's rows of the shared head V [C, M + 1], which is fixed here, are R = S 
 With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
 `CorrectedHead.descend` moves U and g over fixed features, to lower
 
-    F(U, g) = l(g R + U) + (lambda / 2) |U|^2
+    F(U, g) = l(g R + U) + (lambda_i / 2) |U|^2
 
-where l is the client's mean loss; for X, Z and E see `models.heads.objective`. With
+where l is the client's mean loss; for X, Z and E see `models.heads.objective`. Of classes, the
+penalty grows with what the shared head knows of them, lambda_i = lambda max(1, l(0) / l(R))^p: the
+less is left to correct, the more would a correction fit only the client's few examples. With
 Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with rates b and c is
 
-    U <- (U - b E X) / (1 + b lambda),    g <- min(max(g - c sum_kj E_kj Z_kj, 0), 1)
+    U <- (U - b E X) / (1 + b lambda_i),  g <- min(max(g - c sum_kj E_kj Z_kj, 0), 1)
 
 where the same errors E serve both. It is a gradient step on l, followed by the proximal step of the
 penalty and of the interval.
@@ -20,7 +22,7 @@ is the mean of |x|^2 over the rows of X, and that in g alone is at most h B, whe
 |z|^2 over the examples; of classes it is that of |z - mean of z|^2, since what all logits of an
 example have in common changes nothing. For both together, the curvature is at most twice as large
 in each, so that a step with the rates 1 / (2 h A + lambda) for U and 1 / (2 h B) for g does not
-raise F.
+raise F, whatever lambda_i is, since the step of the penalty is a proximal one.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class CorrectedHead:
       shared_head: [C, M + 1], V.
       classes: [K] int32, the row of V for each row of the head; negative for absent classes.
       penalty: lambda.
+      growth: p.
       learns_correction: Whether U moves.
       learns_gate: Whether g moves.
     """
@@ -64,16 +67,28 @@ class CorrectedHead:
         shared_head: tf.Tensor,
         classes: tf.Tensor,
         penalty: float,
+        growth: float = 0.0,
         learns_correction: bool = True,
         learns_gate: bool = True,
     ):
         self._objective = objective
         self._shared_head, self._classes = shared_head, classes
-        self._logits = objective.logits_at(objective.pad(_rows_of(shared_head, classes)))
-        self._penalty = penalty
+        rows = _rows_of(shared_head, classes)
+        self._logits = objective.logits_at(objective.pad(rows))
+        self._least_penalty, self._penalty = penalty, self._grown(rows, penalty, growth)
         self._twice_bound = 2 * (objective.task.outputs_first.bound or 0.0)
         self._moves_correction = float(learns_correction)
         self._moves_gate = float(learns_gate)
+
+    def _grown(self, rows, penalty, growth):
+        """Returns lambda_i; l(R) counts as a ten-thousandth of l(0) at least."""
+        objective = self._objective
+        if not growth or not objective.task.has_classes or objective.is_constant:
+            return penalty
+        absent = objective.logits_at(objective.widen(tf.zeros_like(rows)))
+        nothing, shared = (objective.loss_of(one + absent) for one in (0.0, self._logits))
+        known = tf.math.divide_no_nan(nothing, tf.maximum(shared, 1e-4 * nothing))
+        return penalty * tf.maximum(known, 1.0) ** growth
 
     def head(self, correction: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """Returns W = g S V + U, [K, M + 1]."""
@@ -99,7 +114,8 @@ class CorrectedHead:
         """
         if cap == "none":
             return tf.constant(largest)
-        twice_curvature = self._twice_bound * self._objective.mean_square() + 2 * self._penalty
+        twice_curvature = self._twice_bound * self._objective.mean_square()
+        twice_curvature += 2 * self._least_penalty
         if cap == "joint":
             twice_curvature += self._twice_bound * self._objective.spread_of(self._logits)
         return tf.minimum(largest, 2 / twice_curvature)
@@ -118,7 +134,7 @@ class CorrectedHead:
         started, ended = self.value(correction, gate), self.value(*reached)
 
         def again():
-            safe = 1 / (self._twice_bound * self._objective.mean_square() + self._penalty)
+            safe = 1 / (self._twice_bound * self._objective.mean_square() + self._least_penalty)
             spread = self._twice_bound * self._objective.spread_of(self._logits)
             safe_for_gate = tf.math.divide_no_nan(1.0, spread)
             return self._steps(correction, gate, steps, safe, safe_for_gate)
