@@ -45,7 +45,7 @@ def test_pflego_is_within_a_point_of_the_best_on_own_labels(served):
 @pytest.mark.parametrize("name", ["pflego_shared_head", "fedavg_adam"])
 def test_methods_on_shared_labels_are_ahead_of_pflego(served, name):
     """By about a point with two classes per client, and by several with five or ten."""
-    assert 0.7 < mean_gap(served, name, "pflego", "high") < 1.1
+    assert 0.7 < mean_gap(served, name, "pflego", "high") < 1.2
     assert 3 < mean_gap(served, name, "pflego", "medium")
     assert 6 < mean_gap(served, name, "pflego", "no")
 
