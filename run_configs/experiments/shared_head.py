@@ -173,8 +173,11 @@ def shared_head_passes():
 
     On the clients of the PGFed paper's twin, in half of its rounds. The other methods pass over
     their mini-batches so often, and PFLEGO has so many exchanges in a round, each on all examples;
-    or, in parts, so many that together pass all examples once.
+    or, in parts, so many that together pass all examples once. FedAvg with Adam has the class mask
+    and the rate of `shared_head`, since one network for all needs the mask.
     """
+    masked = {"class_mask": True, "client_learning_rate": TUNED_RATES["fedavg_adam"]}
+    others = {"fedavg_adam": masked} | {name: pgfed.TUNED[name] for name in ("fedrod", "pgfed")}
     common = {key: value for key, value in pgfed.base("pflego").items() if key != "algorithm"}
     common |= {**pgfed.TWIN, "num_rounds": 60, "eval_every": 10}
     for count in (1, 2, 5, 10):
@@ -184,9 +187,8 @@ def shared_head_passes():
             if count > 1:
                 parts = {"name": f"{method}_in_parts_{count}", "exchange_examples": "part"}
                 yield cell | parts
-        for name in ("fedavg_adam", "fedrod", "pgfed"):
-            method = name.removesuffix("_adam")
-            cell = pgfed.base(method) | pgfed.TUNED[method] | pgfed.TWIN | _FIELD[name]
+        for name, settings in others.items():
+            cell = pgfed.base(name.removesuffix("_adam")) | pgfed.TWIN | _FIELD[name] | settings
             cell |= {"name": f"{name}_{count}", "local_epochs": count}
             yield cell | {"num_rounds": 60, "eval_every": 10}
 
