@@ -108,6 +108,16 @@ def test_on_other_data_a_shared_head_is_above_plain_pflego():
             assert min(gains) > 0 or "digits" in run
 
 
+def test_on_cifar10_a_shared_head_needs_a_fifth_of_the_rounds():
+    """docs/results/shared_head.md has these numbers, of clients that hold two classes."""
+    name = "test_accuracy/client_mean"
+    plain = sweep_of("table1").curves()["cifar10_high_pflego", 0]
+    shared = sweep_of("shared_head_cifar10").curves()["high_shared_head", 0]
+    after = {int(number): value for number, value in zip(plain["round"], plain[name], strict=True)}
+    assert [f"{100 * after[number]:.1f}" for number in (40, 200)] == ["68.8", "88.6"]
+    assert (int(shared["round"][-1]), f"{100 * shared[name][-1]:.1f}") == (40, "90.3")
+
+
 def test_no_group_of_clients_that_disagree_is_below_plain_pflego():
     """docs/results/shared_head.md says so, of three seeds."""
     groups = shared_head_pages.groups_in_conflict(sweep_of("shared_head_conflicts"))
