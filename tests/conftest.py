@@ -1,7 +1,9 @@
 """Shared fixtures: three unequal clients, small enough to check by an independent oracle.
 
-The package is tested on two lines: TensorFlow Federated with the TensorFlow that it pins, and the
-current TensorFlow without it. `--line` says which one a run of the tests is for.
+The package is tested on two lines: TensorFlow Federated with the TensorFlow that it pins (`tff`),
+and the current TensorFlow without it (`current`). `make test-all` runs each test on the line of its
+folder, and on others if its mark `lines` says so. `make test` runs all on the line `tff`, without
+those that are marked `thorough`.
 """
 
 import dataclasses
@@ -18,8 +20,8 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests import thorough
 from tests.oracles import network
 from tf_pflego import algorithms, data, engines, models
 from tf_pflego.core import tasks
@@ -29,12 +31,10 @@ from tf_pflego.data.datasets import prepared
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.runs import build
 
-# What each leaves to the other, by its marker, so that both together take less time.
-LEFT_OUT = {"tff": "current_line_is_enough", "current": "same_on_both_lines"}
-LINES = {
-    "tff": "with TensorFlow Federated, without the tests for which the current line is enough",
-    "current": "without the tests that test nothing which differs between the lines",
-}
+LINES = ("tff", "current")
+# What needs TensorFlow Federated, or differs between the versions of TensorFlow and Keras. All
+# other folders are tested on the current line.
+FOLDERS_ON_TFF = ("algorithms", "engines", "models/body", "tff")
 
 
 def accuracies_of(hits, sizes):
@@ -44,9 +44,12 @@ def accuracies_of(hits, sizes):
 
 
 def pytest_addoption(parser):
-    help_text = "; ".join(f"{line}: {what}" for line, what in LINES.items())
-    parser.addoption("--line", choices=LINES, help=f"{help_text}; default: all that can run")
-    parser.addoption("--quick", action="store_true", help="without those of tests/thorough.py")
+    parser.addoption(
+        "--line", choices=LINES, help="only the tests of this line; default: all that can run"
+    )
+    parser.addoption(
+        "--quick", action="store_true", help="without those marked thorough, of whatever line"
+    )
 
 
 def pytest_configure(config):
@@ -54,6 +57,9 @@ def pytest_configure(config):
     # stays so in the programs that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if config.getoption("quick"):
+        # Without Grappler, which rewrites graphs, a small test takes a fifth less time.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     if config.getoption("line") == "tff":
         try:
             importlib.import_module("tf_pflego.engines.tff.worker")
@@ -64,20 +70,27 @@ def pytest_configure(config):
             ) from error
 
 
+def lines_of(item):
+    """Returns the lines on which `make test-all` runs a test."""
+    mark = item.get_closest_marker("lines")
+    if mark is not None:
+        return mark.args
+    folder = pathlib.Path(item.path).parent.relative_to(pathlib.Path(__file__).parent).as_posix()
+    on_tff = any(f"{folder}/".startswith(f"{name}/") for name in FOLDERS_ON_TFF)
+    return LINES[:1] if on_tff else LINES[1:]
+
+
 def pytest_collection_modifyitems(config, items):
-    marker = LEFT_OUT.get(config.getoption("line"))
-    methods = set(algorithms.REGISTRY)
-
-    def is_left_out(item):
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if marker is not None and item.get_closest_marker(marker):
-            return parameters.get("engine") != "ray"  # It is on the current line alone.
-        quick = config.getoption("quick")
-        return quick and thorough.is_thorough(item.nodeid, parameters, methods)
-
-    left_out = {item for item in items if is_left_out(item)}
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    line, quick = config.getoption("line"), config.getoption("quick")
+    left_out = [
+        item
+        for item in items
+        if (quick and item.get_closest_marker("thorough"))
+        or (line and not quick and line not in lines_of(item))
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    kept = set(items) - set(left_out)
+    items[:] = [item for item in items if item in kept]
 
 
 INPUTS, FEATURES = 4, 5
@@ -123,15 +136,8 @@ CLASSIFICATION = "classification"
 
 
 def of_tasks(*tasks):
-    """Lets a test have `tiny_model` and `tiny_clients` of each of some tasks.
-
-    On the current line, classification will do: what differs there is the body.
-    """
-    same = pytest.mark.same_on_both_lines
-    pairs = [
-        pytest.param(task, task, id=task, marks=() if task == CLASSIFICATION else same)
-        for task in tasks
-    ]
+    """Lets a test have `tiny_model` and `tiny_clients` of each of some tasks."""
+    pairs = [pytest.param(task, task, id=task) for task in tasks]
     return pytest.mark.parametrize(("tiny_model", "tiny_clients"), pairs, indirect=True)
 
 

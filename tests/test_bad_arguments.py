@@ -11,8 +11,6 @@ from tf_pflego import data, models
 from tf_pflego.data import ClientData
 from tf_pflego.system import values
 
-pytestmark = pytest.mark.same_on_both_lines
-
 LABELS = np.arange(40) % 4
 
 

@@ -13,8 +13,6 @@ from tests.test_bad_arguments import arrays, simulation_of
 from tf_pflego import data
 from tf_pflego.engines.tracing import Traced
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture(scope="module")
 def simulation():

@@ -5,8 +5,6 @@ import pytest
 
 import tf_pflego as pfl
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture(scope="module")
 def objects(digits_dir, tmp_path_factory):

@@ -8,8 +8,6 @@ import re
 
 import pytest
 
-from tests import thorough
-
 PACKAGE = pathlib.Path(__file__).parents[1] / "tf_pflego"
 # A module imports modules of lower floors, or of its own folder.
 FLOORS = {
@@ -154,12 +152,6 @@ def test_the_page_of_the_layout_has_the_rooms_with_their_floors():
     assert modules | folders == FLOORS.keys()
     for name in re.findall(r"`((?:\w+/)+\w+(?:\.py)?|\w+/)`", page):
         assert any((place / name).exists() for place in (PACKAGE, PACKAGE.parent)), name
-
-
-def test_what_the_quick_tests_leave_out_exists():
-    for name in thorough.TESTS:
-        path, _, test = name.partition("::")
-        assert f"def {test.partition('[')[0]}" in (PACKAGE.parent / path).read_text(), name
 
 
 def test_the_commands_of_contributing_name_files_that_exist():

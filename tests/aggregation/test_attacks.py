@@ -17,8 +17,6 @@ from tf_pflego.core.algorithm import Client, ClientResult, Round
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SIZE, SHARE, SEED = 400, 0.3, 4
 IDS = np.arange(40)
 

@@ -13,8 +13,6 @@ from tf_pflego.aggregation import canaries, privacy, wrapping
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core.participation import Participation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SEED = 3
 BOUND = 0.5
 CLIENTS, CANARIES, ROUNDS, DELTA = 3, 150, 4, 1e-5

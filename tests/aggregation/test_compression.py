@@ -22,8 +22,6 @@ from tf_pflego.core.algorithm import Client, Federation, Round
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SEED = tf.constant([3, 4])
 JUST_BELOW_1 = np.nextafter(np.float32(1), np.float32(0))
 

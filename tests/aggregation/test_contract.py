@@ -23,8 +23,6 @@ from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.compression import compressed
 from tf_pflego.core.participation import Participation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # (algorithm, participation) -> algorithm, by name.
 WRAPPERS = {
     "quantized": lambda algorithm, participation: compressed(algorithm, bits=4),

@@ -13,8 +13,6 @@ from tf_pflego.aggregation.robust import ROBUST_SUMS, robust
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SIZE, BOUND, SHARE = 30, 4.0, 0.2
 FLOAT32 = 2e-6
 STEPS = 1e-4  # what ten of Weiszfeld's steps leave

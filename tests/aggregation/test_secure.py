@@ -24,8 +24,6 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import secure_protocol
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SEED = 6
 WEIGHTS = np.array([3, 7, 5]) / 15  # of the tiny clients
 

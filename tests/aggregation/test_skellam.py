@@ -14,8 +14,6 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import secure_protocol
 
-pytestmark = pytest.mark.same_on_both_lines
-
 EVERYBODY = Participation(3, 3)
 NUMBERS = 200_000  # So many make the deviation of their noise known to 0.16 %.
 SILENT = 1e-9  # A noise multiplier of which no Poisson number is above 0.

@@ -56,8 +56,11 @@ def whole_state(simulation):
 OF_KERAS = ("pflego", "fedavg", "fedrod", "pflego_shared_head", "ditto")
 
 
+BOTH = pytest.mark.lines("tff", "current")
+
+
 def on_its_lines(name):
-    return pytest.param(name, marks=() if name in OF_KERAS else pytest.mark.same_on_both_lines)
+    return pytest.param(name, marks=BOTH if name in OF_KERAS else ())
 
 
 # "everything" has a matrix with a row and a column for each client, so it is tried with two I.
@@ -72,7 +75,6 @@ def case(request, tiny_model, tiny_clients):
     return algorithm, clients, simulation_of(algorithm, clients)
 
 
-@pytest.mark.same_on_both_lines
 def test_absentees_are_untouched(case):
     algorithm, clients, simulation = case
     simulation.run_round()
@@ -88,7 +90,6 @@ def test_absentees_are_untouched(case):
         np.testing.assert_array_equal(a[absent], b[absent])
 
 
-@pytest.mark.same_on_both_lines
 def test_functions_are_pure(case):
     """A round that is repeated from the same objects gives the same bits and leaves them as is."""
     _, clients, simulation = case
@@ -105,7 +106,6 @@ def test_functions_are_pure(case):
     assert_identical(whole_state(simulation), first)
 
 
-@pytest.mark.same_on_both_lines
 def test_evaluation_repeats(case):
     first, second = (leaves(tuple(case[2].evaluate_all().values())) for _ in range(2))
     assert_identical(first, second)
@@ -138,7 +138,6 @@ def test_a_clients_model_predicts_what_the_run_does(case):
 MASKED = ("pflego", "pflego_shared_head", "fedavg", "fedbabu", "fedrod", "ditto", "apfl", "pgfed")
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("name", [*MASKED, *TOYS])
 def test_with_a_class_mask_a_client_never_predicts_a_class_that_it_lacks(
     name, masked_model, masked_clients
@@ -234,7 +233,6 @@ def test_keras_alone_loads_the_models_of_clients(tiny_model, tiny_clients, tmp_p
     assert result.stdout.split() == [path.stem for path in paths]
 
 
-@pytest.mark.same_on_both_lines
 def test_a_round_that_is_broken_off_has_moved_nothing(case):
     """Ctrl-C comes at the very end, so that what earlier exchanges staged must be discarded too."""
     _, _, simulation = case
@@ -252,7 +250,6 @@ def test_a_round_that_is_broken_off_has_moved_nothing(case):
     assert_identical(whole_state(simulation), before)
 
 
-@pytest.mark.same_on_both_lines
 def test_round_with_nobody_changes_nothing_and_is_recorded(case):
     algorithm, clients, simulation = case
     drawn = simulation.participation
@@ -275,7 +272,6 @@ def test_round_with_nobody_changes_nothing_and_is_recorded(case):
     assert_identical(whole_state(simulation), before)
 
 
-@pytest.mark.same_on_both_lines
 def test_the_seed_repeats_a_run_whoever_is_looked_at_in_between(case):
     """A client whose state was read before it took part starts like one whose state was not."""
     algorithm, clients, _ = case

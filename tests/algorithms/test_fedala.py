@@ -98,7 +98,6 @@ def test_fedala(tiny_model, tiny_clients, config):
     assert 1 in taken and max(taken) > 2, taken
 
 
-@pytest.mark.same_on_both_lines
 def test_with_mixing_weights_that_stay_at_1_it_is_fedavg(tiny_model, tiny_clients):
     config = {"mixed_tensors": 9, "mixing_learning_rate": 0.0}
     fedala = simulation_of("fedala", tiny_model, tiny_clients, **config)
@@ -110,7 +109,6 @@ def test_with_mixing_weights_that_stay_at_1_it_is_fedavg(tiny_model, tiny_client
         assert largest_difference(*pair) <= TOLERANCE
 
 
-@pytest.mark.same_on_both_lines
 def test_with_mixing_weights_that_stay_at_0_clients_train_alone(tiny_model):
     clients = make_clients((3, 7, 5), (2, 4, 3), (3, 3, 3))
     config = {"mixed_tensors": 9, "mixing_learning_rate": 0.0}

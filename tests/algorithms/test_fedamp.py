@@ -60,7 +60,6 @@ def test_fedamp(tiny_model, tiny_clients, config):
         assert not simulation.server_state.ids.shape[0]
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize(("attention", "per_round"), [(0.0, 3), (0.8, 1)])
 def test_without_attention_to_others_a_client_is_held_near_itself(
     tiny_model, tiny_clients, attention, per_round
@@ -79,7 +78,6 @@ def test_without_attention_to_others_a_client_is_held_near_itself(
             assert_close(actual, expected)
 
 
-@pytest.mark.same_on_both_lines
 def test_without_pull_it_is_local(tiny_model):
     """Where all clients have all classes. Batches would be others, since it has two exchanges."""
     clients, full = make_clients((3, 7, 5), (2, 4, 3), (3, 3, 3)), {"batch_size": 0}
@@ -91,7 +89,6 @@ def test_without_pull_it_is_local(tiny_model):
     assert largest_difference(own(fedamp), own(local)) <= SAME
 
 
-@pytest.mark.same_on_both_lines
 def test_attention_that_sees_no_distance_holds_everybody_near_the_mean(tiny_model, tiny_clients):
     """With a = (c - 1) / c each participant counts 1 / c, also a client to itself."""
     config = {"attention": 2 / 3, "attention_width": 1e12, "proximal_weight": 5.0}

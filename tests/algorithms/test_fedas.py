@@ -27,8 +27,6 @@ from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # float32 rounding where a mean is divided by a trace with which it was multiplied.
 TOLERANCE = 1e-6
 

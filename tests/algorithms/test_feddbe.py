@@ -25,8 +25,6 @@ from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 KAPPA, MEAN_MOMENTUM = 2.0, 0.7
 CONFIG = {"mean_weight": KAPPA, "mean_momentum": MEAN_MOMENTUM}
 

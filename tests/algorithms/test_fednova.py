@@ -47,7 +47,6 @@ def test_fednova(tiny_model, tiny_clients, config):
         assert_close(flat(simulation.server_state.weights), x)
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize(
     ("sizes", "config"),
     [(EQUAL, {}), (((5, 6, 6), *EQUAL[1:]), {}), (((3, 7, 5), *EQUAL[1:]), {"batch_size": 0})],
@@ -65,7 +64,6 @@ def test_with_equal_numbers_of_steps_it_is_fedavg(tiny_model, sizes, config):
         assert largest_difference(*pair) <= TOLERANCE
 
 
-@pytest.mark.same_on_both_lines
 def test_clients_count_by_their_examples_and_not_by_their_steps_too(tiny_model):
     """Of small steps the move is along the weighted mean of the gradients; FedAvg's is not."""
     clients = make_clients((2, 12), (2, 2), (3, 3))

@@ -24,8 +24,6 @@ from tests.oracles import batches, network, quadratic
 from tf_pflego.core.participation import Participation
 from tf_pflego.models.heads.combined import combined
 
-pytestmark = pytest.mark.same_on_both_lines
-
 CLASSES, FEATURES = 3, 5
 
 

@@ -21,8 +21,6 @@ from tests.oracles import features, network
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # The global classes of the rows of each client's head. Nobody has class 1. When client 2 takes part
 # for the first time, in the second round, class 2 has a prototype and class 4 has none.
 CLASSES = ([0, 3], [0, 2, 5], [2, 4])

@@ -13,9 +13,6 @@ from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 TOLERANCE = 2e-6  # float32 rounding of sums of a few terms of order 1.
 RATE = 0.25
 

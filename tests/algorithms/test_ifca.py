@@ -22,8 +22,6 @@ from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def networks_of(simulation):
     """The server's networks, each a flat list."""

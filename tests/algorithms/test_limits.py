@@ -18,9 +18,6 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 # The same float32 operations on the same numbers, up to the order of a few additions of zeros.
 SAME = 1e-7
 # float32 rounding over three rounds where the terms of sums come in another order.

@@ -196,11 +196,7 @@ def test_dropout_draws_a_mask_for_each_batch(tiny_clients):
         )
 
 
-# Where the interpreter lacks TensorFlow's operations, only heads learn on.
-ON_OLD_LINE = pytest.param("tflite", marks=pytest.mark.same_on_both_lines)
-
-
-@pytest.mark.parametrize("kind", ["savedmodel", ON_OLD_LINE])
+@pytest.mark.parametrize("kind", ["savedmodel", "tflite"])
 def test_a_file_predicts_and_learns_on_as_in_inference(images, tmp_path, kind):
     """It has the statistics of the client, which stay, and drops nothing out."""
     simulation = simulation_of("fedbn", SplitModel(live_body(), 3), images)

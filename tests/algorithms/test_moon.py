@@ -17,8 +17,6 @@ from tests.conftest import of_tasks
 from tests.oracles import features
 from tf_pflego.core.participation import Participation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def cosines(a, b):
     """The cosines of rows [n], 0 where one has no direction, and their gradient in `a` [n, M]."""

@@ -40,7 +40,6 @@ def test_mr_mtl(tiny_model, tiny_clients, config):
             assert_close(actual, expected)
 
 
-@pytest.mark.same_on_both_lines
 def test_without_pull_it_is_local(tiny_model):
     """Where all clients have all classes, since its networks are for all of them."""
     clients = make_clients((3, 7, 5), (2, 4, 3), (3, 3, 3))

@@ -225,7 +225,6 @@ def assert_same(first, second):
     assert_near(first, second, atol=1e-6, rtol=0)
 
 
-@pytest.mark.same_on_both_lines
 def test_the_first_round_of_fedcp_with_features_that_are_all_personal_is_fedpers(tiny_model):
     """In float32 such a policy is exactly 0 and 1 and has no gradient, so that it stays.
 
@@ -247,7 +246,6 @@ def test_the_first_round_of_fedcp_with_features_that_are_all_personal_is_fedpers
     assert_same(own(fedcp, "head"), own(fedper, "head"))
 
 
-@pytest.mark.same_on_both_lines
 def test_fedcp_with_features_that_are_all_global_moves_biases_alone_of_its_heads(
     tiny_model, tiny_clients
 ):
@@ -264,7 +262,6 @@ def test_fedcp_with_features_that_are_all_global_moves_biases_alone_of_its_heads
     assert np.abs(after[0] - before[0]).max() > 1e-2
 
 
-@pytest.mark.same_on_both_lines
 def test_the_first_step_of_gpfl_whose_valve_does_nothing_is_that_of_fedper(
     tiny_model, tiny_clients
 ):
@@ -304,7 +301,6 @@ def test_a_model_that_goes_on_with_a_part(tiny_model):
     assert not hasattr(extended(tiny_model.without_start(), affine((), M)), "initial_theta")
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("name", ["fedcp", "gpfl"])
 def test_refusals(name):
     with pytest.raises(ValueError, match=f"classification for {name}; got regression"):

@@ -20,8 +20,6 @@ from tests.conftest import built, make_clients
 from tests.oracles import batches, gaussian, network
 from tf_pflego.models.heads.gaussian import discriminant
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 class Oracle:
     """The server's theta, means and covariance, and what clients make of them."""

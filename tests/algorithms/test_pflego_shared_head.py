@@ -18,8 +18,6 @@ from tf_pflego.core.local_training import shuffled
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # float32 against float64 over three rounds of up to six steps on weights of order 1.
 TOLERANCE = 2e-5
 ROUNDS = 3

@@ -19,8 +19,6 @@ from tests.algorithms.mini_batches import (
 from tests.conftest import of_tasks
 from tests.oracles import batches, network
 
-pytestmark = pytest.mark.same_on_both_lines
-
 PGFED = [
     ("pgfed", {}),
     ("pgfed", {"risk_weight": 0.0}),

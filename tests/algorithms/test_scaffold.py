@@ -64,7 +64,6 @@ def test_scaffold(tiny_model, tiny_clients, config):
         assert_close(actual, expected)
 
 
-@pytest.mark.same_on_both_lines
 def test_with_variates_of_zero_it_is_fedavg(tiny_model):
     """Its mean is plain, as FedAvg's is where clients are of equal size."""
     clients = make_clients(*EQUAL)
@@ -81,7 +80,6 @@ def test_with_variates_of_zero_it_is_fedavg(tiny_model):
         scaffold.set_client_states(range(3), nests.zeros_like(states))
 
 
-@pytest.mark.same_on_both_lines
 def test_a_step_on_all_examples_makes_a_clients_variate_its_gradient(tiny_model, tiny_clients):
     """So K eta_l is the right divisor: the corrections of the step do not remain in it."""
     full = {"batch_size": 0, "local_epochs": 1}
@@ -95,7 +93,6 @@ def test_a_step_on_all_examples_makes_a_clients_variate_its_gradient(tiny_model,
             assert_close(own(simulation, "variate")[client], gradient)
 
 
-@pytest.mark.same_on_both_lines
 def test_the_servers_variate_stays_the_clients_mean_when_some_join(tiny_model, tiny_clients):
     """Those that join have variates of 0, and the mean is over more clients."""
     simulation = simulation_of("scaffold", tiny_model, tiny_clients)

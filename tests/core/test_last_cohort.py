@@ -1,11 +1,8 @@
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tf_pflego.core import last_cohort
 from tf_pflego.core.last_cohort import LastCohort
-
-pytestmark = pytest.mark.same_on_both_lines
 
 NUM_CLIENTS = 6
 COHORT = LastCohort(

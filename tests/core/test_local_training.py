@@ -17,8 +17,6 @@ from tf_pflego.core.local_training import (
     value_and_gradient,
 )
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SIZE = 7
 
 

@@ -1,12 +1,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tf_pflego.core import nests
-
-pytestmark = pytest.mark.same_on_both_lines
 
 A = {"x": tf.constant([1.0, 2.0]), "y": [tf.constant([[3.0]])]}
 B = {"x": tf.constant([5.0, -1.0]), "y": [tf.constant([[2.0]])]}

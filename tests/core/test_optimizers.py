@@ -7,8 +7,6 @@ from tf_pflego.algorithms.pflego import PflegoConfig
 from tf_pflego.core import optimizers
 from tf_pflego.core.algorithm import Round, Weights
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TOLERANCE = 1e-6  # float32 rounding over some steps on weights of order 1.
 STEPS = 20
 

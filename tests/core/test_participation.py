@@ -6,8 +6,6 @@ import pytest
 
 from tf_pflego.core.participation import Participation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def test_fixed_draws_r_different_clients():
     for number in range(1, 50):

@@ -7,8 +7,6 @@ import tensorflow as tf
 from tests.oracles.quadratic import by_all_supports
 from tf_pflego.core.quadratic import on_simplex
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def solved(p, q):
     return on_simplex(tf.constant(p, tf.float32), tf.constant(q, tf.float32)).numpy()

@@ -9,8 +9,6 @@ import tf_pflego as pfl
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.core.tasks import task_of
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SIZES, OUTPUTS = (40, 7, 25), 7
 
 

@@ -8,8 +8,6 @@ import pytest
 import tf_pflego as pfl
 from tf_pflego.data import ClientData
 
-pytestmark = pytest.mark.same_on_both_lines
-
 NAMES = ("hospital_7", "Süd 2", "3")
 
 

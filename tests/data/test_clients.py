@@ -6,8 +6,6 @@ from tests.conftest import make_clients
 from tf_pflego.data import ClientData, ClientSplit, Dataset, Examples, Partition, federate
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # x * (1 / 255) and x / 255 differ by one rounding of float32.
 _ROUNDING = 1e-6
 

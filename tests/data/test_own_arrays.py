@@ -3,8 +3,6 @@ import pytest
 
 import tf_pflego as pfl
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # For each client, its classes.
 CLASSES = ((3, 7), (0, 3, 9))
 TRAIN_SIZES, TEST_SIZES = (6, 9), (2, 3)

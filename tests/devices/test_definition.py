@@ -13,8 +13,6 @@ from tf_pflego.devices.definition import Definition, DefinitionError, sample_of
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture(scope="module")
 def definition():

@@ -30,7 +30,6 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 FRONT = sorted(ROOT.glob("*.md"))  # README.md and the others that stand beside the package
 WITH_CODE = [path for path in PAGES if "```python" in path.read_text(encoding="utf-8")]
-same_on_both_lines = pytest.mark.same_on_both_lines
 PROGRAM = re.compile(r"^(?:tf-pflego|python -m tf_pflego\.main) (.*)$", re.MULTILINE)
 
 
@@ -42,7 +41,6 @@ def texts():
     return {path: path.read_text(encoding="utf-8") for path in [*PAGES, *FRONT]}
 
 
-@same_on_both_lines
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_a_method_says_by_what_it_differs_from_its_paper(name):
     text = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
@@ -59,7 +57,7 @@ WRITTEN = {
 
 # own_method.md runs on TensorFlow Federated if it is there, tff.md needs it, and serving.md has a
 # block that newer versions of TensorFlow cannot run.
-ON_BOTH_LINES = {"own_method.md", "serving.md", "tff.md"}
+LINES = {"own_method.md": ("tff", "current"), "serving.md": ("tff", "current"), "tff.md": ("tff",)}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,10 @@ ON_BOTH_LINES = {"own_method.md", "serving.md", "tff.md"}
     [
         pytest.param(
             path,
-            marks=() if path.name in ON_BOTH_LINES else pytest.mark.current_line_is_enough,
+            marks=[
+                pytest.mark.thorough,
+                pytest.mark.lines(*LINES.get(path.name, ("current",))),
+            ],
             id=name_of(path),
         )
         for path in WITH_CODE
@@ -81,7 +82,6 @@ def test_the_code_of_a_page_runs(path, digits_dir, tmp_path):
     assert set(WRITTEN.get(name_of(path), ())) <= found
 
 
-@same_on_both_lines
 def test_no_code_is_left_out():
     """A block is run, or is shell or text, or says that another test runs it."""
     for path, text in texts().items():
@@ -92,7 +92,6 @@ def test_no_code_is_left_out():
             assert known, f"{name_of(path)}, line {block.line}: {block.language}"
 
 
-@same_on_both_lines
 def test_what_a_block_prints_is_compared():
     page = "```python\nprint('a', 0.50)\n```\n\n```text\na 0.52\n```\n"
     assert pages.promised(page) == ["a 0.52\n"]
@@ -102,7 +101,6 @@ def test_what_a_block_prints_is_compared():
             pages.assert_like(other, "a 0.52\n")
 
 
-@same_on_both_lines
 def test_commands_of_pages_have_flags_that_exist():
     found = 0
     for path, text in texts().items():
@@ -143,7 +141,6 @@ def flags_of(verb, arguments=()):
     return flag_values
 
 
-@same_on_both_lines
 def test_flags_that_pages_name_exist():
     """Those that code in a sentence begins with; installing.md has flags of pip."""
     known = {"help", "version", "flagfile", "name"}  # --name=VALUE stands for any.
@@ -161,7 +158,6 @@ def test_flags_that_pages_name_exist():
     assert found > 20
 
 
-@same_on_both_lines
 def test_numbers_are_those_of_the_result_files():
     """A row `| ... | `key` | value |` below a comment that names the file."""
     compared = 0
@@ -199,7 +195,6 @@ def anchors_of(path):
     return found
 
 
-@same_on_both_lines
 @pytest.mark.parametrize("path", [*PAGES, *FRONT], ids=name_of)
 def test_links_of_a_page_lead_somewhere(path):
     text = path.read_text(encoding="utf-8")
@@ -214,7 +209,6 @@ def test_links_of_a_page_lead_somewhere(path):
         assert not anchor or anchor in anchors_of(target), link
 
 
-@same_on_both_lines
 def test_each_public_name_has_its_entry():
     entries = []
     for path in (DOCS / "reference").glob("*.md"):
@@ -225,7 +219,6 @@ def test_each_public_name_has_its_entry():
     assert set(re.findall(r"`(\w+)`", index)) >= set(entries)
 
 
-@same_on_both_lines
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_the_page_of_a_method_is_made_from_its_module(name):
     page = method_pages.markdown(name, ROOT)
@@ -239,13 +232,11 @@ def words_of(text):
     return {word.lower() for word in re.findall(r"\w+", text)}
 
 
-@same_on_both_lines
 def test_text_is_shown_as_it_stands():
     escaped = method_pages._escaped("W_i <- `a_b` where batch_size is 0, [K, M]")
     assert escaped == r"W\_i &lt;- `a_b` where `batch_size` is 0, \[K, M\]"
 
 
-@same_on_both_lines
 def test_a_docstring_without_a_title_is_refused(tmp_path):
     path = tmp_path / "tf_pflego" / "algorithms" / "fedavg.py"
     path.parent.mkdir(parents=True)
@@ -254,7 +245,6 @@ def test_a_docstring_without_a_title_is_refused(tmp_path):
         method_pages.markdown("fedavg", tmp_path)
 
 
-@same_on_both_lines
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
     """The model is large beside the scalars that some methods move too.

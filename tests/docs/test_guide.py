@@ -9,8 +9,6 @@ import shared_head_pages
 
 from tf_pflego.sweeps import load_sweep, store
 
-pytestmark = pytest.mark.same_on_both_lines
-
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 DEGREES = ("high", "medium", "no")
 

@@ -78,7 +78,6 @@ def executed():
     return notebook, files, left
 
 
-@pytest.mark.same_on_both_lines
 def test_it_does_what_is_stored_and_leaves_nothing_else():
     """One test, since each process that has some of several would execute it anew."""
     notebook, files, left = executed()

@@ -6,8 +6,6 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.same_on_both_lines
-
 ROOT = pathlib.Path(__file__).parents[2]
 PICTURE = ElementTree.parse(ROOT / "docs" / "images" / "round.svg")
 PASS = 45  # The width of a pass through the network.

@@ -16,8 +16,6 @@ from tf_pflego.program import failures
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.simulation.records import METRIC_NAMES
 
-pytestmark = pytest.mark.same_on_both_lines
-
 PROGRAM = (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
 NAMES = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("\n## Names\n")[2]
 

@@ -7,7 +7,6 @@ import re
 import execute_notebook
 import nbformat
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.docs import pages
@@ -19,7 +18,6 @@ MOST_LINES = 10
 BAR = re.compile(r"round \d+/\d+ \|.*\n")
 
 
-@pytest.mark.same_on_both_lines
 def test_from_a_table_to_an_exported_model_is_short():
     (block,) = (block for block in pages.blocks(PAGE) if "export_clients" in block.text)
     assert "from_table(" in block.text
@@ -27,7 +25,6 @@ def test_from_a_table_to_an_exported_model_is_short():
     assert len(list(filter(str.strip, block.text.splitlines()))) <= MOST_LINES
 
 
-@pytest.mark.current_line_is_enough
 def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
@@ -49,7 +46,6 @@ def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
     assert classes == ["yes", "no"]
 
 
-@pytest.mark.same_on_both_lines
 def test_the_notebook_prints_what_is_stored(tmp_path):
     notebook = copy.deepcopy(STORED)
     execute_notebook.execute(notebook, tmp_path)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.conftest import CLASSIFICATION
-from tests.thorough import SHAPES
+from tests.methods import SHAPES
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -20,7 +20,7 @@ ROUNDS = 5
 
 
 # A method of each shape of the contract, and one whose labels are no classes.
-CASES = [*((name, CLASSIFICATION) for name in sorted(SHAPES)), ("pflego", "regression")]
+CASES = [*((name, CLASSIFICATION) for name in SHAPES), ("pflego", "regression")]
 of_shapes = pytest.mark.parametrize(
     ("name", "tiny_model", "tiny_clients"),
     [(name, task, task) for name, task in CASES],

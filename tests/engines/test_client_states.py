@@ -18,8 +18,6 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.engines.client_states import ClientStates
 from tf_pflego.system import rows
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture
 def in_files(monkeypatch):

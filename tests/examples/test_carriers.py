@@ -26,7 +26,6 @@ FLOWER, NVFLARE = (
 )
 needs_flower = pytest.mark.skipif(not FLOWER.exists(), reason="no environment with Flower")
 needs_nvflare = pytest.mark.skipif(not NVFLARE.exists(), reason="no environment with NVFlare")
-pytestmark = pytest.mark.current_line_is_enough
 
 
 @contextlib.contextmanager

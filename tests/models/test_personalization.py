@@ -9,8 +9,6 @@ from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.models.personalization import head_rule, learning_on
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture(name="start")
 def start_fixture(tiny_model):

@@ -9,8 +9,6 @@ import tf_pflego as pfl
 from tests.starts import in_this_process
 from tf_pflego.aggregation import privacy, wrapping
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture(scope="module", name="run")
 def run_fixture(digits_dir, tmp_path_factory):

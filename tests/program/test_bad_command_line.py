@@ -20,8 +20,6 @@ from tests.starts import ROOT, in_this_process, started_program
 from tf_pflego.program import command_line
 from tf_pflego.runs import config, training
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def name_of(value):
     return " ".join(value)[:60] if isinstance(value, list) else ""

@@ -19,9 +19,6 @@ from tests.starts import ENTRY, ROOT, SMALL, TIMEOUT_SECONDS
 from tf_pflego.runs.progress import Progress
 from tf_pflego.system import terminal
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 ROUNDS = 3
 FILES = [
     "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",

@@ -14,8 +14,6 @@ from tf_pflego.program import help_pages
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs import config
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def flags_on(page):
     return re.findall(r"^  --(\w+)", page, re.MULTILINE)

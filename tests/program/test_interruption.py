@@ -13,8 +13,6 @@ import pytest
 from tests.resources import wait_until_gone
 from tests.starts import ROOT, TIMEOUT_SECONDS, finished
 
-pytestmark = pytest.mark.same_on_both_lines
-
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
 from tf_pflego.system import signals

@@ -116,7 +116,6 @@ def test_what_a_pipe_gets_is_plain(finished_run):
     assert "\r" not in result.stderr
 
 
-@pytest.mark.same_on_both_lines
 def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digits_dir, capsys):
     output = finished_run[0]
     before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
@@ -135,7 +134,6 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
 
 
-@pytest.mark.same_on_both_lines
 def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
     flags = ["--algorithm=fedavg", "--num_rounds=1", "--risk_weight=1", "--schedule_rounds=5"]
     result = in_this_process([*SMALL, *flags, f"--data_dir={digits_dir}"], capsys)
@@ -153,7 +151,6 @@ entry_point()
 """
 
 
-@pytest.mark.same_on_both_lines
 def test_without_tensorflow_federated(digits_dir):
     result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
     assert result.returncode == 0, result.stderr
@@ -218,7 +215,6 @@ def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path)
 RUN_CONFIGS = sorted((ROOT / "run_configs").rglob("*.flags"))
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("path", RUN_CONFIGS, ids=lambda path: path.stem)
 def test_flags_of_run_configs_are_read(path):
     """There is one for each algorithm, and has no flag that its run ignores."""
@@ -229,7 +225,6 @@ def test_flags_of_run_configs_are_read(path):
     assert not ignored
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("name", ["quickstart", "pgfed_dirichlet"])
 def test_run_configs_train(name, digits_dir, capsys):
     """They do here on digits, with few clients."""

@@ -7,7 +7,6 @@ import pytest
 from tests.starts import SMALL, in_a_terminal, lines_of
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("columns", [60, 80])
 def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
     output = tmp_path / "run"
@@ -35,7 +34,6 @@ def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
         assert part in bar
 
 
-@pytest.mark.same_on_both_lines
 def test_a_quiet_run_says_what_is_wrong_and_its_result(digits_dir, tmp_path):
     flags = ["--num_rounds=3", f"--data_dir={digits_dir}", "--server_mixing=0.5"]
     code, shown = in_a_terminal(80, *SMALL, *flags, "--quiet", imported=True)

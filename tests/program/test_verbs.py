@@ -22,8 +22,6 @@ from tests.starts import (
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs.stored_run import StoredRun
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture(scope="module", name="run")
 def run_fixture(digits_dir, tmp_path_factory):

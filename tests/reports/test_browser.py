@@ -11,9 +11,6 @@ import pytest
 from tests.reports.conftest import large_run
 from tf_pflego import reports
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

@@ -19,7 +19,6 @@ from tf_pflego import main
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 pytestmark = [
-    pytest.mark.same_on_both_lines,
     # What NumPy and matplotlib say of numbers would be lines of their own.
     pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning"),
 ]

@@ -16,8 +16,6 @@ from tf_pflego import reports
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import series, stored
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TURNED = NAMES[::-1]
 
 

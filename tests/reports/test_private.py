@@ -3,13 +3,9 @@
 import json
 import re
 
-import pytest
-
 from tests.reports.conftest import large_run, text_of
 from tests.reports.test_report import rewrite
 from tf_pflego import reports
-
-pytestmark = pytest.mark.same_on_both_lines
 
 
 def test_private_runs_say_what_is_claimed_of_them(runs, tmp_path):

@@ -17,9 +17,6 @@ from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 MEGABYTE = 2**20
 
 

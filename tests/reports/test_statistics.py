@@ -3,12 +3,9 @@
 import re
 
 import numpy as np
-import pytest
 
 from tests.reports.conftest import large_run, text_of
 from tf_pflego import reports
-
-pytestmark = pytest.mark.same_on_both_lines
 
 
 def test_where_lower_is_better_a_page_says_so(tmp_path):

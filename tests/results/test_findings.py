@@ -14,8 +14,6 @@ from paper_pages import DEGREES, grouped
 from tf_pflego import algorithms
 from tf_pflego.sweeps import load_sweep, store
 
-pytestmark = pytest.mark.same_on_both_lines
-
 RESULTS = documents.RESULTS
 LAST_ROUNDS = 10
 

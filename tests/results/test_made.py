@@ -20,8 +20,6 @@ from tf_pflego.reports import figures as drawn
 from tf_pflego.sweeps import Cell, load_sweep, results, runner, store
 from tf_pflego.sweeps.contents import first_of_cells
 
-pytestmark = pytest.mark.same_on_both_lines
-
 ROOT, RESULTS = documents.ROOT, documents.RESULTS
 WITH_RUNS = [name for name in documents.EXPERIMENTS if (RESULTS / name / store.RUNS).exists()]
 RUN_IT = "run `python tools/documents.py`"

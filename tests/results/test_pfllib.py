@@ -5,9 +5,6 @@ import re
 
 import compare_with_pfllib
 import documents
-import pytest
-
-pytestmark = pytest.mark.same_on_both_lines
 
 COMPARED = json.loads((documents.RESULTS / "compared_with_pfllib.json").read_text("utf-8"))
 

@@ -7,8 +7,6 @@ from tf_pflego.runs import build, training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.runs.run_directory import RunDirectoryError
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def config_of(digits_dir, **changed):
     return RunConfig(**{"data_dir": digits_dir, "num_clients": 10, **changed})

@@ -9,8 +9,6 @@ import tf_pflego as pfl
 from tests.runs.resumed import newest_round, outcome
 from tf_pflego.simulation.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.same_on_both_lines
-
 ROUNDS = 12
 RATES = {"local_steps": 3, "client_learning_rate": 0.1}
 METRIC = "validation_accuracy/client_mean"

@@ -10,8 +10,6 @@ from tf_pflego.core import settings
 from tf_pflego.program import flags as program_flags
 from tf_pflego.runs.config import PARTS, RunConfig
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def defined():
     values = flags.FlagValues()

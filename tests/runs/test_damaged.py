@@ -19,8 +19,6 @@ from tf_pflego.runs.run_directory import RunDirectory
 from tf_pflego.simulation.checkpoint import CheckpointError
 from tf_pflego.system import durable
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def test_whatever_is_cut_off_it_ends_as_if_undisturbed(digits_dir, copy, undisturbed, capsys):
     """Each file of the newest checkpoint is cut off, one after the other."""

@@ -32,8 +32,6 @@ from tests.starts import (
 from tf_pflego.runs import run_directory
 from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, undisturbed):
     output = tmp_path / "run"

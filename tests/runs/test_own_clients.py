@@ -16,8 +16,6 @@ from tf_pflego.runs.progress import result_table
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.evaluation import summarize
 
-pytestmark = pytest.mark.same_on_both_lines
-
 NAMES = ("north", "south", "east", "west")
 
 

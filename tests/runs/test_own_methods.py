@@ -18,8 +18,6 @@ from tf_pflego.core import nests, settings
 from tf_pflego.runs import build, methods, training
 from tf_pflego.runs.run_directory import RunDirectoryError
 
-pytestmark = pytest.mark.same_on_both_lines
-
 PAGE = (ROOT / "docs" / "own_method.md").read_text(encoding="utf-8")
 NAME = "mean_regularized.py:build_mean_regularized"
 RUN = (

@@ -19,7 +19,6 @@ PRIVATE = (
 )
 
 
-@pytest.mark.same_on_both_lines
 def test_killed_and_resumed_it_releases_the_same_noise(digits_dir, tmp_path, capsys):
     """Its secret is drawn once, so two runs that share it must have shared a checkpoint."""
     output, copy = tmp_path / "run", tmp_path / "copy"

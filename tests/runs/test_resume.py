@@ -12,8 +12,6 @@ from tests.runs.resumed import ROUNDS, contents, flags_of, outcome, resume
 from tests.starts import assert_refused, in_this_process
 from tf_pflego.runs.config import RunConfig
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def test_a_copy_by_hard_links_keeps_what_it_has(copy, digits_dir, capsys, tmp_path, undisturbed):
     with open(copy / "metrics.jsonl", "ab") as metrics:

@@ -2,11 +2,7 @@
 
 import subprocess
 
-import pytest
-
 from tf_pflego.runs.training import source_commit
-
-pytestmark = pytest.mark.same_on_both_lines
 
 
 def test_source_commit_is_the_packages_own(tmp_path):

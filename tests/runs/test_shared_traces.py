@@ -18,8 +18,6 @@ from tf_pflego.engines import tracing
 from tf_pflego.runs import build, training
 from tf_pflego.runs.config import RunConfig
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # What each run traces whatever it shares: first states, which may hold its initial weights.
 FIRST_STATES = "_for_many.<locals>.init"
 

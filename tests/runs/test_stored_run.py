@@ -17,8 +17,6 @@ from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError
 
-pytestmark = pytest.mark.same_on_both_lines
-
 STEPS = {"local_steps": 3}
 CLIENTS = 6
 

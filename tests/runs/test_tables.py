@@ -11,8 +11,6 @@ from tests.data.tables import schools
 from tests.starts import assert_refused, in_this_process
 from tf_pflego.runs.run_directory import RunDirectoryError
 
-pytestmark = pytest.mark.same_on_both_lines
-
 FLAGS = (
     *("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES"),
     *("--split=last", "--time_column=year", "--small_clients=drop"),

@@ -4,7 +4,6 @@ import json
 import math
 import signal
 
-import pytest
 import tensorflow as tf
 
 from tests.starts import SMALL, in_this_process, program
@@ -57,7 +56,6 @@ entry_point()
 """
 
 
-@pytest.mark.same_on_both_lines
 def test_a_run_that_was_killed_has_each_round_once(digits_dir, tmp_path, capsys):
     output = tmp_path / "run"
     flags = (*FLAGS, f"--output_dir={output}")
@@ -87,7 +85,6 @@ def test_what_is_not_finite_is_left_out(tmp_path):
     assert events_of(tmp_path) == {("seconds", 1): 0.5, ("participants", 3): 4.0}
 
 
-@pytest.mark.same_on_both_lines
 def test_it_does_not_make_a_run_another_run(digits_dir, tmp_path, capsys):
     output = tmp_path / "run"
     flags = (*SMALL, "--checkpoint_every=1", f"--output_dir={output}", f"--data_dir={digits_dir}")

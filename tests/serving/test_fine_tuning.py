@@ -15,8 +15,6 @@ from tf_pflego.runs.config import RunConfig
 from tf_pflego.serving import new_clients
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SEED, RATE, EPOCHS, BATCH = 11, 0.1, 3, 2
 TOLERANCE = 1e-5  # float32 against float64 over twelve steps on weights of order 1.
 

@@ -7,8 +7,6 @@ import tf_pflego as pfl
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
 from tests.serving.test_export import KINDS, learnt, probabilities
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def more_images(count):
     return np.random.default_rng(count + 1).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)

@@ -110,9 +110,7 @@ def simulation_of(kind, method="pflego"):
 OUTPUTS = {"regression": "predictions", "counts": "predictions", "own": "predictions"}
 KINDS = ("regression", "own", "gru", "transformer")
 # Files of these differ from those of a regression in nothing that differs between the lines.
-ALIKE = [
-    pytest.param(kind, marks=pytest.mark.same_on_both_lines) for kind in ("multi_label", "counts")
-]
+ALIKE = ("multi_label", "counts")
 FIRST = {
     "multi_label": "f1",
     "regression": "root_mean_squared_error",
@@ -253,7 +251,6 @@ def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.same_on_both_lines
 @pytest.mark.parametrize("kind", ["regression", "transformer"])
 def test_files_of_new_clients_have_labels_of_the_task(kind, tmp_path):
     clients, path = make_clients(kind), tmp_path / "ann.npz"
@@ -270,7 +267,6 @@ def test_files_of_new_clients_have_labels_of_the_task(kind, tmp_path):
     np.testing.assert_array_equal(read.num_classes, clients.num_classes[:1])
 
 
-@pytest.mark.same_on_both_lines
 def test_new_clients_for_which_a_statistic_is_not_defined_do_not_count():
     """As those of the run: labels that are all the same leave nothing to be explained."""
     clients = make_clients("regression")

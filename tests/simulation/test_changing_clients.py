@@ -14,9 +14,6 @@ from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Federation
 from tf_pflego.core.last_cohort import LastCohort, regrouped
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 # Methods with states of different kinds: heads, networks, two networks, what a server has of each
 # client or pair of clients, and none.
 STATES = (

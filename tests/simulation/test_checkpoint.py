@@ -20,8 +20,6 @@ from tf_pflego.simulation import checkpoint
 from tf_pflego.simulation.checkpoint import CheckpointError
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def plain(record):
     return {key: value for key, value in record.items() if key != "seconds"}

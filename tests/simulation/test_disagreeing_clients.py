@@ -18,8 +18,6 @@ from tf_pflego.runs.progress import result_table
 from tf_pflego.simulation.evaluation import Evaluation, summarize
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 # What differs is the order in which float32 sums over classes are taken.
 TOLERANCE = 1e-5
 

@@ -12,8 +12,6 @@ from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.mark.parametrize("name", ["pflego", "fedavg"])
 @pytest.mark.parametrize("block_bytes", [1, 2**28], ids=["one client per block", "one block"])

@@ -14,8 +14,6 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.participation import FIRST_ROUND, Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 CLIENTS = 4
 
 

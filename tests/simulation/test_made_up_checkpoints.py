@@ -15,7 +15,6 @@ from tests.simulation.test_checkpoint import CLIENTS as CLIENTS_OF_CROWD
 from tests.simulation.test_checkpoint import crowd
 from tf_pflego.simulation.checkpoint import CheckpointError
 
-pytestmark = pytest.mark.same_on_both_lines
 MANIFEST, SERVER, CLIENTS = "checkpoint-1.json", "server-1.npz", "clients-1.npz"
 MISSING = object()
 # What no field of a checkpoint may be.

@@ -16,8 +16,6 @@ from tf_pflego.runs import reader
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def macro_f1(labels, probabilities):
     return f1_score(labels, probabilities.argmax(axis=1), average="macro")

@@ -20,8 +20,6 @@ from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SEED, ROUNDS = 4, 4
 ENGINES = ("in_process", "tff")
 

@@ -20,8 +20,6 @@ from tf_pflego.runs.progress import result_table
 from tf_pflego.simulation.evaluation import Evaluation, sample_of_clients, summarize
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 MEAN = "test_accuracy/client_mean"
 ERROR = f"{MEAN}/standard_error"
 HELD_ERROR = ERROR.replace("test", "validation")

@@ -8,7 +8,6 @@ import tf_pflego as pfl
 from tests.comparison import assert_near
 from tests.conftest import build_method
 
-pytestmark = pytest.mark.same_on_both_lines
 layers = tf.keras.layers
 LENGTH, INPUTS, CLASSES = 6, 4, 3
 # By method, the settings with which all positions of a client are in one batch.

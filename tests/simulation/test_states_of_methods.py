@@ -7,8 +7,6 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def bare(state):
     return state["weights"]

@@ -6,8 +6,6 @@ import tf_pflego as pfl
 from tests.starts import assert_refused, in_this_process
 from tf_pflego.system.lock import DirectoryLock
 
-pytestmark = pytest.mark.same_on_both_lines
-
 FILES = {
     "broken.py": "import tf_pflego\n\ncells = (\n",
     "failing.py": "import tf_pflego\n\nraise KeyError('what')\n",

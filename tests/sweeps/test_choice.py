@@ -12,8 +12,6 @@ from tests.sweeps.conftest import rows_of
 from tf_pflego.sweeps import choice, store
 from tf_pflego.sweeps.definition import CHOSEN_BY
 
-pytestmark = pytest.mark.same_on_both_lines
-
 RATES = {"client_learning_rate": [0.1, 0.2, 0.4]}
 
 

@@ -9,8 +9,6 @@ import tf_pflego as pfl
 from tests.sweeps.own import build_mine
 from tf_pflego.sweeps.definition import configured, settings_tried
 
-pytestmark = pytest.mark.same_on_both_lines
-
 RATES = {"client_learning_rate": [0.003, 0.01, 0.03]}
 
 

@@ -14,8 +14,6 @@ from tests.starts import in_this_process
 from tf_pflego import sweeps
 from tf_pflego.sweeps import definition, figures, results, store
 
-pytestmark = pytest.mark.same_on_both_lines
-
 MARKUP = """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp; $x$"""
 CELLS = (
     {"algorithm": "local", "client_learning_rate": [0.003, 0.03, 0.3], "momentum": [0.0, 0.9]},

@@ -8,16 +8,12 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from tests.resources import wait_until_gone
 from tests.starts import ROOT, TIMEOUT_SECONDS, in_this_process
 from tests.starts import finished as ended
 from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
-
-pytestmark = pytest.mark.same_on_both_lines
 
 PROGRAM = [sys.executable, "-m", "tf_pflego.main"]
 

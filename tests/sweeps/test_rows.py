@@ -4,8 +4,6 @@ import pytest
 
 from tf_pflego.sweeps import store
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def test_a_file_of_rows_is_read_as_written_and_does_not_tell_the_time(tmp_path):
     rows = [{"run": "a", "value": 0.1 + 0.2}, {"run": "b", "value": None, "more": "x, y"}]

@@ -6,7 +6,6 @@ import re
 import threading
 
 import numpy as np
-import pytest
 
 import tf_pflego as pfl
 from tests.starts import assert_refused, in_this_process
@@ -14,8 +13,6 @@ from tests.sweeps.conftest import contents, made, rows_of
 from tf_pflego.sweeps import store, tables
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system.lock import DirectoryLock
-
-pytestmark = pytest.mark.same_on_both_lines
 
 TRIAL = "client_learning_rate"
 

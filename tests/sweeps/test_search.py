@@ -10,7 +10,6 @@ from tf_pflego.sweeps import Experiment, Range, grid, runner
 from tf_pflego.sweeps.search import MedianPruning
 
 # Optuna is installed with the current line.
-pytestmark = pytest.mark.current_line_is_enough
 
 SMALL = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 12, "local_steps": 20}
 

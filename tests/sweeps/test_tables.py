@@ -13,8 +13,6 @@ from tf_pflego import sweeps
 from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import runner, store, tables
 
-pytestmark = pytest.mark.same_on_both_lines
-
 RATES = (0.003, 0.1)
 CELLS = ("high", "local"), ("high", "fedrep"), ("no", "fedrep")
 SEEDS, TUNING_SEEDS = (0, 1), (7, 8)

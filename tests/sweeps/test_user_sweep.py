@@ -1,10 +1,6 @@
 """What somebody writes who compares methods on arrays and a Keras body of their own."""
 
-import pytest
-
 import tf_pflego as pfl
-
-pytestmark = pytest.mark.same_on_both_lines
 
 SCRIPT = """
 import numpy as np, tensorflow as tf, tf_pflego as pfl

@@ -12,8 +12,6 @@ from tf_pflego.data import mapped
 from tf_pflego.data.datasets import prepared
 from tf_pflego.system import file_arrays
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.fixture
 def array():

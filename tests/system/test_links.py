@@ -13,8 +13,6 @@ from tf_pflego.serving import export
 from tf_pflego.system import durable
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
-pytestmark = pytest.mark.same_on_both_lines
-
 KINDS = ["link", "dangling link", "hard link", "FIFO"]
 SECRET = b"what another file holds, longer than a lock's twenty bytes"
 

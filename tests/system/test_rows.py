@@ -11,8 +11,6 @@ import pytest
 from tests import resources
 from tf_pflego.system import rows
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (0,)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])

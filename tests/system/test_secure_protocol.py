@@ -6,8 +6,6 @@ import pytest
 from tf_pflego.system import secure_protocol
 from tf_pflego.system.secure_protocol import Client, Server, Setup, simulate
 
-pytestmark = pytest.mark.same_on_both_lines
-
 BITS, LENGTH = 20, 13
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from tests.starts import ROOT
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 @pytest.mark.parametrize(("kinds", "every"), [("flags", 40), ("directories", 797)])
 def test_a_part_of_the_attacks_is_clean(kinds, every):

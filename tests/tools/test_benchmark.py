@@ -19,7 +19,6 @@ from tf_pflego.simulation.simulation import Simulation
 ROOT = pathlib.Path(__file__).parents[2]
 REPORT = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
 MODELLED = json.loads((ROOT / "results" / "scale_model.json").read_text(encoding="utf-8"))
-same_on_both_lines = pytest.mark.same_on_both_lines
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,6 @@ def test_what_was_measured_replaces_its_part_of_a_file():
         benchmark.merged(before, {"cores": 4, "tensorflow": "2"}, ["ray"])
 
 
-@same_on_both_lines
 def test_the_committed_ratios_are_those_of_the_committed_seconds():
     """A part that was measured again has replaced all of what it was before."""
     for name in ("fashion_mnist/pflego/ray2/", "synthetic/pflego/ray2/r2000_"):
@@ -70,7 +68,6 @@ def test_the_committed_ratios_are_those_of_the_committed_seconds():
     assert outside < REPORT["fashion_mnist/pflego/ray2/seconds"]["median"]
 
 
-@same_on_both_lines
 def test_clients_of_median_size():
     sizes = ([9, 4, 5, 8, 6], [3, 1, 1, 2, 2])
     clients = benchmark_work.federation(*sizes, [2, 3, 4, 5, 6], (4, 4, 1))
@@ -82,7 +79,6 @@ def test_clients_of_median_size():
             assert_identical(few.of(new), whole.of(old))
 
 
-@same_on_both_lines
 def test_the_parts_of_a_round_add_up():
     seconds = {"idle": [1, 2, 9], "reading": [3], "passes": [7], "pflego": [10], "floor": [4]}
     assert benchmark_work.floors_of("here", seconds) == {
@@ -93,7 +89,6 @@ def test_the_parts_of_a_round_add_up():
     }
 
 
-@same_on_both_lines
 @pytest.mark.parametrize("work", benchmark_work.WORK)
 def test_rounds_of_less_work_run(work):
     clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))
@@ -103,7 +98,6 @@ def test_rounds_of_less_work_run(work):
         assert simulation.run_round()["participants"] == 2
 
 
-@same_on_both_lines
 def test_rounds_are_timed_beside_those_of_pflego():
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     clients = benchmark_work.federation([6, 6], [2, 2], 2, (4, 4, 1))

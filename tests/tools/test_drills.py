@@ -11,8 +11,6 @@ import drills
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.same_on_both_lines
-
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", ".ci/run")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))

@@ -7,9 +7,6 @@ import zipfile
 import pin_hashes
 import pytest
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 # The files that an index has of three packages; those that pip must not take are marked with !.
 FILES = (
     "a_b-1.0-py3-none-any.whl",

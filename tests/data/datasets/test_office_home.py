@@ -8,8 +8,6 @@ from tf_pflego import data
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 
-pytestmark = pytest.mark.same_on_both_lines
-
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 # In ascending order of Unicode, which is not the order without regard to case.
 CLASSES = ("Alarm_Clock", "TV", "Table", "pen")

@@ -6,8 +6,6 @@ import pytest
 
 from tf_pflego import data
 
-pytestmark = pytest.mark.same_on_both_lines
-
 COUNTS = {"train": 5, "val": 3, "test": 4}
 
 

@@ -5,9 +5,6 @@ from tests.comparison import assert_identical
 from tf_pflego.data import Dataset, Examples, merged
 from tf_pflego.data.partitions.dirichlet import MAX_DRAWS, dirichlet
 
-pytestmark = pytest.mark.same_on_both_lines
-
-
 CLASSES = 10
 
 

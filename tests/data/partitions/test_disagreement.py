@@ -12,8 +12,6 @@ from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import file_arrays
 
-pytestmark = pytest.mark.same_on_both_lines
-
 NAMES = tuple("abcdef")
 
 

@@ -4,8 +4,6 @@ import pytest
 from tests.comparison import assert_identical
 from tf_pflego.data import Partition, by_group, classes_per_client, round_robin
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 def labels_of(num_classes, per_class):
     return np.random.default_rng(0).permutation(np.repeat(np.arange(num_classes), per_class))

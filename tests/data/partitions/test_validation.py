@@ -12,8 +12,6 @@ from tf_pflego.data.partitions.partition import starts
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SIZES = (50, 2, 7, 40, 31)
 
 

@@ -9,8 +9,6 @@ import pytest
 import tf_pflego as pfl
 from tests.data.tables import schools
 
-pytestmark = pytest.mark.same_on_both_lines
-
 COUNT = sum(schools.SIZES)
 DEFAULTS = {"client": "School", "label": "Passed", "features": ["Sex", "SES"]}
 

@@ -9,8 +9,6 @@ from tests.data.tables import schools
 from tf_pflego.data.datasets import prepared
 from tf_pflego.runs import build
 
-pytestmark = pytest.mark.same_on_both_lines
-
 
 class SmallSchools(tfds.core.GeneratorBasedBuilder):
     """Pupils, with features of the kinds that datasets of TFDS have."""

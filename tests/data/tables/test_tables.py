@@ -11,8 +11,6 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tf_pflego.system import terminal
 
-pytestmark = pytest.mark.same_on_both_lines
-
 FEATURES = ["Sex", "SES"]
 LEAST = 1e-6
 

@@ -13,8 +13,6 @@ from tf_pflego import engines
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
-pytestmark = pytest.mark.same_on_both_lines
-
 SEED, CLIENTS = 4, 4
 ABSENT = {1: [1, 3], 2: [0, 1], 3: [2, 3]}
 

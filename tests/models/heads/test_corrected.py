@@ -6,8 +6,6 @@ from tests.comparison import assert_near
 from tf_pflego.models.heads.corrected import CorrectedHead
 from tf_pflego.models.heads.objective import HeadObjective
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TOLERANCE = 5e-6  # float32 against float64 over fifty steps, weights of order 1.
 FEATURES, EXAMPLES = 8, 12
 

@@ -6,8 +6,6 @@ from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.heads.descent import gradient_descent
 from tf_pflego.models.heads.objective import HeadObjective
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TOLERANCE = 2e-6  # float32 against float64 over fifty steps, weights of order 1.
 RATE = 0.1
 

@@ -1,10 +1,7 @@
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tf_pflego.models.heads import head as head_lib
-
-pytestmark = pytest.mark.same_on_both_lines
 
 
 def test_uniform_head_is_uniform_and_depends_on_its_seed_alone():

@@ -4,8 +4,6 @@ import tensorflow as tf
 
 from tf_pflego.models.heads.objective import HeadObjective
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TOLERANCE = 1e-6  # float32 against float64, values of order 1.
 
 

@@ -7,8 +7,6 @@ import tensorflow as tf
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import STEPWISE, automatic_rate, solve
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TOLERANCE = 5e-6  # float32 against float64 over some tens of steps on weights of order 1.
 
 

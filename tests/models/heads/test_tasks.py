@@ -11,8 +11,6 @@ from tests.oracles import network
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import STEPWISE, automatic_rate, solve
 
-pytestmark = pytest.mark.same_on_both_lines
-
 TOLERANCE = 5e-6  # float32 against float64, values of order 1.
 EXAMPLES, FEATURES = 12, 5
 HUBER = 0.7
