@@ -1,4 +1,4 @@
-# make quickstart | test | test-all | test-current | test-carriers | types | lint | docs | check | benchmark | clean
+# make quickstart | test | test-all | test-tff | test-current | test-carriers | wheel | types | lint | docs | check | benchmark | clean
 # Two environments are made by the first target that needs them. .venv has TensorFlow Federated and
 # the TensorFlow that it pins, on Python 3.10 or 3.11; .venv-current has the current TensorFlow.
 # To choose other Pythons: make PYTHON=python3.10 PYTHON_CURRENT=python3.12 ...
@@ -19,9 +19,13 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_CURRENT := $(VENV_CURRENT)/.installed
 # Without a Python for TensorFlow Federated, the quickstart runs on the current line.
 QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
-PIP_INSTALL := pip install --quiet --disable-pip-version-check
+# uv keeps what it has unpacked, so that a second environment takes seconds. It reads no settings of
+# pip: a mirror of the package index is given to it as UV_INDEX_URL.
+UV := uv==0.13.9
+get_uv = $(1)/pip install --quiet --disable-pip-version-check $(UV)
+install = $(1)/uv pip install --quiet --python $(1)/python
 
-.PHONY: quickstart cluster-quickstart test test-all test-current test-carriers types lint docs check benchmark clean
+.PHONY: quickstart cluster-quickstart test test-all test-tff test-current test-carriers wheel types lint docs check benchmark clean
 
 quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main --flagfile=run_configs/quickstart.flags --output_dir=runs/quickstart --overwrite
@@ -29,11 +33,13 @@ quickstart: $(QUICKSTART)/.installed
 	@$(QUICKSTART)/bin/python -m tf_pflego.main report runs/quickstart runs/quickstart_local --reference=runs/quickstart_local --output=runs/quickstart.html
 	@echo "Open it in a browser: file://$(abspath runs/quickstart.html)"
 
-# About five minutes on two cores; tests/thorough.py says what it leaves to test-all.
+# It takes at most 28 times as long as the quickstart's training, and `check` at most 100 times.
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff --quick
+	@$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
-test-all: $(INSTALLED)
+test-all: test-tff test-current
+
+test-tff: $(INSTALLED)
 	@$(BIN)/python -m pytest -n auto --dist worksteal --line=tff
 
 test-current: $(INSTALLED_CURRENT)
@@ -53,7 +59,18 @@ docs: $(INSTALLED_CURRENT)
 	@NO_MKDOCS_2_WARNING=1 $(BIN_CURRENT)/python -m mkdocs build --strict
 	@echo "The documentation is at file://$(abspath site/index.html)"
 
-check: lint types test-all test-current quickstart
+# The wheel, away from the sources and with nothing but what it asks for.
+wheel: $(INSTALLED_CURRENT)
+	@uv=$$PWD/$(BIN_CURRENT)/uv; pins=$$PWD/constraints.txt; away=$$(mktemp -d); trap 'rm -r "$$away"' EXIT; \
+	$$uv build --quiet --wheel --out-dir "$$away" . && cd "$$away" && $(PYTHON_CURRENT) -m venv env && \
+	$$uv pip install --quiet --python env/bin/python -c "$$pins" *.whl && env/bin/tf-pflego --help > help && \
+	env/bin/tf-pflego --dataset=digits --data_dir=data --clients_per_round=5 --num_rounds=3 --output_dir=run --quiet && \
+	env/bin/tf-pflego report run --output=report.html && \
+	env/bin/tf-pflego export --run=run --data_dir=data --clients=0 --output_dir=models
+
+check: $(INSTALLED) $(INSTALLED_CURRENT)
+	@$(MAKE) --no-print-directory -j2 --output-sync lint types
+	@$(MAKE) --no-print-directory test-tff test-current wheel quickstart
 
 cluster-quickstart: $(INSTALLED_CURRENT)
 	@$(BIN_CURRENT)/python tools/local_cluster.py --nodes=2 -- $(BIN_CURRENT)/python -m tf_pflego.main --engine=ray --ray_address=auto --flagfile=run_configs/quickstart.flags
@@ -64,24 +81,27 @@ benchmark: $(INSTALLED)
 $(INSTALLED): requirements.txt setup.py pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'TensorFlow Federated needs Python 3.10 or 3.11 on Linux x86-64, and none is found. Install one, or call make test-current, which needs no TensorFlow Federated.' >&2; exit 1; }
 	@$(PYTHON) -c 'import platform, sys; $(HAS_TFF) or sys.exit("TensorFlow Federated needs Python 3.10 or 3.11 on Linux x86-64; $(PYTHON) is %d.%d. Call: make PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2])'
-	@echo "installing into $(VENV) (about a minute, 2.2 GB)"
+	@echo "installing into $(VENV) (less than a minute, 2.2 GB)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/$(PIP_INSTALL) --no-deps --require-hashes -r requirements.txt
-	@$(BIN)/$(PIP_INSTALL) --no-deps -e .
+	@$(call get_uv,$(BIN))
+	@$(call install,$(BIN)) --no-deps --require-hashes -r requirements.txt
+	@$(call install,$(BIN)) --no-deps -e .
 	@touch $@
 
 $(INSTALLED_CURRENT): constraints.txt setup.py pyproject.toml
 	@test -n "$(PYTHON_CURRENT)" || { echo 'tf_pflego needs Python 3.10 or later, and none is found. Install one, or name it: make PYTHON_CURRENT=... $(MAKECMDGOALS)' >&2; exit 1; }
-	@echo "installing into $(VENV_CURRENT) for $(PYTHON_CURRENT) (a few minutes, 2.9 GB)"
+	@echo "installing into $(VENV_CURRENT) for $(PYTHON_CURRENT) (less than a minute, 2.9 GB)"
 	@$(PYTHON_CURRENT) -m venv $(VENV_CURRENT)
-	@$(BIN_CURRENT)/$(PIP_INSTALL) -c constraints.txt -e '.[dev,docs,notebook,privacy,ray,search]'
+	@$(call get_uv,$(BIN_CURRENT))
+	@$(call install,$(BIN_CURRENT)) -c constraints.txt -e '.[dev,docs,notebook,privacy,ray,search]'
 	@touch $@
 
 .venv-%/.installed: requirements-%.txt
 	@test -n "$(PYTHON_CARRIERS)" || { echo 'Flower and NVFlare need Python 3.11 or later, and none is found. Install one, or name it: make PYTHON_CARRIERS=... $(MAKECMDGOALS)' >&2; exit 1; }
 	@echo "installing into .venv-$* for $(PYTHON_CARRIERS) (less than a minute, 0.3 GB)"
 	@$(PYTHON_CARRIERS) -m venv .venv-$*
-	@.venv-$*/bin/$(PIP_INSTALL) --no-deps -r $<
+	@$(call get_uv,.venv-$*/bin)
+	@$(call install,.venv-$*/bin) --no-deps -r $<
 	@touch $@
 
 clean:
