@@ -7,13 +7,20 @@ those that are marked `thorough`.
 """
 
 import dataclasses
+import fcntl
 import functools
+import hashlib
 import importlib
 import os
 import pathlib
+import shutil
 import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The last bits of a sum depend on the number of threads that share it. A program with at least as
+# many participants as cores takes one thread, which has no effect in a process whose TensorFlow
+# runs already, as here. So all processes of tests take one: TensorFlow reads this at its start.
+os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 # Some tests fork, and gRPC, which is in this process for the TFF engine or for Ray, might then wait
 # for its threads for ever.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -29,7 +36,8 @@ from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.datasets import prepared
 from tf_pflego.data.partitions.partition import starts
-from tf_pflego.runs import build
+from tf_pflego.runs import build, training
+from tf_pflego.runs.config import RunConfig
 
 LINES = ("tff", "current")
 # What needs TensorFlow Federated, or differs between the versions of TensorFlow and Keras. All
@@ -218,11 +226,55 @@ def engine(request):
 
 
 @pytest.fixture(scope="session")
-def digits_dir(tmp_path_factory):
-    """A TFDS directory with `digits`, prepared once."""
-    path = tmp_path_factory.mktemp("tfds")
-    data.load("digits", data_dir=str(path))
-    return str(path)
+def made_once(tmp_path_factory):
+    """A function that returns a directory that one of all workers has filled, for all to read."""
+    root = tmp_path_factory.getbasetemp()
+    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "made_once"
+
+    def directory(name, fill):
+        path, finished = root / name, root / f"{name}.finished"
+        root.mkdir(exist_ok=True)
+        with open(root / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not finished.exists():
+                shutil.rmtree(path, ignore_errors=True)  # A worker may have died of it.
+                path.mkdir()
+                fill(path)
+                finished.touch()
+        return path
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def digits_dir(made_once):
+    """A TFDS directory with `digits`."""
+    return str(made_once("tfds", lambda path: data.load("digits", data_dir=str(path))))
+
+
+@pytest.fixture(scope="session")
+def run_of(made_once, digits_dir):
+    """A function that returns the directory of a run of a method, which tests must not change.
+
+    It has two rounds of 3 of 6 clients of digits, if its settings say nothing else; these are any
+    fields of the run's configuration and any settings of the method.
+    """
+
+    def directory(method, **settings):
+        def fill(path):
+            of_run = {"num_clients": 6, "clients_per_round": 3, "num_rounds": 2}
+            of_run |= {"engine": "in_process", "data_dir": digits_dir}
+            of_method = {field.name for field in dataclasses.fields(algorithms.check(method, {}))}
+            asked = {"local_steps": 2} if "local_steps" in of_method else {}
+            for name, value in settings.items():
+                (asked if name in of_method else of_run)[name] = value
+            config = RunConfig(algorithm=method, output_dir=str(path / method), **of_run)
+            training.run(config, **asked)
+
+        told = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:12]
+        return made_once(f"{method}_{told}", fill) / method
+
+    return directory
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+import tensorflow as tf
+
 ROOT = pathlib.Path(__file__).parents[1]
 _TIMEOUT_SECONDS = 300
 # The child goes on below the loop, at the top of the module, and ends as any program does.
@@ -24,6 +26,7 @@ import gc, json, os, signal, socket, sys
 import tensorflow, keras
 from tf_pflego import main, run
 from tf_pflego.program import train
+tensorflow.config.optimizer.set_experimental_options(json.loads(sys.argv[2]))
 requests = socket.socket(fileno=int(sys.argv[1]))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 gc.freeze()
@@ -60,7 +63,9 @@ def _requests():
     if not _server or _server[0] != os.getpid():
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number = theirs.fileno()
-        command = [sys.executable, "-c", _SERVER, str(number)]
+        # With other rewritings of graphs than in this process, the last bits would be others.
+        options = json.dumps(tf.config.optimizer.get_experimental_options())
+        command = [sys.executable, "-c", _SERVER, str(number), options]
         process = subprocess.Popen(command, cwd=ROOT, pass_fds=[number])
         theirs.close()
         atexit.register(lambda: (ours.close(), process.wait()))

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -16,28 +17,22 @@ NAMES = {
     "ditto": "a_directory_of_a_run_with_a_name_that_is_far_too_long_for_any_table_or_legend",
 }
 NUM_CLIENTS = 8
+RUN = {"num_clients": NUM_CLIENTS, "clients_per_round": 4, "num_rounds": 12, "eval_every": 1}
 
 
 @pytest.fixture(scope="session")
-def runs(digits_dir, tmp_path_factory):
-    """{algorithm: directory} of runs of 24 rounds of 4 of 8 clients."""
-    root = tmp_path_factory.mktemp("runs")
-    made = {}
-    for algorithm, name in NAMES.items():
-        made[algorithm] = root / name
-        config = pfl.RunConfig(
-            algorithm=algorithm,
-            dataset="digits",
-            data_dir=digits_dir,
-            engine="in_process",
-            num_clients=NUM_CLIENTS,
-            clients_per_round=4,
-            num_rounds=24,
-            eval_every=2,
-            output_dir=str(made[algorithm]),
-        )
-        pfl.run(config, local_steps=5)
-    return made
+def runs(run_of, made_once):
+    """{algorithm: directory} of runs of 12 rounds of 4 of 8 clients."""
+
+    def fill(path):
+        for algorithm, name in NAMES.items():
+            made = run_of(
+                algorithm, num_clients=8, clients_per_round=4, num_rounds=12, eval_every=1
+            )
+            shutil.copytree(made, path / name)
+
+    root = made_once("named_runs", fill)
+    return {algorithm: root / name for algorithm, name in NAMES.items()}
 
 
 def large_run(path, num_clients, num_classes=10, num_rounds=3):

@@ -9,11 +9,13 @@ from tests.starts import code_of
 
 
 @pytest.fixture(scope="session")
-def undisturbed(digits_dir, tmp_path_factory):
+def undisturbed(digits_dir, made_once):
     """The directory of a run that nothing has disturbed."""
-    output = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert code_of(flags_of(digits_dir, output)) == 0
-    return output
+
+    def fill(path):
+        assert code_of(flags_of(digits_dir, path / "run")) == 0
+
+    return made_once("undisturbed", fill) / "run"
 
 
 @pytest.fixture

@@ -31,11 +31,13 @@ def command(directory, digits_dir, *options):
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory, digits_dir):
+def finished(made_once, digits_dir):
     """The directory of the sweep, which tests must not change."""
-    directory = tmp_path_factory.mktemp("sweeps") / "finished"
-    assert code_of(command(directory, digits_dir)) == 0
-    return directory
+
+    def fill(path):
+        assert code_of(command(path / "finished", digits_dir)) == 0
+
+    return made_once("sweep", fill) / "finished"
 
 
 @pytest.fixture
