@@ -11,6 +11,7 @@ import pytest
 from tests.reports.conftest import large_run
 from tf_pflego import reports
 
+pytestmark = pytest.mark.thorough
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

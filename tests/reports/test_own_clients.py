@@ -69,10 +69,11 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
     assert sorted(series.gains_of(other, base, shown("accuracy")).differences) == pytest.approx(
         sorted(expected)
     )
-    assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
 
 
+@pytest.mark.thorough
 def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path):
+    assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
     text, _ = page_of(runs, tmp_path / "r.html")
     once = "Of runs with several seeds, each client counts once per seed"
     assert f"{once}, also in the worst tenth." in text
@@ -83,6 +84,7 @@ def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path
     assert "per seed" not in text and "over seeds" not in text
 
 
+@pytest.mark.thorough
 def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
     earlier = [shutil.copytree(run, tmp_path / run.name) for run in runs[::2]]
     for directory in earlier:
@@ -98,6 +100,7 @@ def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
     assert len(clients["rows"]) == 8 and clients["rows"][4][0] == "B"
 
 
+@pytest.mark.thorough
 def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_path):
     few = clients_of(("west", "north"))
     few = few.joined_by(dataclasses.replace(few.part(1, 2), client_names=("twin",)))
@@ -115,7 +118,7 @@ def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_
 
 def test_clients_and_classes_are_shown_by_their_names(tmp_path):
     called = ["cat", "<b>$x$ dog", "c" * 500, "bell\x07", "gnu"]
-    pfl.run(config_of(tmp_path / "run"), clients=clients_of(class_names=called), local_steps=1)
+    pfl.run(config_of(tmp_path / "run"), clients=clients_of(class_names=called))
     text, clients = page_of([tmp_path / "run"], tmp_path / "r.html")
     cells = [row[3].replace("\N{NO-BREAK SPACE}", "_") for row in clients["rows"]]
     shortened = f"{12 * 'c'}…{11 * 'c'}"

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import tf_pflego as pfl
+from tests.methods import thorough
 from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run, text_of
 from tf_pflego import data, main, reports
 from tf_pflego.core.statistic_names import shown
@@ -56,8 +57,11 @@ def refused(capsys, arguments, *parts):
 
 def test_a_page_of_three_runs(runs, tmp_path):
     output = tmp_path / "report.html"
+    output.write_text("old")
     assert pfl.report(list(runs.values()), output) == [output]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     page = output.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
     assert len(page.encode()) < 3 * MEGABYTE
     assert NAMES["pflego"] not in page
     text = " ".join(text_of(page).split())
@@ -78,6 +82,7 @@ def test_a_page_of_three_runs(runs, tmp_path):
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)|@import|url\((?!#)""", page)
 
 
+@pytest.mark.thorough
 def test_it_starts_without_tensorflow(runs, tmp_path):
     program = "import sys, tf_pflego as pfl; pfl.report(sys.argv[1], sys.argv[2]); "
     program += "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules)"
@@ -109,6 +114,7 @@ def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
     assert "Clients by gain over fedavg" in text
 
 
+@pytest.mark.thorough
 def test_clients_of_other_partitions_are_not_compared(runs, tmp_path):
     other = large_run(tmp_path / "other", NUM_CLIENTS)
     page = reports.write([runs["pflego"], other], tmp_path / "r.html")[0].read_text(
@@ -134,8 +140,8 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path):
     assert "No run has an evaluated round yet" in page
 
 
-def test_values_that_are_not_finite_are_left_out_and_told(runs, tmp_path):
-    directory = copied(runs, "fedavg", tmp_path)
+def test_values_that_are_not_finite_are_left_out_and_told(tmp_path):
+    directory = large_run(tmp_path / "run", 4, num_rounds=8)
 
     def change(records):
         records[3]["test_accuracy/client_mean"] = None
@@ -159,7 +165,7 @@ def test_one_long_round_does_not_squeeze_the_others():
     assert series.charged_seconds(seconds).sum() == pytest.approx(99 * 0.5 + 5)
 
 
-@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (10_000, 3)])
+@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), thorough(10_000, 3)])
 def test_runs_of_any_size(clients, rounds, tmp_path):
     directory = large_run(tmp_path / "run", clients, num_rounds=rounds)
     page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
@@ -193,6 +199,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
     def said_of(directories):
         page = reports.write(directories, tmp_path / "r.html")[0].read_text(encoding="utf-8")
@@ -217,6 +224,7 @@ def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
     assert said_of([many, other]) == ["are means", "their mean", "band"]
 
 
+@pytest.mark.thorough
 def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path):
     directories = [
         large_run(tmp_path / f"run{k}", 12 - 8 * (k > 0), num_rounds=20) for k in range(6)
@@ -336,14 +344,6 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
     refused(capsys, [run, output, "--format=pdf"], "must be one of html, png; got 'pdf'")
     refused(capsys, [run, output, f"--reference={tmp_path}"], "--reference must be one of the runs")
     assert not (tmp_path / "r.html").exists()
-
-
-def test_a_page_that_is_there_is_replaced_as_a_whole(runs, tmp_path):
-    output = tmp_path / "r.html"
-    output.write_text("old")
-    reports.write(runs["fedavg"], output)
-    assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
 def test_texts_are_escaped_and_have_no_control_characters(tmp_path):

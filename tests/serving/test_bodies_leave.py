@@ -13,7 +13,7 @@ import tf_pflego as pfl
 from tests.conftest import build_method
 from tests.serving.test_client_models import clients_of
 from tests.serving.test_export import (
-    INTERPRETER_LACKS_OPERATIONS,
+    LACKS_OPERATIONS,
     RATE,
     STEPS,
     learnt,
@@ -23,7 +23,6 @@ from tf_pflego.serving.export import served_clients
 
 layers = tf.keras.layers
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "models.md"
-LACKS_OPERATIONS = INTERPRETER_LACKS_OPERATIONS.args[0]
 # What a program with TensorFlow alone does with each file of a directory: it serves, and learns on.
 ALONE = """
 import os, pathlib, sys
@@ -94,6 +93,8 @@ def simulation_for(model, name="pflego"):
     return pfl.Simulation(algorithm, clients_for(model), drawn, "in_process")
 
 
+@pytest.mark.thorough
+@pytest.mark.lines("tff", "current")
 def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     tf.keras.utils.set_random_seed(0)
     recurrent = body_of_tokens(layers.Bidirectional(layers.LSTM(3)), mask_zero=True)
@@ -142,6 +143,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     assert min(moved) > 1e-4  # ten times what files may differ by
 
 
+@pytest.mark.thorough
 def test_a_recurrent_body_needs_no_operation_but_tflites_own(tmp_path):
     model = pfl.SplitModel(body_of_tokens(layers.GRU(4)), 2)
     with simulation_for(model) as simulation:
@@ -155,6 +157,8 @@ def with_lambda():
     return tf.keras.Sequential([tf.keras.Input((4,)), *then])
 
 
+@pytest.mark.thorough
+@pytest.mark.lines("tff", "current")
 @pytest.mark.parametrize(
     ("body", "method", "arguments", "message"),
     [
@@ -184,6 +188,7 @@ def test_what_cannot_leave_is_refused_before_any_work(body, method, arguments, m
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_operations_that_tflite_lacks_are_refused_with_the_remedy(tmp_path):
     class Decomposed(tf.keras.layers.Layer):
         def call(self, x):

@@ -88,7 +88,7 @@ def test_it_takes_images_from_0_to_255_and_cuts_what_the_client_has_not():
 
 def test_tokens_stay_integers():
     draw = lambda count: np.random.default_rng(count).integers(0, 11, (count, 5))  # noqa: E731
-    simulation = simulation_of(BODIES["both ways, masked"][1](), clients_of(draw))
+    simulation = simulation_of(BODIES["convolution of tokens"][1](), clients_of(draw))
     model, raw = simulation.client_model(1), draw(9)
     expected = logits_of(simulation, 1, raw.astype(np.int32))
     np.testing.assert_allclose(
@@ -165,6 +165,7 @@ def test_a_client_is_fine_tuned_as_in_the_evaluation_of_its_round():
 COPIED = [name for name in BODIES if "inference" not in name and "noise" not in name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", COPIED)
 def test_a_body_is_copied(name):
     shape, build = BODIES[name]

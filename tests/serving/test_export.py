@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.methods import each_of, thorough
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
 from tf_pflego.core.algorithm import Client
 from tf_pflego.data.model_inputs import copied_as_model_inputs
@@ -23,11 +24,10 @@ ALONE = """
 import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np, tensorflow as tf
-directory, data = sys.argv[1], np.load(sys.argv[2])
-steps, rate = int(sys.argv[3]), float(sys.argv[4])
+data, steps, rate = np.load(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 found = {}
-for entry in json.load(open(directory + "/clients.json"))["clients"]:
-    client, path = entry["client"], directory + "/" + entry["file"]
+for path in sys.argv[5:]:
+    client = path.partition("client_")[2][:1]
     test, train, labels = (data[f"{name}_{client}"] for name in ("test", "train", "labels"))
     learnt = f"{path}.learnt"
     if path.endswith(".tflite"):
@@ -40,21 +40,20 @@ for entry in json.load(open(directory + "/clients.json"))["clients"]:
         def call(name, **values):
             values = {key: tf.constant(value) for key, value in values.items()}
             return {k: v.numpy() for k, v in model.signatures[name](**values).items()}
-    found[f"serve_{client}"] = call("serve", examples=test)["probabilities"]
-    found[f"names_{client}"] = call("class_names")["class_names"].astype(bytes)
+    found[f"serve_{path}"] = call("serve", examples=test)["probabilities"]
+    found[f"names_{path}"] = call("class_names")["class_names"].astype(bytes)
     given = {"steps": np.int32(steps), "learning_rate": np.float32(rate)}
     losses = call("personalize", examples=train, labels=labels, **given)
-    found[f"losses_{client}"] = [losses["loss_before"], losses["loss_after"]]
-    found[f"after_{client}"] = call("serve", examples=test)["probabilities"]
+    found[f"losses_{path}"] = [losses["loss_before"], losses["loss_after"]]
+    found[f"after_{path}"] = call("serve", examples=test)["probabilities"]
     call("save", path=learnt)
     names = [name for name, _ in tf.train.list_variables(learnt)]
     head = tf.train.load_variable(learnt, names[-1])
-    found[f"head_{client}"] = head
+    found[f"head_{path}"] = head
     call("personalize", examples=train, labels=labels, **given)
     call("restore", path=learnt)
-    found[f"restored_{client}"] = call("serve", examples=test)["probabilities"]
-assert not [name for name in sys.modules if name.startswith("tf_pflego")]
-np.savez(sys.argv[5], **found)
+    found[f"restored_{path}"] = call("serve", examples=test)["probabilities"]
+np.savez(sys.argv[4], **found)
 """
 
 
@@ -88,49 +87,65 @@ def simulation_fixture():
 
 
 # https://github.com/google-ai-edge/LiteRT/issues/6458
-INTERPRETER_LACKS_OPERATIONS = pytest.mark.skipif(
-    tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 20),
-    reason="the interpreter in TensorFlow 2.20 and later lacks TensorFlow's operations",
-)
+LACKS_OPERATIONS = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 20)
 
 
-@pytest.mark.parametrize(
-    "format", ["savedmodel", pytest.param("tflite", marks=INTERPRETER_LACKS_OPERATIONS)]
-)
-def test_files_serve_and_learn_on_with_tensorflow_alone(format, simulation, tmp_path):
-    entries = pfl.export_clients(simulation, [0, 1], tmp_path / "models", format)
-    given, tolerance = {}, 1e-5 if format == "tflite" else 1e-6
-    clients = list(served_clients(simulation, [0, 1]))
+def needs_operations(test):
+    """Marks a test of files that need TensorFlow's operations in TFLite's interpreter."""
+    reason = "the interpreter in TensorFlow 2.20 and later lacks TensorFlow's operations"
+    return pytest.mark.lines("tff")(pytest.mark.skipif(LACKS_OPERATIONS, reason=reason)(test))
+
+
+def run_alone(paths, given, tmp_path, monkeypatch, is_started):
+    """Returns what ALONE finds in files, in a program that is started for it or in this one."""
+    found = tmp_path / "found.npz"
+    np.savez(tmp_path / "data.npz", **given)
+    arguments = [*map(str, (tmp_path / "data.npz", STEPS, RATE, found, *paths))]
+    if is_started:
+        code = f"{ALONE}assert not [name for name in sys.modules if name.startswith('tf_pflego')]"
+        command = [sys.executable, "-c", code, *arguments]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+    else:
+        monkeypatch.setattr(sys, "argv", ["alone", *arguments])
+        exec(ALONE, {})
+    return np.load(found)
+
+
+@pytest.mark.lines("tff", "current")
+@pytest.mark.parametrize("is_started", [False, thorough(True)])
+def test_files_serve_and_learn_on_with_tensorflow_alone(
+    is_started, simulation, tmp_path, monkeypatch
+):
+    formats, numbers = ["savedmodel"], [0, 1] if is_started else [1]
+    if is_started and not LACKS_OPERATIONS:
+        formats.append("tflite")
+    clients, given, files = list(served_clients(simulation, numbers)), {}, {}
     for client in clients:
         examples, labels = simulation.data.train.of(client.number)
         given[f"train_{client.number}"], given[f"labels_{client.number}"] = examples, labels
         given[f"test_{client.number}"] = client.test_examples
-    np.savez(tmp_path / "data.npz", **given)
-    script, actual = tmp_path / "alone.py", tmp_path / "found.npz"
-    script.write_text(ALONE)
-    paths = [tmp_path / "models", tmp_path / "data.npz", STEPS, RATE, actual]
-    command = [sys.executable, script, *paths]
-    result = subprocess.run(
-        map(str, command), cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    actual = np.load(actual)
-    for client, entry in zip(clients, entries, strict=True):
-        number = client.number
+    for format in formats:
+        entries = pfl.export_clients(simulation, numbers, tmp_path / format, format)
+        for client, entry in zip(clients, entries, strict=True):
+            files[tmp_path / format / entry["file"]] = client, entry
+    actual = run_alone(files, given, tmp_path, monkeypatch, is_started)
+    for path, (client, entry) in files.items():
+        number, tolerance = client.number, 1e-5 if path.suffix else 1e-6
         assert entry["test_accuracy"] == entry["test_accuracy_of_run"]
         np.testing.assert_allclose(
-            actual[f"serve_{number}"], client.predictions(), rtol=0, atol=tolerance
+            actual[f"serve_{path}"], client.predictions(), rtol=0, atol=tolerance
         )
-        assert [name.decode() for name in actual[f"names_{number}"]] == entry["classes"]
+        assert [name.decode() for name in actual[f"names_{path}"]] == entry["classes"]
         expected = learnt(client, given[f"train_{number}"], given[f"labels_{number}"])
         rows = len(client.class_names)
-        np.testing.assert_allclose(actual[f"head_{number}"], expected.head[:rows], atol=1e-5)
+        np.testing.assert_allclose(actual[f"head_{path}"], expected.head[:rows], atol=1e-5)
         np.testing.assert_allclose(
-            actual[f"after_{number}"], probabilities(client, expected), atol=1e-5
+            actual[f"after_{path}"], probabilities(client, expected), atol=1e-5
         )
-        assert np.abs(actual[f"after_{number}"] - actual[f"serve_{number}"]).max() > 1e-3
-        np.testing.assert_array_equal(actual[f"restored_{number}"], actual[f"after_{number}"])
-        before, after = actual[f"losses_{number}"]
+        assert np.abs(actual[f"after_{path}"] - actual[f"serve_{path}"]).max() > 1e-3
+        np.testing.assert_array_equal(actual[f"restored_{path}"], actual[f"after_{path}"])
+        before, after = actual[f"losses_{path}"]
         assert after < before
 
 
@@ -143,7 +158,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", each_of(KINDS))
 def test_each_model_of_a_method_serves_and_learns_on(name):
     with simulation_of(small_cnn(), clients_of(images), name) as simulation:
         simulation.run_round()
@@ -204,6 +219,7 @@ def test_numbers_that_are_not_finite_leave_the_model_as_it_is():
         np.testing.assert_allclose(actual, client.predictions(), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_quantised_files_are_smaller_and_as_accurate(digits_dir, tmp_path):
     digits = pfl.load_dataset("digits", digits_dir)
     labels = digits.train.labels, digits.test.labels
@@ -226,7 +242,7 @@ def test_quantised_files_are_smaller_and_as_accurate(digits_dir, tmp_path):
             assert entry["largest_difference"] > 0
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
+@pytest.mark.parametrize("dtype", [np.uint8, thorough(np.float32), np.int32])
 def test_what_only_serves_needs_no_operation_but_tflites_own(dtype, tmp_path):
     def table(count):
         return np.random.default_rng(count).integers(0, 100, (count, 4)).astype(dtype)

@@ -8,12 +8,13 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.algorithms.test_oracles import ORACLE_TOLERANCE, float64
-from tests.conftest import build_method, of_tasks
+from tests.conftest import OUTPUTS, build_method, of_tasks
 from tests.data.tables import schools
+from tests.methods import each_of, thorough
 from tests.oracles import pflego
 from tests.serving.test_client_models import clients_of, images, small_cnn
 from tests.serving.test_client_models import simulation_of as simulation_with_body
-from tests.serving.test_export import INTERPRETER_LACKS_OPERATIONS
+from tests.serving.test_export import needs_operations
 from tests.serving.test_raw_columns import simulation_of as simulation_of_table
 from tests.serving.test_tasks_leave import simulation_of as simulation_of_kind
 from tf_pflego.core.algorithm import Client, Round
@@ -111,8 +112,17 @@ def assert_alike(actual, expected, atol=TOLERANCE):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize(("format", "scale"), [("savedmodel", "exact"), ("tflite", "algorithm1")])
-@of_tasks("classification", "regression", "multi_label", "counts")
+@pytest.mark.parametrize(
+    ("format", "scale"), [thorough("savedmodel", "exact"), ("tflite", "algorithm1")]
+)
+@pytest.mark.parametrize(
+    ("tiny_model", "tiny_clients"),
+    [
+        pytest.param(*2 * ["classification"], marks=pytest.mark.lines("tff", "current")),
+        *(thorough(task, task) for task in OUTPUTS),
+    ],
+    indirect=True,
+)
 def test_a_file_takes_the_part_of_the_oracle(tiny_model, tiny_clients, format, scale, tmp_path):
     """That the interpreter in current TensorFlow runs it shows that it has TFLite's operations."""
     config = {**CONFIG, "head_step_scale": scale}
@@ -140,6 +150,7 @@ def test_a_file_takes_the_part_of_the_oracle(tiny_model, tiny_clients, format, s
     assert_alike(actual[1][:rows], heads[CLIENT], ORACLE_TOLERANCE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("config", "atol"),
     [
@@ -157,6 +168,7 @@ def test_settings_of_the_run_are_those_of_the_file(
         assert_alike(actual, part_in_run(simulation), atol)
 
 
+@pytest.mark.thorough
 @of_tasks("regression")
 def test_equations_are_solved_in_a_saved_model(tiny_model, tiny_clients):
     with simulation_of(tiny_model, tiny_clients, head_solver="exact") as simulation:
@@ -164,14 +176,16 @@ def test_equations_are_solved_in_a_saved_model(tiny_model, tiny_clients):
         assert_alike(actual, part_in_run(simulation))
 
 
+@pytest.mark.thorough
 def test_masked_clients(masked_model, masked_clients):
     with simulation_of(masked_model, masked_clients, "fedrecon") as simulation:
         actual = part_in_file(functions_of(simulation), simulation)
         assert_alike(actual, part_in_run(simulation))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", [False, True])
-@INTERPRETER_LACKS_OPERATIONS
+@needs_operations
 def test_images_pass_through_convolutions(blocks, tmp_path):
     """The gradient of their kernels is an operation of TensorFlow, as lists of blocks are."""
     with simulation_with_body(small_cnn(), clients_of(images)) as simulation:
@@ -183,6 +197,7 @@ def test_images_pass_through_convolutions(blocks, tmp_path):
         assert_alike(actual, part_in_run(simulation))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gru", "transformer"])
 def test_sequences_in_a_saved_model(kind):
     with simulation_of_kind(kind) as simulation:
@@ -190,6 +205,7 @@ def test_sequences_in_a_saved_model(kind):
         assert_alike(actual, part_in_run(simulation))
 
 
+@pytest.mark.thorough
 def test_columns_of_a_table():
     columns = {**schools.columns(), "theta_0": np.arange(45.0), "round_number": np.arange(45.0)}
     features = ["Sex", "SES", "theta_0", "round_number"]
@@ -203,6 +219,7 @@ def test_columns_of_a_table():
         assert_alike(part_in_file(call, simulation, **raw), part_in_run(simulation))
 
 
+@pytest.mark.thorough
 def test_labels_are_checked(tiny_model, tiny_clients):
     with simulation_of(tiny_model, tiny_clients) as simulation:
         call = functions_of(simulation)
@@ -214,7 +231,9 @@ def test_labels_are_checked(tiny_model, tiny_clients):
             part_in_file(called, simulation)
 
 
-@pytest.mark.parametrize("name", ["fedrep", "ditto", "pflego_shared_head", "local", "feddane"])
+@pytest.mark.parametrize(
+    "name", each_of(["fedrep", "ditto", "pflego_shared_head", "local", "feddane"])
+)
 def test_a_method_that_is_not_like_pflego_is_refused(name, tiny_model, tiny_clients, tmp_path):
     with (
         simulation_of(tiny_model, tiny_clients, name) as simulation,
@@ -233,6 +252,7 @@ def test_a_client_that_keeps_no_head_is_refused(tiny_model, tiny_clients):
         part_of(simulation)
 
 
+@pytest.mark.thorough
 def test_files_that_cannot_have_it_are_refused(tmp_path):
     with simulation_of_kind("gru") as simulation:
         for format in ("keras", "tflite"):

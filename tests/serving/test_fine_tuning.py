@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.methods import thorough
 from tests.oracles import batches, network
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
@@ -19,7 +20,7 @@ SEED, RATE, EPOCHS, BATCH = 11, 0.1, 3, 2
 TOLERANCE = 1e-5  # float32 against float64 over twelve steps on weights of order 1.
 
 
-@pytest.mark.parametrize("name", ["fedavg", "pgfed", "local"])
+@pytest.mark.parametrize("name", ["fedavg", thorough("pgfed"), thorough("local")])
 def test_they_train_from_what_they_would_be_served(name, tiny_model, tiny_clients):
     """FedAvg and PGFed serve a client that never took part their shared network."""
     algorithm = algorithms.build(name, tiny_model, batch_size=2)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.methods import each_of
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
 from tests.serving.test_export import KINDS, learnt, probabilities
 
@@ -12,7 +13,7 @@ def more_images(count):
     return np.random.default_rng(count + 1).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", each_of(KINDS))
 def test_they_start_from_what_is_served_and_learn_by_the_rule(name):
     with simulation_of(small_cnn(), clients_of(images), name) as simulation:
         simulation.run_round()

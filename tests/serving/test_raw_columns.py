@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tests.serving.test_export import INTERPRETER_LACKS_OPERATIONS
+from tests.serving.test_export import LACKS_OPERATIONS
 from tf_pflego.serving.export import served_clients
 
 # Keras and TFLite add up in another order.
@@ -71,6 +71,9 @@ MIXED = {
 ITEM = {"year": [1990, 2001, 77]}
 
 
+pytestmark = pytest.mark.lines("tff", "current")
+
+
 @pytest.fixture(scope="module")
 def simulations():
     columns = schools.columns()
@@ -90,11 +93,11 @@ def expected_of(simulation, rows):
     return tf.nn.softmax(client.logits(examples)).numpy()
 
 
+@pytest.mark.thorough
 def test_a_file_takes_the_columns_of_the_table(simulations, tmp_path):
     """In each format; one process with TensorFlow alone reads all files."""
     files, expected = [], []
-    lacks_operations = INTERPRETER_LACKS_OPERATIONS.args[0]
-    formats = ("savedmodel", "keras", *(() if lacks_operations else ("tflite",)))
+    formats = ("savedmodel", "keras", *(() if LACKS_OPERATIONS else ("tflite",)))
     for format, (kind, rows) in itertools.product(formats, {"mixed": MIXED, "item": ITEM}.items()):
         simulation, directory = simulations[kind], tmp_path / f"{kind}_{format}"
         (entry,) = pfl.export_clients(simulation, ["1296"], directory, format)
@@ -124,13 +127,13 @@ def test_tflite_compares_text_by_its_own_operations(simulations, tmp_path):
 
 
 def test_a_clients_keras_model_takes_the_columns(simulations):
-    simulation = simulations["mixed"]
-    rows = {"Sex": ["Female"], "family_income___": [0.5], "year": [1990]}
-    rows = {name: tf.constant(values) for name, values in rows.items()}
-    rows["year"] = tf.cast(rows["year"], tf.int64)
-    served = simulation.client_model("1296")(rows).numpy()
-    expected = expected_of(simulation, {name: values[:1] for name, values in MIXED.items()})
-    np.testing.assert_allclose(served, expected, atol=TOLERANCE)
+    year = tf.constant([1990], tf.int64)
+    mixed = {"Sex": tf.constant(["Female"]), "family_income___": tf.constant([0.5]), "year": year}
+    for kind, columns, rows in (("mixed", MIXED, mixed), ("item", ITEM, {"year": year})):
+        simulation = simulations[kind]
+        served = simulation.client_model("1296")(rows).numpy()
+        expected = expected_of(simulation, {name: rows[:1] for name, rows in columns.items()})
+        np.testing.assert_allclose(served, expected, atol=TOLERANCE)
 
 
 def test_a_shared_body_takes_the_columns(simulations, tmp_path):

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.conftest import build_method
-from tests.serving.test_export import INTERPRETER_LACKS_OPERATIONS, learnt
+from tests.methods import thorough
+from tests.serving.test_export import learnt, needs_operations
 from tf_pflego.program import personalize
 from tf_pflego.serving.export import served_clients
 from tf_pflego.serving.personal_model import PersonalModel
@@ -108,9 +109,6 @@ def simulation_of(kind, method="pflego"):
 
 
 OUTPUTS = {"regression": "predictions", "counts": "predictions", "own": "predictions"}
-KINDS = ("regression", "own", "gru", "transformer")
-# Files of these differ from those of a regression in nothing that differs between the lines.
-ALIKE = ("multi_label", "counts")
 FIRST = {
     "multi_label": "f1",
     "regression": "root_mean_squared_error",
@@ -119,7 +117,11 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *ALIKE])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("regression", marks=pytest.mark.lines("tff", "current"))]
+    + [thorough(kind) for kind in ("own", "gru", "transformer", "multi_label", "counts")],
+)
 def test_files_predict_as_the_run_and_learn_on(kind, tmp_path):
     output, first = OUTPUTS.get(kind, "probabilities"), FIRST.get(kind, "accuracy")
     scale = max(map(abs, MEAN)) if kind == "regression" else 1.0
@@ -162,8 +164,8 @@ def test_files_predict_as_the_run_and_learn_on(kind, tmp_path):
         assert np.abs(wanted - expected).max() > 1e-3
 
 
-@INTERPRETER_LACKS_OPERATIONS
-@pytest.mark.parametrize("kind", ["regression", "transformer"])
+@needs_operations
+@pytest.mark.parametrize("kind", ["regression", thorough("transformer")])
 def test_tflite_files_learn_on(kind, tmp_path):
     output = OUTPUTS.get(kind, "probabilities")
     with simulation_of(kind) as simulation:
@@ -182,7 +184,7 @@ def test_tflite_files_learn_on(kind, tmp_path):
     assert np.abs(wanted - client.predictions()).max() > 0.05
 
 
-@pytest.mark.parametrize("kind", ["regression", "gru"])
+@pytest.mark.parametrize("kind", [thorough("regression"), "gru"])
 def test_a_body_is_shared(kind, tmp_path):
     output, classes = OUTPUTS.get(kind, "probabilities"), {}
     with simulation_of(kind) as simulation:
@@ -208,31 +210,32 @@ def test_a_body_is_shared(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "label", "message"),
+    ("kind", "messages"),
     [
-        ("multi_label", 2, "labels must be below 2"),
-        ("counts", -1, "labels must not be negative"),
-        ("transformer", TOKENS, f"labels must be below {TOKENS}"),
-        ("transformer", -2, "labels must not be negative, but for -1"),
+        thorough("multi_label", {2: "labels must be below 2"}),
+        ("counts", {-1: "labels must not be negative"}),
+        (
+            "gru",
+            {TOKENS: f"be below {TOKENS}", -2: "labels must not be negative, but for -1"},
+        ),
     ],
 )
-def test_labels_that_are_none_of_the_task_are_refused(kind, label, message):
+def test_labels_that_are_none_of_the_task_are_refused(kind, messages):
     with simulation_of(kind) as simulation:
         (client,) = served_clients(simulation, [0])
         examples, labels = simulation.data.train.of(0)
         functions = PersonalModel(client).signatures()
-    labels = labels.copy()
-    labels[0, 1] = label
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        functions["personalize"](
-            examples=tf.constant(examples),
-            labels=tf.constant(labels),
-            steps=tf.constant(1),
-            learning_rate=tf.constant(0.1),
-        )
+    given = {"steps": tf.constant(1), "learning_rate": tf.constant(0.1)}
+    for label, message in messages.items():
+        labels = labels.copy()
+        labels[0, 1] = label
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            functions["personalize"](
+                examples=tf.constant(examples), labels=tf.constant(labels), **given
+            )
 
 
-@pytest.mark.parametrize("kind", ["regression", "multi_label"])
+@pytest.mark.parametrize("kind", ["regression", thorough("multi_label")])
 def test_new_clients_are_given_a_few_examples_of_all(kind):
     with simulation_of(kind) as simulation:
         new = pfl.NewClients(simulation, make_clients(kind), steps=5)
