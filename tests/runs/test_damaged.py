@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.algorithms.test_contract import whole_state
 from tests.comparison import assert_identical
+from tests.methods import thorough
 from tests.runs.resumed import ROUNDS, contents, outcome, resume
 from tests.starts import assert_refused
 from tf_pflego.runs import build
@@ -20,26 +21,26 @@ from tf_pflego.simulation.checkpoint import CheckpointError
 from tf_pflego.system import durable
 
 
-def test_whatever_is_cut_off_it_ends_as_if_undisturbed(digits_dir, copy, undisturbed, capsys):
-    """Each file of the newest checkpoint is cut off, one after the other."""
-    whole, rng = contents(copy), np.random.default_rng(1)
-    names = ["checkpoints/checkpoint-7.json", "checkpoints/server-7.npz"]
-    names += ["checkpoints/clients-7.npz", "metrics.jsonl"]
-    for name in names:
-        shutil.rmtree(copy)
-        for path, content in whole.items():
-            (copy / path).parent.mkdir(parents=True, exist_ok=True)
-            (copy / path).write_bytes(content)
-        last_rounds = len(whole[pathlib.Path("metrics.jsonl")].splitlines(keepends=True)[-1])
-        size = len(whole[pathlib.Path(name)])
-        cut = rng.integers(1, last_rounds if name == "metrics.jsonl" else size)
-        os.truncate(copy / name, size - int(cut))
-        result = resume(digits_dir, copy, capsys)
-        assert result.returncode == 0, result.stderr
-        (line,) = [line for line in result.stderr.splitlines() if line.startswith("tf_pflego")]
-        assert pathlib.Path(name).name in line
-        assert "the one of round 6 is used" in line
-        assert outcome(copy) == outcome(undisturbed)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl",
+        thorough("checkpoints/server-7.npz"),
+        thorough("checkpoints/clients-7.npz"),
+        thorough("checkpoints/checkpoint-7.json"),
+    ],
+)
+def test_whatever_is_cut_off_it_ends_as_if_undisturbed(name, digits_dir, copy, undisturbed, capsys):
+    last_rounds = len((copy / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1])
+    size = (copy / name).stat().st_size
+    most = last_rounds if name == "metrics.jsonl" else size
+    os.truncate(copy / name, size - int(np.random.default_rng(1).integers(1, most)))
+    result = resume(digits_dir, copy, capsys)
+    assert result.returncode == 0, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("tf_pflego")]
+    assert pathlib.Path(name).name in line
+    assert "the one of round 6 is used" in line
+    assert outcome(copy) == outcome(undisturbed)
 
 
 def damages(content, rng):
@@ -59,6 +60,7 @@ def says_the_same(text, content):
         return False
 
 
+@pytest.mark.thorough
 def test_wherever_a_file_is_cut_off_or_changed_no_wrong_state_is_taken(
     digits_dir, copy, monkeypatch
 ):

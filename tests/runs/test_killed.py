@@ -33,6 +33,7 @@ from tf_pflego.runs import run_directory
 from tf_pflego.runs.run_directory import RunDirectory, RunDirectoryError
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, undisturbed):
     output = tmp_path / "run"
     code = "import sys; from tests.runs.resumed import die_before\n"
@@ -46,6 +47,7 @@ def test_killed_again_and_again_it_ends_as_if_undisturbed(digits_dir, tmp_path, 
     assert sorted(path.name for path in output.iterdir()) == FINISHED
 
 
+@pytest.mark.thorough
 def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, capsys):
     """A long run is stopped by Ctrl-C, and then by a limit on its files."""
     output, at_once = tmp_path / "run", tmp_path / "at_once"
@@ -80,6 +82,8 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     assert outcome(output) == outcome(at_once)
 
 
+@pytest.mark.thorough
+@pytest.mark.lines("tff")
 def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, tmp_path, capsys):
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     output, at_once = tmp_path / "run", tmp_path / "at_once"
@@ -99,6 +103,7 @@ def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, 
     assert outcome(output)["rows"] == outcome(at_once)["rows"]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
     digits_dir, copy, undisturbed, capsys
 ):

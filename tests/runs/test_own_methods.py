@@ -11,6 +11,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.docs import pages
+from tests.methods import thorough
 from tests.starts import ROOT, assert_refused, in_this_process
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
@@ -46,41 +47,44 @@ def method(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stopped(method, digits_dir, tmp_path_factory):
-    """A directory with a run of four rounds."""
-    output = tmp_path_factory.mktemp("stopped") / "run"
+def whole(method, digits_dir, tmp_path_factory):
+    """The directory of a run of six rounds; beside it is `stopped`, as it was in its fifth."""
+    output = tmp_path_factory.mktemp("own") / "whole"
+
+    def keep(record):
+        if record["round"] == 5:
+            ignored = shutil.ignore_patterns(".lock")
+            shutil.copytree(output, output.with_name("stopped"), ignore=ignored)
+
     config = pfl.RunConfig(
         algorithm=method,
         num_clients=6,
         clients_per_round=3,
         label_space="global",
         engine="in_process",
-        num_rounds=4,
+        num_rounds=6,
+        checkpoint_every=2,
         data_dir=digits_dir,
         output_dir=output,
     )
-    pfl.run(config, local_steps=2, client_learning_rate=0.007, pull=0.5)
+    pfl.run(config, keep, local_steps=2, client_learning_rate=0.007, pull=0.5)
     return output
 
 
-def test_the_program_goes_on_to_the_same_bits_and_reports_and_exports(
-    method, stopped, digits_dir, tmp_path, capsys
+def test_the_program_goes_on_to_the_same_bits_and_exports(
+    method, whole, digits_dir, tmp_path, capsys
 ):
-    resumed = shutil.copytree(stopped, tmp_path / "resumed")
+    resumed = shutil.copytree(whole.with_name("stopped"), tmp_path / "resumed")
     flags = [f"--algorithm={method}", *RUN, "--num_rounds=6", f"--data_dir={digits_dir}"]
-    for more in ([f"--output_dir={resumed}", "--resume"], [f"--output_dir={tmp_path / 'whole'}"]):
-        result = in_this_process([*flags, *more], capsys)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.startswith("mean_regularized on digits (in_process), 6 rounds")
-    servers = [(path / "server.npz").read_bytes() for path in (resumed, tmp_path / "whole")]
-    assert servers[0] == servers[1]
+    result = in_this_process([*flags, f"--output_dir={resumed}", "--resume"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("mean_regularized on digits (in_process), 6 rounds")
+    assert (resumed / "server.npz").read_bytes() == (whole / "server.npz").read_bytes()
     config = json.loads((resumed / "config.json").read_text())
     assert (config["algorithm"], config["pull"], config["local_steps"]) == (NAME, 0.5, 2)
     listed = in_this_process(["list", str(tmp_path)], capsys).stdout.splitlines()
     about = ["resumed", "mean_regularized", "digits", "global", "0", "6/6"]
     assert listed[1].split()[:6] == about
-    pfl.report([resumed], tmp_path / "report.html")
-    assert "<h1>mean_regularized on digits</h1>" in (tmp_path / "report.html").read_text("utf-8")
     export = ["export", f"--run={resumed}", "--clients=3", "--format=keras"]
     export.append(f"--output_dir={tmp_path / 'models'}")
     assert_refused(
@@ -92,37 +96,39 @@ def test_the_program_goes_on_to_the_same_bits_and_reports_and_exports(
     assert (tmp_path / "models" / "client_3.keras").is_file()
 
 
-def test_a_stored_run_is_loaded_with_the_same_source_alone(method, stopped, tmp_path):
-    run = pfl.load_run(stopped)
-    assert run.metrics["round"].tolist() == [1, 2, 3, 4]
+def test_a_stored_run_is_loaded_with_the_same_source_alone(method, whole, tmp_path):
+    run = pfl.load_run(whole)
+    assert run.metrics["round"].tolist() == [1, 2, 3, 4, 5, 6]
     with pytest.raises(RunDirectoryError, match="`algorithm` must be given for the run in"):
         run.evaluate()
-    with pfl.load_run(stopped, algorithm=method) as run:
+    with pfl.load_run(whole, algorithm=method) as run:
         actual = run.evaluate()
-    expected = json.loads((stopped / "summary.json").read_text())["test_accuracy/client_mean"]
+    expected = json.loads((whole / "summary.json").read_text())["test_accuracy/client_mean"]
     assert np.mean(actual.test_hits / actual.test_examples) == pytest.approx(expected)
     changed = write_method(tmp_path)
     path = tmp_path / "mean_regularized.py"
     path.write_text(path.read_text("utf-8").replace("config.pull / 2", "config.pull / 3"))
     for another in (changed, "fedavg"):
         with pytest.raises(RunDirectoryError, match=r"the source of .* is another. Give it as it"):
-            pfl.load_run(stopped, algorithm=another).evaluate()
-    config = pfl.RunConfig(output_dir=stopped, resume=True, num_clients=6, algorithm=changed)
+            pfl.load_run(whole, algorithm=another).evaluate()
+    config = pfl.RunConfig(output_dir=whole, resume=True, num_clients=6, algorithm=changed)
     with pytest.raises(RunDirectoryError, match=r"`algorithm_source`: expected .*, got"):
         pfl.run(config)
 
 
-def test_no_code_is_run_because_a_directory_names_it(stopped, tmp_path, capsys):
-    trap, copy = tmp_path / "trap.py", shutil.copytree(stopped, tmp_path / "copy")
+@pytest.mark.parametrize("has_source", [True, thorough(False)])
+def test_no_code_is_run_because_a_directory_names_it(has_source, whole, tmp_path, capsys):
+    trap, copy = tmp_path / "trap.py", shutil.copytree(whole, tmp_path / "copy")
     trap.write_text("open(__file__ + '.ran', 'w')\n")
-    config = json.loads((copy / "config.json").read_text())
-    for source in ({}, {"algorithm_source": config.pop("algorithm_source")}):
-        named = config | source | {"algorithm": f"{trap}:build"}
-        (copy / "config.json").write_text(json.dumps(named))
-        with pytest.raises(RunDirectoryError, match="`algorithm` must be given"):
-            pfl.load_run(copy).client_model(0)
-        pfl.report([copy], tmp_path / "report.html")
-        assert in_this_process(["list", str(tmp_path)], capsys).returncode == 0
+    config = json.loads((copy / "config.json").read_text()) | {"algorithm": f"{trap}:build"}
+    if not has_source:
+        del config["algorithm_source"]
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunDirectoryError, match="`algorithm` must be given"):
+        pfl.load_run(copy).client_model(0)
+    pfl.report([copy], tmp_path / "report.html")
+    assert "<h1>build on digits</h1>" in (tmp_path / "report.html").read_text("utf-8")
+    assert in_this_process(["list", str(tmp_path)], capsys).returncode == 0
     assert not (tmp_path / "trap.py.ran").exists()
 
 
@@ -204,7 +210,10 @@ def test_a_file_without_its_builder_is_one_line(capsys):
     assert_refused(refused, "as FILE.py:FUNCTION; got 'own.py'. Add", "--algorithm=own.py:build_x")
 
 
-@pytest.mark.parametrize("engine", ["in_process", "tff"])
+@pytest.mark.parametrize(
+    "engine",
+    ["in_process", pytest.param("tff", marks=[pytest.mark.thorough, pytest.mark.lines("tff")])],
+)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -4,11 +4,15 @@ import json
 import re
 import signal
 
+import absl.flags
 import numpy as np
 import pytest
 
+import tf_pflego as pfl
+from tests.methods import thorough
 from tests.runs.resumed import FINISHED, SMALL, contents, outcome
 from tests.starts import ENTRY, assert_refused, in_this_process, program
+from tf_pflego.program import flags as program_flags
 
 PRIVATE = (
     *SMALL,
@@ -19,14 +23,28 @@ PRIVATE = (
 )
 
 
-def test_killed_and_resumed_it_releases_the_same_noise(digits_dir, tmp_path, capsys):
+def stop(record):
+    if record["round"] == 4:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_killed", [False, thorough(True)])
+def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, tmp_path, capsys):
     """Its secret is drawn once, so two runs that share it must have shared a checkpoint."""
     output, copy = tmp_path / "run", tmp_path / "copy"
     flags = (*PRIVATE, f"--data_dir={digits_dir}", "--resume")
     code = "import sys; from tests.runs.resumed import die_before\n"
     code += f"die_before(int(sys.argv.pop(1)), {str(output)!r})\n{ENTRY}"
-    result = program(64, *flags, f"--output_dir={output}", code=code)
-    assert result.returncode == -signal.SIGKILL, result.stderr
+    if is_killed:
+        result = program(64, *flags, f"--output_dir={output}", code=code)
+        assert result.returncode == -signal.SIGKILL, result.stderr
+    else:
+        arguments = [*flags, f"--output_dir={output}"]
+        program_flags.define_flags(values := absl.flags.FlagValues(), arguments)
+        values(["program", *arguments])
+        run_config, hyper_parameters, _ = program_flags.from_flags(values)
+        with pytest.raises(KeyboardInterrupt):
+            pfl.run(run_config, stop, **hyper_parameters)
     assert list((output / "checkpoints").glob("checkpoint-[2-6].json"))
     copy.mkdir()
     for path, content in contents(output).items():
@@ -68,7 +86,10 @@ def test_killed_and_resumed_it_releases_the_same_noise(digits_dir, tmp_path, cap
         (["--secure_sum_bits=24"], "--clip_norm must be a number"),
         (["--secure_sum_bits=2", "--clip_norm=1"], "--secure_sum_bits must be at least 4"),
         (["--robust_sum=norm_bound"], "--clip_norm must be a number"),
-        (["--dp_epsilon=1", "--algorithm=pgfed", "--clip_norm=1"], "must see of each client alone"),
+        thorough(
+            ["--dp_epsilon=1", "--algorithm=pgfed", "--clip_norm=1"],
+            "must see of each client alone",
+        ),
         (["--dp_epsilon=1", "--participation=range", "--clients_per_round_range=1,3"], "range"),
     ],
 )

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.conftest import INPUTS, make_clients
+from tests.methods import each_of, thorough
 from tf_pflego.aggregation.attacks import attackers_of
 from tf_pflego.core import nests, settings
 from tf_pflego.engines import tracing
@@ -72,7 +73,7 @@ KINDS = ("pflego", "pflego_shared_head", "fedavg", "fedbabu", "fedrod", "pgfed",
 KINDS += ("feddbe", "fedcp", "scaffold")
 
 
-@pytest.mark.parametrize("algorithm", KINDS)
+@pytest.mark.parametrize("algorithm", each_of(KINDS, ("pflego",)))
 def test_the_second_seed_traces_nothing_and_changes_no_bit(algorithm, run, tiny_clients):
     others = make_clients((4, 6, 9), (3, 2, 2), (2, 3, 2), seed=1)
     alone, traced_alone = run(1, others, algorithm)
@@ -87,6 +88,7 @@ def test_the_second_seed_traces_nothing_and_changes_no_bit(algorithm, run, tiny_
         assert set(traced) <= {FIRST_STATES}
 
 
+@pytest.mark.thorough
 def test_each_seed_has_its_own_attackers(run, tiny_clients):
     attack = {"attack": "sign_flip", "attackers": 0.4}
     chosen = [attackers_of(tiny_clients.identities, 0.4, seed).tolist() for seed in (0, 1)]
@@ -97,17 +99,23 @@ def test_each_seed_has_its_own_attackers(run, tiny_clients):
         assert run(1, tiny_clients, **attack)[0] == alone
 
 
-def test_other_settings_and_shapes_trace_anew(run, tiny_clients):
-    wider = make_clients(num_classes=(2, 4, 3))
-    in_blocks = {"activation_gigabytes": 1e-9}
-    others = (tiny_clients, {"local_steps": 3}), (tiny_clients, in_blocks), (wider, {})
+@pytest.mark.parametrize(
+    ("num_classes", "changed"),
+    [
+        ((2, 3, 2), {"local_steps": 3}),
+        thorough((2, 3, 2), {"activation_gigabytes": 1e-9}),
+        thorough((2, 4, 3), {}),
+    ],
+    ids=["steps", "blocks", "classes"],
+)
+def test_other_settings_and_shapes_trace_anew(num_classes, changed, run, tiny_clients):
+    others = make_clients(num_classes=num_classes)
     with build.shared_traces():
-        first = run(0, tiny_clients, "fedavg")
+        run(0, tiny_clients, "fedavg")
         with build.shared_traces():  # It shares with the block around it.
             assert set(run(2, tiny_clients, "fedavg")[1]) <= {FIRST_STATES}
-        sharing = [run(1, clients, "fedavg", **changed) for clients, changed in others]
-    assert first == run(0, tiny_clients, "fedavg")
-    assert sharing == [run(1, clients, "fedavg", **changed) for clients, changed in others]
+        sharing = run(1, others, "fedavg", **changed)
+    assert sharing == run(1, others, "fedavg", **changed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +150,7 @@ def with_frozen_layer(seed):
     return pfl.SplitModel(body, num_outputs=3, seed=seed)
 
 
+@pytest.mark.thorough
 def test_models_of_the_users_own_share_what_is_traced_if_they_are_one(run, tiny_clients):
     one, other = map(with_frozen_layer, (0, 1))
     predicting = {"metrics": {"sureness": lambda labels, shares: shares.max(axis=1).mean()}}

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 
+import pytest
 import tensorflow as tf
 
 from tests.starts import SMALL, in_this_process, program
@@ -56,6 +57,7 @@ entry_point()
 """
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_has_each_round_once(digits_dir, tmp_path, capsys):
     output = tmp_path / "run"
     flags = (*FLAGS, f"--output_dir={output}")
