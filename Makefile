@@ -24,6 +24,8 @@ QUICKSTART := $(if $(PYTHON),$(VENV),$(VENV_CURRENT))
 UV := uv==0.13.9
 get_uv = $(1)/pip install --quiet --disable-pip-version-check $(UV)
 install = $(1)/uv pip install --quiet --python $(1)/python
+# Modules are compiled when they are first imported, and not again at each start of a program.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart cluster-quickstart test test-all test-tff test-current test-carriers wheel types lint docs check benchmark clean
 
