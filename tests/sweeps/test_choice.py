@@ -83,7 +83,7 @@ def chosen_twice(tmp_path_factory):
     train, test = ([arrays(rng, count) for _ in range(4)] for count in (40, 15))
     permuted = [(examples, rng.permutation(labels)) for examples, labels in test]
     experiment = pfl.Experiment(
-        [{"client_learning_rate": [0.001, 0.05, 0.5]}],
+        [{"client_learning_rate": [0.001, 0.05]}],
         {"algorithm": "fedavg", "num_rounds": 3, "clients_per_round": 2, "eval_every": 1},
         seeds=(0, 1),
         tuning_seeds=(1000, 1001),
@@ -103,7 +103,7 @@ def test_permuted_test_labels_change_no_choice_and_nothing_that_it_is_made_by(ch
     assert set(first.best()) == {"fedavg"}
     for name in (store.TUNING, store.TUNING_CURVES):
         assert rows_of(first.path, name) == rows_of(other.path, name)
-    assert len(first.tuning_rows) == 3 * 2
+    assert len(first.tuning_rows) == 2 * 2
     # They do change what is reported.
     differences = np.subtract(first.runs[store.SERVED], other.runs[store.SERVED])
     assert np.all(differences != 0)

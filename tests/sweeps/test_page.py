@@ -68,9 +68,11 @@ def directory(tmp_path):
     return root
 
 
-def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path):
-    sweep = sweeps.load_sweep(directory)
-    page = sweep.report(tmp_path / "page.html").read_text(encoding="utf-8")
+def test_a_page_has_all_sections_and_obeys_no_text(directory, tmp_path, capsys):
+    sweep, output = sweeps.load_sweep(directory), tmp_path / "page.html"
+    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
+    assert (result.returncode, result.stdout) == (0, f"written to {output}\n")
+    page = output.read_text(encoding="utf-8")
     assert MARKUP not in page and html.escape(MARKUP, quote=False)[:30] in page
     headings = "The methods compared", "What was chosen", "Training", "Clients at the end"
     for heading in (*headings, "Settings"):
@@ -105,13 +107,19 @@ def test_results_of_an_earlier_version_have_no_best_round(directory):
     assert "best round, %" not in table.head and "test accuracy, %" in table.head
 
 
-def test_where_lower_is_better_the_least_is_chosen_and_gains(directory, tmp_path):
+@pytest.fixture
+def with_errors(directory):
+    """The sweep with errors in the place of accuracies."""
     error = "root_mean_squared_error"
     for name in (store.RUNS, store.CURVES, store.CLIENTS, store.TUNING):
         rows = store.read(directory / name)
         named = [{k.replace("accuracy", error): v for k, v in row.items()} for row in rows]
         store.write(directory / name, named)
-    sweep = sweeps.load_sweep(directory)
+    return sweeps.load_sweep(directory), error
+
+
+def test_where_lower_is_better_the_least_is_chosen_and_gains(with_errors):
+    sweep, error = with_errors
     for cell, settings in sweep.best().items():
         finished = [r for r in sweep.tuning_rows if (r["run"], r["state"]) == (cell, "finished")]
         best = min(finished, key=lambda row: row[f"validation_{error}/client_mean/last10"])
@@ -124,7 +132,11 @@ def test_where_lower_is_better_the_least_is_chosen_and_gains(directory, tmp_path
     )
     row = next(row for row in sweep.table().rows if row["method"] == "pflego")
     assert row["clients_that_gain"] == pytest.approx(100 * np.mean(ours < theirs))
-    page = sweep.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_where_lower_is_better_a_page_says_so(with_errors, tmp_path):
+    page = with_errors[0].report(tmp_path / "page.html").read_text(encoding="utf-8")
     for said in ("its RMSE on validation examples", "validation RMSE", "further left", "is better"):
         assert said in page
     assert "accurac" not in re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
@@ -146,6 +158,7 @@ def test_a_panel_for_each_setting_marks_what_was_chosen(directory):
         assert ring.get_xdata() == [best[cell][name]]
 
 
+@pytest.mark.thorough
 def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path):
     for name in (store.RUNS, store.CURVES, store.CLIENTS):
         (directory / name).unlink()
@@ -156,11 +169,8 @@ def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path):
     assert "What was chosen" not in page
 
 
-def test_the_program_writes_the_page_of_a_sweep(directory, tmp_path, capsys):
+def test_the_page_of_a_sweep_has_few_flags(directory, tmp_path, capsys):
     output = tmp_path / "page.html"
-    result = in_this_process(["report", str(directory), f"--output={output}"], capsys)
-    assert (result.returncode, result.stdout) == (0, f"written to {output}\n")
-    assert "The methods compared" in output.read_text(encoding="utf-8")
     result = in_this_process(["report", str(directory), "--format=png"], capsys)
     assert result.returncode == 2 and "--format and --reference must be left out" in result.stderr
     (directory / "sweep.json").write_text(json.dumps({"title": "-"}))
@@ -187,6 +197,7 @@ def test_a_damaged_file_is_named(directory, tmp_path, capsys, name, change):
     assert not output.exists()
 
 
+@pytest.mark.thorough
 def test_the_program_does_without_tensorflow(directory, tmp_path):
     code = "import sys; from tf_pflego.main import entry_point\ntry: entry_point()\n"
     code += "finally: assert 'tensorflow.python' not in sys.modules"

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.resources import wait_until_gone
 from tests.starts import ROOT, TIMEOUT_SECONDS, in_this_process
 from tests.starts import finished as ended
@@ -15,6 +17,7 @@ from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
 
+pytestmark = pytest.mark.thorough
 PROGRAM = [sys.executable, "-m", "tf_pflego.main"]
 
 
@@ -62,7 +65,6 @@ def test_killed_and_interrupted_on_the_way_it_comes_to_the_same(
     points = [
         (lambda: begun_runs(directory), signal.SIGINT),
         (has_rows(directory / store.TUNING, 1), signal.SIGKILL),
-        (has_rows(directory / store.RUNS, 1), signal.SIGKILL),
     ]
     count = 0
     for is_so, number in points:
@@ -159,9 +161,9 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
     """Each has a directory of its own, and what fails in one process is named by its cell."""
     path = tmp_path / "own.py"
     path.write_text(pathlib.Path(own.__file__).read_text() + EXPERIMENT)
-    for jobs in (1, 2):
+    for jobs, of_file in ((1, path), (2, f"{path}:first")):
         directory = tmp_path / str(jobs)
-        arguments = ["sweep", str(path), f"--output_dir={directory}", f"--jobs={jobs}"]
+        arguments = ["sweep", str(of_file), f"--output_dir={directory}", f"--jobs={jobs}"]
         result = in_this_process(arguments, capsys)
         assert result.returncode == 2
         for seed in (0, 1):
@@ -171,5 +173,5 @@ def test_experiments_of_a_file_with_own_clients_and_models(tmp_path, capsys):
         assert "every run must end; 2 runs did not" in result.stderr, why
         runs = [row["run"] for row in store.read(directory / "first" / store.RUNS)]
         assert runs == ["fedavg", "fedavg", "build_mine", "build_mine"]
-    for name in ("first", "second"):
-        assert contents(tmp_path / "1" / name) == contents(tmp_path / "2" / name)
+    assert contents(tmp_path / "1" / "first") == contents(tmp_path / "2" / "first")
+    assert [row["run"] for row in store.read(tmp_path / "1" / "second" / store.RUNS)] == ["fedrep"]

@@ -6,6 +6,7 @@ import re
 import threading
 
 import numpy as np
+import pytest
 
 import tf_pflego as pfl
 from tests.starts import assert_refused, in_this_process
@@ -52,6 +53,7 @@ def test_the_same_command_makes_nothing_and_needs_no_data(swept, sweep_again):
     assert contents(swept) == before
 
 
+@pytest.mark.thorough
 def test_a_finished_run_without_its_row_is_added_and_a_damaged_one_made_again(swept, sweep_again):
     before = contents(swept)
     rows = store.read(swept / store.RUNS)
@@ -74,7 +76,7 @@ def test_a_finished_run_without_its_row_is_added_and_a_damaged_one_made_again(sw
     assert those_made_again() == (everything, [False] * 4)
 
 
-def test_what_changes_is_made_anew_and_a_failed_run_replaces_nothing(swept, sweep_again):
+def test_a_failed_run_replaces_nothing(swept, sweep_again):
     before = contents(swept)
     failed = sweep_again(swept, "--num_rounds=3", data="/proc/nowhere")
     assert failed.returncode == 2
@@ -83,6 +85,10 @@ def test_what_changes_is_made_anew_and_a_failed_run_replaces_nothing(swept, swee
     assert "every run must end; 4 runs did not, as was said above. Correct" in failed.stderr
     assert contents(swept) == before
 
+
+@pytest.mark.thorough
+def test_what_changes_is_made_anew(swept, sweep_again):
+    before = contents(swept)
     result = sweep_again(swept, "--num_rounds=3", "--where=algorithm=pflego")
     assert (result.returncode, len(made(result))) == (0, 4)
     assert [row["num_rounds"] for row in store.read(swept / store.RUNS)] == ["2", "2", "3", "3"]
@@ -90,6 +96,7 @@ def test_what_changes_is_made_anew_and_a_failed_run_replaces_nothing(swept, swee
     assert rows_of(swept, store.RUNS)[:2] == before[store.RUNS][:2]
 
 
+@pytest.mark.thorough
 def test_a_change_of_the_definition_makes_only_what_is_new(swept, sweep_again):
     result = sweep_again(swept, "--seeds=0,1,2", "--algorithm=fedavg,pflego,local")
     chosen = [made_now for made_now in made(result) if "local" not in made_now]
@@ -101,6 +108,7 @@ def test_a_change_of_the_definition_makes_only_what_is_new(swept, sweep_again):
     assert [row["seeds"] for row in compared.rows] == [1, 1]
 
 
+@pytest.mark.thorough
 def test_what_is_no_longer_tried_is_not_chosen(swept, sweep_again):
     chosen = pfl.load_sweep(swept).best()["fedavg"][TRIAL]
     (other,) = {0.003, 0.1} - {chosen}

@@ -39,6 +39,7 @@ def searched(tmp_path_factory, digits_dir):
     return searching, runner.sweep(searching, tmp_path_factory.mktemp("searched") / "sweep")
 
 
+@pytest.mark.thorough
 def test_a_search_comes_within_a_point_of_a_grid(searched, digits_dir, tmp_path):
     values = experiment(tuple(np.geomspace(1e-3, 1, 10)), digits_dir)
     of_grid, runs_of_grid, rounds_of_grid = trials(runner.sweep(values, tmp_path / "grid"))

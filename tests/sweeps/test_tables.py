@@ -14,16 +14,16 @@ from tf_pflego.reports.parts import Table
 from tf_pflego.sweeps import runner, store, tables
 
 RATES = (0.003, 0.1)
-CELLS = ("high", "local"), ("high", "fedrep"), ("no", "fedrep")
+CELLS = ("high", "local"), ("high", "fedavg"), ("no", "fedavg")
 SEEDS, TUNING_SEEDS = (0, 1), (7, 8)
 ROUNDS, TUNING_ROUNDS = 11, 2
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, digits_dir):
+def finished(made_once, digits_dir):
     """The directory of a sweep of two methods, of which one has another condition too."""
-    directory = tmp_path_factory.mktemp("sweeps") / "compared"
-    base = {"dataset": "digits", "data_dir": digits_dir, "num_clients": 6, "clients_per_round": 3}
+    base = {"data_dir": digits_dir, "num_clients": 5, "clients_per_round": 2}
+    base |= {"label_space": "global"}  # Cells of both conditions share what is traced.
     experiment = sweeps.Experiment(
         [{"personalization": degree, "algorithm": method} for degree, method in CELLS],
         base | {"num_rounds": ROUNDS, "client_learning_rate": RATES},
@@ -32,8 +32,7 @@ def finished(tmp_path_factory, digits_dir):
         tuning={"num_rounds": TUNING_ROUNDS},
         title="Digits",
     )
-    runner.sweep(experiment, directory)
-    return directory
+    return made_once("compared", lambda path: runner.sweep(experiment, path))
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def recomputed(root, condition, method):
     key = "participant_test_accuracy/example_mean/last10"
     participants = 100 * np.array([summary(run)[key] for run in runs])
     compared = {"difference": None, "difference_error": None, "clients_that_gain": None}
-    if (condition, method) == ("high", "fedrep"):
+    if (condition, method) == ("high", "fedavg"):
         others = [root / "high_local" / f"seed{seed}" for seed in SEEDS]
         base = 100 * np.array([summary(run)["test_accuracy/client_mean/last10"] for run in others])
         gains = [
@@ -138,29 +137,29 @@ def test_the_same_is_in_files_and_columns(finished):
 
 def test_another_reference_turns_the_difference_round(finished):
     sweep = sweeps.load_sweep(finished)
-    fedrep, local = sweep.table().rows[1], sweep.table(reference="fedrep").rows[0]
-    assert local["difference"] == pytest.approx(-fedrep["difference"], rel=1e-12)
-    assert local["difference_error"] == pytest.approx(fedrep["difference_error"], rel=1e-12)
-    with pytest.raises(ValueError, match=r"`reference` must be one of local, fedrep; got 'fedrap'"):
-        sweep.table("fedrap")
+    fedavg, local = sweep.table().rows[1], sweep.table(reference="fedavg").rows[0]
+    assert local["difference"] == pytest.approx(-fedavg["difference"], rel=1e-12)
+    assert local["difference_error"] == pytest.approx(fedavg["difference_error"], rel=1e-12)
+    with pytest.raises(ValueError, match=r"`reference` must be one of local, fedavg; got 'fedavk'"):
+        sweep.table("fedavk")
 
 
 def test_a_difference_is_over_the_seeds_that_both_have(copied):
     rows = store.read(copied / "runs.csv")
-    kept = [row for row in rows if (row["run"], row["seed"]) != ("high_fedrep", "1")]
+    kept = [row for row in rows if (row["run"], row["seed"]) != ("high_fedavg", "1")]
     store.write(copied / "runs.csv", kept)
     sweep = sweeps.load_sweep(copied)
     high, no = sweep.table().tables
-    fedrep = dict(zip(high.head, high.rows[1], strict=True))
+    fedavg = dict(zip(high.head, high.rows[1], strict=True))
     served = {(r["run"], r["seed"]): float(r["test_accuracy/client_mean/last10"]) for r in kept}
-    difference = 100 * (served["high_fedrep", "0"] - served["high_local", "0"])
-    assert fedrep["seeds"] == "1 of 2"
-    assert fedrep["difference, points"] == f"{difference:+.2f}"  # One pair has no error.
+    difference = 100 * (served["high_fedavg", "0"] - served["high_local", "0"])
+    assert fedavg["seeds"] == "1 of 2"
+    assert fedavg["difference, points"] == f"{difference:+.2f}"  # One pair has no error.
     assert not {"difference, points", "clients that gain, %"} & set(no.head)
     assert "±" not in "".join(high.rows[1])
     store.write(copied / "runs.csv", [row for row in kept if row["run"] != "high_local"])
     sweep = sweeps.load_sweep(copied)
-    assert [row["method"] for row in sweep.table().rows] == ["fedrep", "fedrep"]
+    assert [row["method"] for row in sweep.table().rows] == ["fedavg", "fedavg"]
     missing = (
         "Of 3 cells, local (personalization=high) have no run yet: they are not in the tables."
     )
@@ -174,13 +173,13 @@ def test_what_is_not_fair_or_not_whole_is_said(copied):
     assert edges[0].startswith("local (personalization=high) was given client_learning_rate=")
     assert any("(7 and 8); up to 2 settings" in one for one in sweep.table().notes)
     rows = store.read(copied / "tuning.csv")
-    first = [row for row in rows if row["run"] != "no_fedrep" or row["trial"].endswith("=0.1")]
+    first = [row for row in rows if row["run"] != "no_fedavg" or row["trial"].endswith("=0.1")]
     store.write(copied / "tuning.csv", first)
     about = json.loads((copied / "sweep.json").read_text())
     about["cells"][0]["choices"] = {"client_learning_rate": [0.1]}
     (copied / "sweep.json").write_text(json.dumps(about))
     said = sweeps.load_sweep(copied).table().warnings
-    assert "fedrep (personalization=no) has tried 1 of 2 settings so far." in said
+    assert "fedavg (personalization=no) has tried 1 of 2 settings so far." in said
     assert said[-1].startswith("local (personalization=high) had fewer settings to choose among")
 
 

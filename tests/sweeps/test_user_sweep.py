@@ -1,5 +1,7 @@
 """What somebody writes who compares methods on arrays and a Keras body of their own."""
 
+import pytest
+
 import tf_pflego as pfl
 
 SCRIPT = """
@@ -20,6 +22,7 @@ print(compared.table(reference="fedavg"))
 """
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_own_arrays_and_an_own_body_has_at_most_fifteen_lines(
     tmp_path, monkeypatch, capsys
 ):
