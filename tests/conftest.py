@@ -144,8 +144,11 @@ CLASSIFICATION = "classification"
 
 
 def of_tasks(*tasks):
-    """Lets a test have `tiny_model` and `tiny_clients` of each of some tasks."""
-    pairs = [pytest.param(task, task, id=task) for task in tasks]
+    """Lets a test have `tiny_model` and `tiny_clients` of tasks, of which the first is quick."""
+    pairs = [
+        pytest.param(task, task, id=task, marks=[pytest.mark.thorough] if position else ())
+        for position, task in enumerate(tasks)
+    ]
     return pytest.mark.parametrize(("tiny_model", "tiny_clients"), pairs, indirect=True)
 
 

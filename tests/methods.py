@@ -15,3 +15,11 @@ def thorough(*values, **named):
 def each_of(names, quick=SHAPES):
     """Returns cases of methods, of which `make test` tries those in `quick`."""
     return [name if name in quick else thorough(name) for name in names]
+
+
+def named(values, *quick):
+    """Returns cases of {name: value}, of which `make test` tries those of the names in `quick`."""
+    return [
+        pytest.param(value, id=name, marks=() if name in quick else pytest.mark.thorough)
+        for name, value in values.items()
+    ]

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tests.algorithms.everything import build_everything
 from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients
+from tests.methods import each_of, thorough
 from tf_pflego import algorithms
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
@@ -54,13 +55,13 @@ def whole_state(simulation):
 
 # What Keras makes of heads of clients, of a shared one, of the sum of both, and of two models.
 OF_KERAS = ("pflego", "fedavg", "fedrod", "pflego_shared_head", "ditto")
-
-
 BOTH = pytest.mark.lines("tff", "current")
 
 
 def on_its_lines(name):
-    return pytest.param(name, marks=BOTH if name in OF_KERAS else ())
+    is_quick = name in ("pflego", "feddane", "ditto", "everything")
+    marks = [BOTH] if name in OF_KERAS else []
+    return pytest.param(name, marks=marks if is_quick else [*marks, pytest.mark.thorough])
 
 
 # "everything" has a matrix with a row and a column for each client, so it is tried with two I.
@@ -138,7 +139,7 @@ def test_a_clients_model_predicts_what_the_run_does(case):
 MASKED = ("pflego", "pflego_shared_head", "fedavg", "fedbabu", "fedrod", "ditto", "apfl", "pgfed")
 
 
-@pytest.mark.parametrize("name", [*MASKED, *TOYS])
+@pytest.mark.parametrize("name", each_of([*MASKED, *TOYS], ("pflego", "fedbabu", "everything")))
 def test_with_a_class_mask_a_client_never_predicts_a_class_that_it_lacks(
     name, masked_model, masked_clients
 ):
@@ -215,6 +216,8 @@ assert "tf_pflego" not in sys.modules
 """
 
 
+@pytest.mark.thorough
+@BOTH
 def test_keras_alone_loads_the_models_of_clients(tiny_model, tiny_clients, tmp_path):
     raw, paths = tiny_clients.test.examples, []
     for method in OF_KERAS:
@@ -339,7 +342,7 @@ def test_bytes_of_a_round_follow_from_the_messages(tiny_model, tiny_clients):
 
 @pytest.mark.parametrize(
     ("name", "models", "times_fedavg"),
-    [("pgfed", (3, 2), 2.5), ("pgfedmo", (3, 2), 2.5), ("pgfed_ce", (2, 2), 2.0)],
+    [("pgfed", (3, 2), 2.5), thorough("pgfedmo", (3, 2), 2.5), thorough("pgfed_ce", (2, 2), 2.0)],
 )
 def test_the_models_that_pgfed_moves(tiny_model, tiny_clients, name, models, times_fedavg):
     """As its paper and docs/methods.md say, beside 3 I scalars down and I + 2 up.

@@ -20,6 +20,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import TOLERANCE, largest_difference
 from tests.conftest import make_clients, of_tasks
+from tests.methods import named
 from tests.oracles import batches, network
 from tf_pflego.core.local_training import shuffled
 
@@ -59,7 +60,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("config", named(CASES, "classifier"))
 @of_tasks("classification", "regression", "multi_label", "counts")
 def test_fedala(tiny_model, tiny_clients, config):
     """Shared and own weights, and the mixing weights, of which some reach a bound."""

@@ -20,6 +20,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import SAME, largest_difference
 from tests.conftest import make_clients, of_tasks
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 
@@ -37,7 +38,7 @@ def unlike_networks(simulation):
     return own(simulation)
 
 
-@pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
+@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
 @of_tasks("classification", "regression", "multi_label", "counts")
 def test_fedamp(tiny_model, tiny_clients, config):
     """Rounds of two, three and one participants; the one hears of nobody else."""
@@ -60,7 +61,8 @@ def test_fedamp(tiny_model, tiny_clients, config):
         assert not simulation.server_state.ids.shape[0]
 
 
-@pytest.mark.parametrize(("attention", "per_round"), [(0.0, 3), (0.8, 1)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("attention", "per_round"), [(0.0, 3), thorough(0.8, 1)])
 def test_without_attention_to_others_a_client_is_held_near_itself(
     tiny_model, tiny_clients, attention, per_round
 ):
@@ -78,6 +80,7 @@ def test_without_attention_to_others_a_client_is_held_near_itself(
             assert_close(actual, expected)
 
 
+@pytest.mark.thorough
 def test_without_pull_it_is_local(tiny_model):
     """Where all clients have all classes. Batches would be others, since it has two exchanges."""
     clients, full = make_clients((3, 7, 5), (2, 4, 3), (3, 3, 3)), {"batch_size": 0}

@@ -20,6 +20,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import largest_difference
 from tests.conftest import built, model_of
+from tests.methods import thorough
 from tests.oracles import batches, features, network
 from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
@@ -41,7 +42,7 @@ def aligned(body, head, targets, drawn, rate):
     return body
 
 
-@pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
+@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
 def test_rounds_are_those_of_the_oracle(tiny_model, tiny_clients, config):
     asked = {"alignment_epochs": 2, "alignment_learning_rate": 0.2} | config
     simulation = simulation_of("fedas", tiny_model, tiny_clients, momentum=0.9, **asked)

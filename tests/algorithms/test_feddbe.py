@@ -87,6 +87,7 @@ def test_rounds_are_those_of_the_oracle(tiny_model, tiny_clients):
             assert_close(flat(simulation.served_weights(i)), folded(w, bias[i]))
 
 
+@pytest.mark.thorough
 def test_without_bias_and_mean_it_is_fedavg(tiny_model, tiny_clients):
     """With full batches, as the batches of a round's second exchange are not those of its first."""
     whole = {"batch_size": 0}
@@ -101,6 +102,7 @@ def test_without_bias_and_mean_it_is_fedavg(tiny_model, tiny_clients):
     assert largest_difference(feddbe.served_weights(0), weights[1]) <= SAME
 
 
+@pytest.mark.thorough
 def test_the_first_exchange_is_counted_with_all_clients(tiny_model, tiny_clients):
     simulation = simulation_of("feddbe", tiny_model, tiny_clients, Participation(3, 1))
     network_size = sum(leaf.size for leaf in flat(simulation.server_state.weights))

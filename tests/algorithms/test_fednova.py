@@ -17,13 +17,19 @@ from tests.algorithms.mini_batches import (
 from tests.algorithms.test_limits import EQUAL, TOLERANCE, largest_difference
 from tests.algorithms.test_scaffold import times_counted
 from tests.conftest import build_method, make_clients, of_tasks
+from tests.methods import thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
 
 @pytest.mark.parametrize(
     "config",
-    [{"momentum": 0.0}, {}, {"momentum": 1.0}, DROPPED | {"server_learning_rate": 0.5}],
+    [
+        thorough({"momentum": 0.0}),
+        {},
+        thorough({"momentum": 1.0}),
+        thorough(DROPPED | {"server_learning_rate": 0.5}),
+    ],
     ids=["plain steps", "momentum", "momentum of 1", "full batches"],
 )
 @of_tasks("classification", "regression", "multi_label", "counts")
@@ -49,7 +55,11 @@ def test_fednova(tiny_model, tiny_clients, config):
 
 @pytest.mark.parametrize(
     ("sizes", "config"),
-    [(EQUAL, {}), (((5, 6, 6), *EQUAL[1:]), {}), (((3, 7, 5), *EQUAL[1:]), {"batch_size": 0})],
+    [
+        (EQUAL, {}),
+        thorough(((5, 6, 6), *EQUAL[1:]), {}),
+        thorough(((3, 7, 5), *EQUAL[1:]), {"batch_size": 0}),
+    ],
     ids=["equal sizes", "equal numbers of batches", "full batches"],
 )
 def test_with_equal_numbers_of_steps_it_is_fedavg(tiny_model, sizes, config):
@@ -64,6 +74,7 @@ def test_with_equal_numbers_of_steps_it_is_fedavg(tiny_model, sizes, config):
         assert largest_difference(*pair) <= TOLERANCE
 
 
+@pytest.mark.thorough
 def test_clients_count_by_their_examples_and_not_by_their_steps_too(tiny_model):
     """Of small steps the move is along the weighted mean of the gradients; FedAvg's is not."""
     clients = make_clients((2, 12), (2, 2), (3, 3))

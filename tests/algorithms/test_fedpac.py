@@ -20,6 +20,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.comparison import assert_near
 from tests.conftest import make_clients
+from tests.methods import thorough
 from tests.oracles import batches, network, quadratic
 from tf_pflego.core.participation import Participation
 from tf_pflego.models.heads.combined import combined
@@ -120,8 +121,8 @@ def clients_with(tiny_clients, labels):
     return dataclasses.replace(make_clients(), classes=([0, 2], [0, 1, 2], [0, 1]))
 
 
-@pytest.mark.parametrize("labels", ["own", "global"])
-@pytest.mark.parametrize(("weight", "epochs"), [(0.7, 1), (3.0, 2), (0.0, 0)])
+@pytest.mark.parametrize("labels", [thorough("own"), "global"])
+@pytest.mark.parametrize(("weight", "epochs"), [(0.7, 1), thorough(3.0, 2), thorough(0.0, 0)])
 def test_fedpac(tiny_model, tiny_clients, labels, weight, epochs):
     """Theta, the centroids and the heads of all clients, after each round."""
     config = {"centroid_weight": weight, "head_epochs": epochs}
@@ -144,6 +145,7 @@ def test_fedpac(tiny_model, tiny_clients, labels, weight, epochs):
     assert any(((a > 0.01) & (a < 0.99)).any() for a in oracle.weights)  # Some heads were combined.
 
 
+@pytest.mark.thorough
 def test_with_one_participant_and_without_its_pull_it_is_fedrep(tiny_model, tiny_clients):
     """It has nobody else to combine, and heads start alike."""
     config = {"participation": Participation(3, 1), "head_epochs": 2}

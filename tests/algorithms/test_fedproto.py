@@ -82,6 +82,7 @@ def test_a_class_that_nobody_reports_keeps_its_prototype(tiny_model, tiny_client
     run_and_compare(simulation, tiny_clients, [[0, 1], [0, 1, 2], [0, 1]], 2.0, rounds)
 
 
+@pytest.mark.thorough
 def test_without_its_term_it_is_local(tiny_model, tiny_clients):
     fedproto = simulation_of("fedproto", tiny_model, tiny_clients, prototype_weight=0.0)
     local = simulation_of("local", tiny_model, tiny_clients)

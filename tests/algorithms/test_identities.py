@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import built, make_clients, of_tasks
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -59,7 +60,7 @@ def test_pflego_with_one_step_and_all_clients_is_gradient_descent(tiny_model, ti
         np.testing.assert_allclose(moved, heads[client] - RATE * g_heads[client], atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("r", [1, 2, 3])
+@pytest.mark.parametrize("r", [thorough(1), 2, thorough(3)])
 @of_tasks("classification", "regression", "multi_label")
 def test_proposition_1_the_mean_over_all_subsets_is_the_gradient(tiny_model, tiny_clients, r):
     """Proposition 1: with tau = 1 the step of theta and all heads is an unbiased gradient of L."""
@@ -97,7 +98,7 @@ class Chosen(Participation):
         return np.asarray(self.clients_per_round_range, np.int64)
 
 
-@pytest.mark.parametrize(("num_clients", "r", "rate"), [(4, 2, 0.3), (5, 3, 0.6)])
+@pytest.mark.parametrize(("num_clients", "r", "rate"), [(4, 2, 0.3), thorough(5, 3, 0.6)])
 def test_with_drop_outs_the_mean_over_all_that_may_happen_is_the_gradient(
     num_clients, r, rate, tiny_model
 ):
@@ -170,8 +171,10 @@ def server_states(name, model, data, rounds=3, **config):
     return states
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "config"), [("fedprox", {"proximal_weight": 0.0}), ("ditto", {"proximal_weight": 3.0})]
+    ("name", "config"),
+    [("fedprox", {"proximal_weight": 0.0}), ("ditto", {"proximal_weight": 3.0})],
 )
 def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(
     tiny_model, tiny_clients, name, config
@@ -184,6 +187,7 @@ def test_fedprox_without_its_term_and_what_ditto_shares_are_fedavg(
         assert_near(a, b, atol=TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_dittos_generic_model_serves_like_fedavgs(tiny_model, tiny_clients):
     """Both models that Ditto can serve are evaluated, each under its name."""
     records = []
@@ -206,6 +210,7 @@ def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
         assert_near(state, tiny_model.initial_theta, atol=TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_feddane_with_everybody_in_its_first_cohort_and_one_client_is_fedprox(tiny_model):
     """With one client the mean gradient is its own, and the correction is 0."""
 

@@ -18,6 +18,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.comparison import assert_identical
 from tests.conftest import INPUTS, built, of_tasks
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
@@ -34,7 +35,7 @@ def losses_of(networks, clients, client):
     return [network.loss(one[:-1], one[-1], x, y) for one in networks]
 
 
-@pytest.mark.parametrize("config", [{}, {"num_clusters": 3}], ids=["two", "three"])
+@pytest.mark.parametrize("config", [{}, thorough({"num_clusters": 3})], ids=["two", "three"])
 @of_tasks("classification", "regression", "multi_label", "counts")
 def test_ifca(tiny_model, tiny_clients, config):
     simulation = simulation_of("ifca", tiny_model, tiny_clients, **config)
@@ -65,7 +66,7 @@ def test_ifca(tiny_model, tiny_clients, config):
         assert_close(flat(simulation.served_weights(client)), best)
 
 
-@pytest.mark.parametrize("config", [{}, {"batch_size": 0, "local_steps": 4}])
+@pytest.mark.parametrize("config", [{}, thorough({"batch_size": 0, "local_steps": 4})])
 def test_with_one_cluster_it_is_fedavg(tiny_model, tiny_clients, config):
     """Bit for bit: the same sums of the same numbers."""
     ifca = simulation_of("ifca", tiny_model, tiny_clients, num_clusters=1, **config)
@@ -99,6 +100,7 @@ def two_populations(num_clients, seed=3):
     return ClientData(split(30), split(10), [3] * num_clients, "global")
 
 
+@pytest.mark.thorough
 def test_two_populations_with_permuted_labels_are_separated(tiny_model):
     """Also clients that never took part find theirs, and one network for all serves nobody."""
     clients, newcomers = two_populations(8), two_populations(6, seed=3)

@@ -13,6 +13,7 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.conftest import INPUTS, make_clients
+from tests.methods import each_of, thorough
 from tests.oracles import batches, network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
@@ -44,6 +45,7 @@ SPECIAL_CASES = [
     SPECIAL_CASES,
     ids=[f"{name} as {other}" for name, _, other, _ in SPECIAL_CASES],
 )
+@pytest.mark.thorough
 def test_special_cases(tiny_model, tiny_clients, name, config, other, others_config):
     """The weights that the server shares are those of the other method in every round."""
     special = simulation_of(name, tiny_model, tiny_clients, **config)
@@ -55,6 +57,7 @@ def test_special_cases(tiny_model, tiny_clients, name, config, other, others_con
         assert largest_difference(shared, wanted) <= SAME
 
 
+@pytest.mark.thorough
 def test_apfl_that_mixes_nothing_in_serves_what_fedavg_does(tiny_model, tiny_clients):
     apfl = simulation_of("apfl", tiny_model, tiny_clients, mixing=0.0)
     apfl.run_round()
@@ -78,7 +81,7 @@ STEPS_OR_EPOCHS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS_OR_EPOCHS)
+@pytest.mark.parametrize("name", each_of(STEPS_OR_EPOCHS, ("fedrep", "fedbabu")))
 def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, name):
     """The same for all that the server and the clients keep, and for what clients are served."""
     of_epochs, of_steps = STEPS_OR_EPOCHS[name]
@@ -123,6 +126,7 @@ def apart(states):
     ]
 
 
+@pytest.mark.thorough
 def test_pgfed_ce_is_pgfed_where_one_client_takes_one_step_in_a_round(tiny_model, tiny_clients):
     """g- is then mu grad_j of the only j, and theta_i is still theta when A moves."""
     states = pgfed_and_ce(tiny_model, tiny_clients, per_round=1, rounds=12, **ONE_STEP)
@@ -131,6 +135,7 @@ def test_pgfed_ce_is_pgfed_where_one_client_takes_one_step_in_a_round(tiny_model
     assert largest_difference(first, last) > 0.1
 
 
+@pytest.mark.thorough
 def test_pgfed_ce_moves_the_sum_of_a_row_like_pgfed_where_clients_take_one_step(
     tiny_model, tiny_clients
 ):
@@ -141,6 +146,7 @@ def test_pgfed_ce_moves_the_sum_of_a_row_like_pgfed_where_clients_take_one_step(
     assert np.abs(sums[0] - 1).min() > 0.01  # At first a row is 3 times 1 / 3.
 
 
+@pytest.mark.thorough
 def test_pfedme_nears_fedavg_as_lambda_grows(tiny_model):
     """Its rate is that of theory.
 
@@ -171,7 +177,7 @@ def test_pfedme_nears_fedavg_as_lambda_grows(tiny_model):
     assert differences[-1] < 1e-2
 
 
-@pytest.mark.parametrize("per_round", [1, 2, 3])
+@pytest.mark.parametrize("per_round", [thorough(1), 2, thorough(3)])
 def test_the_first_round_of_feddyn(tiny_model, per_round):
     """It goes on from FedProx's mean by the share of the clients that took part.
 
@@ -218,7 +224,8 @@ def mean_gradients(weights, clients):
     return [max(np.abs(leaf).max() for leaf in mean) for mean in means]
 
 
-@pytest.mark.parametrize("per_round", [2, 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("per_round", [2, thorough(3)])
 def test_feddyn_stops_where_the_plain_mean_of_the_gradients_is_zero(tiny_model, per_round):
     """Its paper: fixed points are stationary points of the mean loss; no client counts for more.
 

@@ -20,6 +20,7 @@ from tests.algorithms.mini_batches import (
 from tests.comparison import assert_near
 from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES, assert_agreement
+from tests.methods import thorough
 from tests.oracles import batches, network, residual
 from tf_pflego import SplitModel, algorithms
 from tf_pflego.data import ClientData, ClientSplit
@@ -78,7 +79,11 @@ def by_number(names, statistics):
     return [one for _, pair in pairs for one in pair]
 
 
-@pytest.mark.parametrize(("method", "config"), METHODS, ids=["own", "shared", "fedbn"])
+@pytest.mark.parametrize(
+    ("method", "config"),
+    [*(thorough(*one) for one in METHODS[:2]), METHODS[2]],
+    ids=["own", "shared", "fedbn"],
+)
 def test_a_residual_network_trains_as_in_the_oracle(residual_model, images, method, config):
     """Weights and statistics after three rounds, and what clients then predict."""
     names = [name.removesuffix(":0") for name in residual_model.theta_names]
@@ -141,6 +146,7 @@ def live_body():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", [one for one in ENGINES if "in_process" not in one.values])
 @pytest.mark.parametrize(("method", "config"), METHODS[1:], ids=["shared", "fedbn"])
 def test_it_trains_alike_on_all_engines(method, config, engine, images):
@@ -150,6 +156,7 @@ def test_it_trains_alike_on_all_engines(method, config, engine, images):
     assert_agreement(algorithm, images, engine)
 
 
+@pytest.mark.thorough
 def test_without_batch_normalisation_fedbn_is_fedavg(tiny_model, tiny_clients):
     results = []
     for method in ("fedavg", "fedbn"):
@@ -196,7 +203,8 @@ def test_dropout_draws_a_mask_for_each_batch(tiny_clients):
         )
 
 
-@pytest.mark.parametrize("kind", ["savedmodel", "tflite"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["savedmodel", thorough("tflite")])
 def test_a_file_predicts_and_learns_on_as_in_inference(images, tmp_path, kind):
     """It has the statistics of the client, which stay, and drops nothing out."""
     simulation = simulation_of("fedbn", SplitModel(live_body(), 3), images)
@@ -221,6 +229,7 @@ def test_a_file_predicts_and_learns_on_as_in_inference(images, tmp_path, kind):
         pfl.export_clients(simulation, [1], tmp_path / "device", federated=True)
 
 
+@pytest.mark.thorough
 def test_statistics_are_those_under_the_weights_that_a_client_has_fine_tuned(images):
     model = SplitModel(live_body(), 3)
     simulation = simulation_of("fedbabu", model, images, fine_tuning_steps=3)

@@ -29,6 +29,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.comparison import assert_near
 from tests.conftest import of_tasks
+from tests.methods import thorough
 from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
@@ -55,7 +56,7 @@ def assert_means(simulation, trained, check=lambda: None, tolerance=ORACLE_TOLER
         check()
 
 
-@pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
+@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
 @of_tasks(*TASKS, "counts")
 def test_fedavg(tiny_model, tiny_clients, config):
     def trained(w, client, number):
@@ -113,7 +114,7 @@ def test_fedper(tiny_model, tiny_clients):
     assert_means(simulation, trained, lambda: assert_close(heads_of(simulation), heads))
 
 
-@pytest.mark.parametrize("head_epochs", [0, 3])
+@pytest.mark.parametrize("head_epochs", [thorough(0), 3])
 @of_tasks(*TASKS)
 def test_fedrep(tiny_model, tiny_clients, head_epochs):
     """The head trains first, over the server's body; then the body does, under the new head."""
@@ -134,7 +135,7 @@ def test_fedrep(tiny_model, tiny_clients, head_epochs):
     assert_means(simulation, trained, lambda: assert_close(heads_of(simulation), heads))
 
 
-@pytest.mark.parametrize("config", [{}, DROPPED], ids=["all batches", "full batches"])
+@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
 @of_tasks(*TASKS)
 def test_fedbabu_and_its_fine_tuning(tiny_model, tiny_clients, config):
     """Fine-tuning has no momentum, moves the head too, and draws batches of its own."""
@@ -251,7 +252,8 @@ def test_pfedme(tiny_model, tiny_clients):
 
 
 @pytest.mark.parametrize(
-    ("mixing", "learnt"), [(0.4, False), (0.4, True), (0.0, True), (1.0, True)]
+    ("mixing", "learnt"),
+    [thorough(0.4, False), (0.4, True), thorough(0.0, True), thorough(1.0, True)],
 )
 @of_tasks(*TASKS)
 def test_apfl(tiny_model, tiny_clients, mixing, learnt):
@@ -302,7 +304,8 @@ def test_per_fedavg(tiny_model, tiny_clients, meta_gradient):
             w = optimizer.step(w, g)
         return w
 
-    tolerance = ORACLE_TOLERANCE if meta_gradient == "fo" else 1e-4
+    # The difference of two gradients of order 10 over 2 d has an error of their rounding over 2 d.
+    tolerance = ORACLE_TOLERANCE if meta_gradient == "fo" else 5e-4
     assert_means(simulation, trained, tolerance=tolerance)
 
 
@@ -332,7 +335,7 @@ def test_fedrod(tiny_model, tiny_clients):
     assert_means(simulation, trained, check)
 
 
-@pytest.mark.parametrize("most", [1, 8])
+@pytest.mark.parametrize("most", [1, thorough(8)])
 @of_tasks(*TASKS)
 def test_fedfomo(tiny_model, tiny_clients, most):
     """Weights, affinities, and that no client is sent its own model.

@@ -14,6 +14,7 @@ from tests.algorithms.mini_batches import (
 from tests.algorithms.test_limits import SAME, largest_difference
 from tests.algorithms.test_mini_batches import TASKS, assert_means
 from tests.conftest import of_tasks
+from tests.methods import thorough
 from tests.oracles import features
 from tf_pflego.core.participation import Participation
 
@@ -62,7 +63,8 @@ def test_rounds_are_those_of_the_oracle(tiny_model, tiny_clients):
 
 
 @pytest.mark.parametrize(
-    ("config", "rounds"), [({"contrast_weight": 0.0}, ROUNDS), ({"contrast_weight": 5.0}, 1)]
+    ("config", "rounds"),
+    [thorough({"contrast_weight": 0.0}, ROUNDS), ({"contrast_weight": 5.0}, 1)],
 )
 def test_without_its_term_and_in_the_first_round_it_is_fedavg(
     tiny_model, tiny_clients, config, rounds

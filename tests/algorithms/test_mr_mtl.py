@@ -17,10 +17,13 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import SAME, largest_difference
 from tests.conftest import make_clients, of_tasks
+from tests.methods import thorough
 
 
 @pytest.mark.parametrize(
-    "config", [{}, DROPPED | {"server_learning_rate": 0.5}], ids=["all batches", "full batches"]
+    "config",
+    [{}, thorough(DROPPED | {"server_learning_rate": 0.5})],
+    ids=["all batches", "full batches"],
 )
 @of_tasks("classification", "regression", "multi_label", "counts")
 def test_mr_mtl(tiny_model, tiny_clients, config):
@@ -40,6 +43,7 @@ def test_mr_mtl(tiny_model, tiny_clients, config):
             assert_close(actual, expected)
 
 
+@pytest.mark.thorough
 def test_without_pull_it_is_local(tiny_model):
     """Where all clients have all classes, since its networks are for all of them."""
     clients = make_clients((3, 7, 5), (2, 4, 3), (3, 3, 3))

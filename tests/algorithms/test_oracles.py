@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.conftest import built, of_tasks
+from tests.methods import thorough
 from tests.oracles import averaging, network, pflego
 from tf_pflego.algorithms.fedavg import FedAvgConfig
 from tf_pflego.core import seeds
@@ -75,7 +76,7 @@ def assert_rounds(simulation, one_round, configs):
 
 
 @pytest.mark.parametrize("scale", ["algorithm1", "exact"])
-@pytest.mark.parametrize(("tau", "rate"), [(1, 0.3), (6, 0.3), (6, "auto")])
+@pytest.mark.parametrize(("tau", "rate"), [thorough(1, 0.3), (6, 0.3), thorough(6, "auto")])
 def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
     """An automatic beta is rho I/r here, since the curvature of these tiny losses is small."""
     config = {
@@ -90,7 +91,7 @@ def test_pflego(tiny_model, tiny_clients, scale, tau, rate):
 
 
 @of_tasks("regression")
-@pytest.mark.parametrize("penalty", [0.0, 0.3])
+@pytest.mark.parametrize("penalty", [thorough(0.0), 0.3])
 def test_pflego_whose_heads_are_solved_exactly(tiny_model, tiny_clients, penalty):
     """A participant's head is its ridge regression, also after the last step: its gradient is 0."""
     asked = {"head_solver": "exact", "head_penalty": penalty, "server_optimizer": "sgd"}
@@ -115,7 +116,7 @@ SHARES = {"late_linear": (1, 1, 1 / 2), "cosine": (1, 3 / 4, 1 / 4)}
 
 @pytest.mark.parametrize(
     ("name", "schedule"),
-    [("pflego", "late_linear"), ("pflego", "cosine"), ("fedrecon", "cosine")],
+    [("pflego", "late_linear"), thorough("pflego", "cosine"), thorough("fedrecon", "cosine")],
 )
 @of_tasks("classification", "regression", "multi_label", "counts")
 def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule):
@@ -169,7 +170,7 @@ def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
     np.testing.assert_allclose(result.train_loss, losses, atol=ORACLE_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedper", "pgfed"])
+@pytest.mark.parametrize("name", [thorough("fedavg"), thorough("fedper"), "pgfed"])
 def test_the_server_takes_a_step_of_adam_towards_the_mean(tiny_model, tiny_clients, name):
     """FedAdam, with tau = 1e-3 and a cosine over three rounds."""
     local = {"client_learning_rate": 0.1, "momentum": 0.0, "batch_size": 0}

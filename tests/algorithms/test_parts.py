@@ -22,6 +22,7 @@ from tests.algorithms.mini_batches import (
 from tests.algorithms.test_limits import EQUAL
 from tests.comparison import assert_near
 from tests.conftest import FEATURES, INPUTS, built, make_clients, model_of
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego import models
 from tf_pflego.algorithms.fedper import HeadState
@@ -96,7 +97,7 @@ def direction_of(personal):
     return total / np.linalg.norm(total)
 
 
-@pytest.mark.parametrize(("weight", "start"), [(0.0, "of all"), (3.0, "of its own")])
+@pytest.mark.parametrize(("weight", "start"), [thorough(0.0, "of all"), (3.0, "of its own")])
 def test_fedcp(tiny_model, tiny_clients, weight, start):
     """Everything that the server and the clients keep, and what clients are served with.
 
@@ -225,6 +226,7 @@ def assert_same(first, second):
     assert_near(first, second, atol=1e-6, rtol=0)
 
 
+@pytest.mark.thorough
 def test_the_first_round_of_fedcp_with_features_that_are_all_personal_is_fedpers(tiny_model):
     """In float32 such a policy is exactly 0 and 1 and has no gradient, so that it stays.
 
@@ -262,6 +264,7 @@ def test_fedcp_with_features_that_are_all_global_moves_biases_alone_of_its_heads
     assert np.abs(after[0] - before[0]).max() > 1e-2
 
 
+@pytest.mark.thorough
 def test_the_first_step_of_gpfl_whose_valve_does_nothing_is_that_of_fedper(
     tiny_model, tiny_clients
 ):

@@ -17,6 +17,7 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.conftest import built, make_clients
+from tests.methods import thorough
 from tests.oracles import batches, gaussian, network
 from tf_pflego.models.heads.gaussian import discriminant
 
@@ -77,7 +78,9 @@ def clients_with(tiny_clients, labels):
     return dataclasses.replace(make_clients((1, 2, 2), (1, 2, 2), (1, 1, 2)))
 
 
-@pytest.mark.parametrize(("labels", "shrinkage"), [("own", 0.05), ("global", 0.5), ("few", 0.05)])
+@pytest.mark.parametrize(
+    ("labels", "shrinkage"), [thorough("own", 0.05), ("global", 0.5), thorough("few", 0.05)]
+)
 def test_pfedfda(tiny_model, tiny_clients, labels, shrinkage):
     """A client without examples of a class has the mean of all, and with one example Sigma too."""
     clients = clients_with(tiny_clients, labels)
@@ -121,6 +124,7 @@ def test_features_that_are_all_zero_give_the_shares_of_the_classes():
     np.testing.assert_allclose(head, np.column_stack([np.zeros((2, 3)), priors]), atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_a_covariance_that_uploads_have_spoilt_has_no_negative_eigenvalues(
     tiny_model, tiny_clients
 ):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import FEATURES, INPUTS, built, make_clients, of_tasks
+from tests.methods import each_of, thorough
 from tests.oracles import batches
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import models
@@ -101,7 +102,7 @@ def assert_rounds_are_the_oracles(simulation, **config):
     return seen, again
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", each_of(CASES, ("default", "joint", "no gate")))
 def test_rounds_are_those_of_the_oracle(case):
     """V is centred, so that it is as often wrong as right, and gates close partly."""
     clients, config = clients_with(OVERLAPPING), CASES[case]
@@ -127,7 +128,7 @@ def server_that_knows():
     return simulation.server_state
 
 
-@pytest.mark.parametrize("growth", [1.0, 2.0])
+@pytest.mark.parametrize("growth", [thorough(1.0), 2.0])
 def test_the_penalty_grows_with_what_the_shared_head_knows(growth):
     config = {"penalty_growth": growth, "correction_penalty": 0.1}
     clients = clients_with(OVERLAPPING)
@@ -149,9 +150,10 @@ def test_a_gate_that_would_become_negative_is_0():
     assert 0.0 in gates
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "classes",
-    [((1, 3), (0, 1), (2, 3)), ((1, 3), (0, 1), (2,)), ((1,), (1,), (2,))],
+    [thorough(((1, 3), (0, 1), (2, 3))), ((1, 3), (0, 1), (2,)), thorough(((1,), (1,), (2,)))],
     ids=["two classes", "two or one class", "one class"],
 )
 def test_rounds_with_two_rows_or_one(classes):
@@ -172,7 +174,7 @@ def test_rounds_with_two_rows_or_one(classes):
         assert min(gates) < 0.99
 
 
-@pytest.mark.parametrize("penalty", [0.5, 30.0])
+@pytest.mark.parametrize("penalty", [thorough(0.5), 30.0])
 def test_rounds_with_global_labels_and_a_class_mask(masked_model, masked_clients, penalty):
     """Absent classes stay out, also where a correction shrinks to nearly nothing in a round."""
     config = {"correction_penalty": penalty, "local_steps": 50}
@@ -192,7 +194,9 @@ def test_rounds_with_global_labels():
 
 
 @of_tasks("regression", "multi_label")
-@pytest.mark.parametrize(("case", "rate"), [("default", 0.3), ("joint", 5.0), ("uncapped", 20.0)])
+@pytest.mark.parametrize(
+    ("case", "rate"), [("default", 0.3), thorough("joint", 5.0), thorough("uncapped", 20.0)]
+)
 def test_rounds_where_labels_are_no_classes(tiny_model, tiny_clients, case, rate):
     """V starts from 0 there; here it is replaced by another, with which gates move too."""
     drawn = np.random.default_rng(0).normal(size=(3, FEATURES + 1))
@@ -220,7 +224,7 @@ def numerical_gradient(function, at, step=1e-6):
     return gradient
 
 
-@pytest.mark.parametrize("examples", ["all", "part"])
+@pytest.mark.parametrize("examples", [thorough("all"), "part"])
 def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
     """They have the same participants, and of a part, each takes one example in two, drawn anew.
 
@@ -253,7 +257,9 @@ def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
     assert parts[0] != parts[1] and parts[2] != parts[3]
 
 
-@pytest.mark.parametrize(("r", "decay"), [(1, 0.0), (2, 0.0), (3, 0.0), (2, 0.25)])
+@pytest.mark.parametrize(
+    ("r", "decay"), [thorough(1, 0.0), thorough(2, 0.0), thorough(3, 0.0), (2, 0.25)]
+)
 def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay):
     """Proposition 1 of PFLEGO, for theta and V: at the U and g of each client's local steps.
 

@@ -17,12 +17,13 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.conftest import of_tasks
+from tests.methods import thorough
 from tests.oracles import batches, network
 
 PGFED = [
     ("pgfed", {}),
-    ("pgfed", {"risk_weight": 0.0}),
-    ("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
+    thorough("pgfed", {"risk_weight": 0.0}),
+    thorough("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
     ("pgfedmo", {"risk_momentum": 0.6}),
     ("pgfed_ce", {}),
 ]

@@ -18,6 +18,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import EQUAL, TOLERANCE, largest_difference
 from tests.conftest import make_clients, of_tasks
+from tests.methods import thorough
 from tests.oracles import batches
 from tf_pflego.core import nests
 
@@ -31,7 +32,7 @@ def times_counted(steps, momentum):
 
 @pytest.mark.parametrize(
     "config",
-    [{"momentum": 0.0}, {}, DROPPED | {"server_learning_rate": 0.5}],
+    [thorough({"momentum": 0.0}), {}, thorough(DROPPED | {"server_learning_rate": 0.5})],
     ids=["plain steps", "momentum", "full batches"],
 )
 @of_tasks(*TASKS)
