@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.methods import thorough
 
 # For each client, its classes.
 CLASSES = ((3, 7), (0, 3, 9))
@@ -75,8 +76,15 @@ def test_global_labels_stay(num_classes, expected):
     np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
 
 
-@pytest.mark.parametrize("make_examples", [tables, images])
-@pytest.mark.parametrize("label_space", ["local", "global"])
+@pytest.mark.parametrize(
+    ("make_examples", "label_space"),
+    [
+        (tables, "local"),
+        (images, "global"),
+        thorough(tables, "global"),
+        thorough(images, "local"),
+    ],
+)
 def test_a_round_trains_every_client(make_examples, label_space):
     clients = clients_of(make_examples, label_space=label_space)
     body = pfl.mlp(clients.example_shape, seed=0, units=5)

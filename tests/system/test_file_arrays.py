@@ -99,6 +99,7 @@ def large(tmp_path_factory):
     return builder
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_read_as_tfds_gives_it(large):
     expected = tfds.as_numpy(large.as_dataset(split="train", batch_size=-1))
     for name, found in zip(
@@ -108,6 +109,7 @@ def test_a_dataset_is_read_as_tfds_gives_it(large):
         assert found.dtype == expected[name].dtype
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_dealt_out_in_less_memory_than_it_needs(large, monkeypatch):
     """It is read, dealt out to clients, and some of the clients are taken from it."""
     monkeypatch.setattr(file_arrays, "_BLOCK_BYTES", 2**20)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
+from tests.methods import thorough
 from tf_pflego import data
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.runs import build
@@ -80,7 +81,7 @@ def test_what_cannot_be_held_out_is_refused(sizes, fraction, message):
         data.held_out(*labels_of(sizes), fraction, seed=0)
 
 
-@pytest.mark.parametrize("label_space", ["local", "global"])
+@pytest.mark.parametrize("label_space", [thorough("local"), "global"])
 @pytest.mark.parametrize("kind", ["round_robin", "dirichlet", "groups"])
 def test_partition_and_test_examples_are_as_without(kind, label_space, digits_dir):
     if kind == "groups":
