@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path):
     page = reports.write([directory, runs["fedavg"]], tmp_path / "r.html")[0].read_text(
         encoding="utf-8"
     )
-    assert "pflego has 7 of 12 rounds" in page
+    assert "pflego has 7 of 24 rounds" in page
     assert "Clients by gain over fedavg" not in page
     assert "pflego is not compared: pflego has not ended" in page
     (directory / "metrics.jsonl").write_text("")

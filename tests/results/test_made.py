@@ -54,6 +54,7 @@ def test_committed_tables_are_those_of_the_committed_runs(name, tmp_path, monkey
 
 
 @pytest.mark.thorough
+@pytest.mark.lines("tff")
 @pytest.mark.skipif(
     not matplotlib.__version__.startswith("3.9."), reason="another matplotlib draws other pixels"
 )

@@ -146,7 +146,11 @@ def test_a_run_from_before_drop_outs_goes_on_without_them(digits_dir, copy, undi
     ("flags", "expected"),
     [
         (["--seed=1"], ["--seed: expected 0, got 1"]),
-        (["--engine=tff"], ["--engine: expected in_process, got tff"]),
+        pytest.param(
+            ["--engine=tff"],
+            ["--engine: expected in_process, got tff"],
+            marks=pytest.mark.lines("tff"),
+        ),
         (
             ["--local_steps=4", "--client_learning_rate=0.1"],
             ["--client_learning_rate: expected 0.007, got 0.1; --local_steps: expected 3, got 4"],
