@@ -11,6 +11,7 @@ from tests.algorithms.test_contract import build, everyone, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import of_tasks
 from tests.engines.agreement import ENGINES, assert_agreement
+from tests.methods import each_of
 from tf_pflego.aggregation.attacks import ATTACKS, attacked, attackers_of
 from tf_pflego.aggregation.wrapping import Wrapped
 from tf_pflego.core.algorithm import Client, ClientResult, Round
@@ -115,7 +116,7 @@ def after_a_round(algorithm, clients):
         return whole_state(simulation), everyone(simulation)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", each_of(ATTACKS, ("noise",)))
 def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
     plain = build("pflego", tiny_model)
     everything, clients = after_a_round(plain, tiny_clients)
@@ -131,6 +132,7 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
     assert_identical([leaf[kept] for leaf in others], [leaf[kept] for leaf in clients])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", ["label_flip", "noise"])
 @pytest.mark.parametrize("engine", ENGINES[1:2])
 def test_engines_agree(attack, engine, tiny_model, tiny_clients):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.comparison import assert_identical
+from tests.methods import thorough
 from tf_pflego.aggregation import canaries, privacy, wrapping
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core.participation import Participation
@@ -35,6 +36,7 @@ def test_epsilon_of_what_hides_all_is_0():
     assert canaries.lower_bound(np.full(50, -1.0), DELTA, 0.95) == (0.0, 0)
 
 
+@pytest.mark.thorough
 def test_the_bound_is_wrong_as_seldom_as_it_says_and_near_with_many_canaries():
     rng, truth = np.random.default_rng(0), canaries.epsilon_of(1.5, DELTA)
     bounds = [canaries.lower_bound(rng.normal(1.5, 1, 100), DELTA, 0.9)[0] for _ in range(1000)]
@@ -69,7 +71,8 @@ def method(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "halved"), [("pflego", False), ("pflego", True), ("fedavg", False), ("fedavg", True)]
+    ("name", "halved"),
+    [("pflego", False), ("pflego", True), thorough("fedavg", False), thorough("fedavg", True)],
 )
 def test_the_audit_fails_where_the_noise_is_half_of_what_is_claimed(name, halved, monkeypatch):
     """pflego sums what clients upload, fedavg averages it."""

@@ -13,6 +13,7 @@ from tests.algorithms.test_identities import TOLERANCE, Chosen, joint_gradient
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import INPUTS, build_method, built
 from tests.engines.agreement import ENGINES, assert_agreement
+from tests.methods import each_of
 from tests.oracles import network
 from tests.simulation.test_not_finite import exploding_clients
 from tf_pflego import models
@@ -231,6 +232,7 @@ def test_a_share_of_all_changes_no_bit(name, wide_model, tiny_clients):
     assert_identical(leaves(one.server_state), leaves(other.server_state.method))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)
 def test_engines_agree(engine, wide_model, tiny_clients):
     """All three are nested, since it takes long to start an engine."""
@@ -240,7 +242,7 @@ def test_engines_agree(engine, wide_model, tiny_clients):
     assert_agreement(algorithm, tiny_clients, engine)
 
 
-@pytest.mark.parametrize("name", compression.COMPRESSIONS)
+@pytest.mark.parametrize("name", each_of(compression.COMPRESSIONS, ("top_k",)))
 def test_whoever_computes_what_is_not_finite_is_left_out(name, wide_model):
     """Also if what is not finite is in the part that is not sent."""
     algorithm = compressed(build("pflego", wide_model), name, share=0.05)

@@ -18,6 +18,7 @@ from tests.algorithms.test_contract import (  # noqa: F401, for they are tests o
 )
 from tests.comparison import assert_identical
 from tests.conftest import INPUTS
+from tests.methods import each_of
 from tf_pflego import models
 from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.compression import compressed
@@ -58,7 +59,9 @@ def known_secrets():
         yield
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module", params=each_of(CASES, ("pflego, private", "feddane, median", "ditto, secure"))
+)
 def case(request, tiny_clients):
     """As in the file that the tests are from, without what that file's toys are for."""
     method, wrapper = request.param.split(", ")
@@ -67,7 +70,11 @@ def case(request, tiny_clients):
     return algorithm, tiny_clients, simulation_of(algorithm, tiny_clients)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "pflego" in case], indirect=True)
+@pytest.mark.parametrize(
+    "case",
+    each_of([case for case in CASES if "pflego" in case], ("pflego, private",)),
+    indirect=True,
+)
 def test_a_clients_model_predicts_what_the_run_does(case):
     contract.test_a_clients_model_predicts_what_the_run_does(case)
 
@@ -85,7 +92,7 @@ def test_a_restored_run_goes_on_to_the_same_bits(case, tmp_path):
     assert_identical(whole_state(restored), whole_state(simulation))
 
 
-@pytest.mark.parametrize("method", REFUSED)
+@pytest.mark.parametrize("method", each_of(REFUSED, ("pgfed",)))
 def test_a_method_whose_server_sees_single_uploads_is_refused(method, tiny_clients):
     for wrap in WRAPPERS.values():
         with pytest.raises(ValueError, match=f"the server of {method} must see of each client"):
@@ -98,7 +105,7 @@ def test_a_method_that_uploads_nothing_is_refused(tiny_clients):
             wrap(build("local", model()), Participation(tiny_clients.num_clients, 2))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each_of(METHODS, ("pflego",)))
 def test_a_wrapper_that_does_nothing_changes_no_bit(method, tiny_clients):
     plain, states = build(method, model()), []
     for algorithm in (plain, wrapping.wrapped(plain, wrapping.Wrapper())):

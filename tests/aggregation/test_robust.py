@@ -8,6 +8,7 @@ from tests.algorithms.test_contract import build, whole_state
 from tests.comparison import assert_near
 from tests.conftest import make_clients
 from tests.engines.agreement import ENGINES, assert_agreement
+from tests.methods import thorough
 from tf_pflego.aggregation import compression
 from tf_pflego.aggregation.robust import ROBUST_SUMS, robust
 from tf_pflego.core.participation import Participation
@@ -54,7 +55,7 @@ def vectors_of(seed):
 
 
 @of_all_sums
-@pytest.mark.parametrize("drawn", [5, 6])
+@pytest.mark.parametrize("drawn", [thorough(5), 6])
 def test_a_robust_sum_is_what_numpy_says(name, drawn, tiny_model):
     vectors = vectors_of(0)
     result, record, ids = received(tiny_model, name, vectors, drawn)
@@ -69,7 +70,7 @@ def test_a_robust_sum_is_what_numpy_says(name, drawn, tiny_model):
 
 
 @of_all_sums
-@pytest.mark.parametrize("huge", [1e17, 1e30])
+@pytest.mark.parametrize("huge", [thorough(1e17), 1e30])
 def test_one_attacker_does_not_move_it_far(name, huge, tiny_model):
     honest = vectors_of(1)
     vectors = np.concatenate([[huge * np.sign(honest[0])], honest[1:]])
@@ -132,6 +133,7 @@ def test_who_uploads_what_is_not_finite_is_left_out_of_the_round(name, tiny_mode
     assert result.count == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["geometric_median"])
 @pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)
 def test_engines_agree(name, engine, tiny_model, tiny_clients):

@@ -10,6 +10,7 @@ from tests.aggregation.probe import Received, probe
 from tests.algorithms.test_contract import build
 from tests.comparison import assert_near
 from tests.engines.agreement import ENGINES, assert_agreement
+from tests.methods import thorough
 from tests.simulation.test_not_finite import exploding_clients
 from tf_pflego.aggregation.secure import (
     REACH,
@@ -125,6 +126,7 @@ def test_many_bits_change_nothing_and_a_bound_clips_one_vector(tiny_model, tiny_
     np.testing.assert_allclose(received.averaged, expected, atol=2e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES[1:2])
 @pytest.mark.parametrize("name", ["pflego", "feddane"])
 def test_methods_learn_in_the_worker_as_in_process(name, engine, tiny_model, tiny_clients):
@@ -132,7 +134,7 @@ def test_methods_learn_in_the_worker_as_in_process(name, engine, tiny_model, tin
     assert_agreement(secure(build(name, tiny_model), bits=32, clip_norm=9), tiny_clients, engine)
 
 
-@pytest.mark.parametrize("name", ["pflego", "fedavg"])
+@pytest.mark.parametrize("name", [thorough("pflego"), "fedavg"])
 def test_methods_learn_what_they_learn_without(name, tiny_model, tiny_clients):
     plain = build(name, tiny_model)
     states = []

@@ -21,22 +21,33 @@ ROUNDS = 5
 
 # A method of each shape of the contract, and one whose labels are no classes.
 CASES = [*((name, CLASSIFICATION) for name in SHAPES), ("pflego", "regression")]
+QUICK = ("pflego", "feddane", "everything")
 of_shapes = pytest.mark.parametrize(
     ("name", "tiny_model", "tiny_clients"),
-    [(name, task, task) for name, task in CASES],
+    [
+        pytest.param(
+            *(name, task, task),
+            id=f"{name}, {task}",
+            marks=() if name in QUICK and task == CLASSIFICATION else pytest.mark.thorough,
+        )
+        for name, task in CASES
+    ],
     indirect=["tiny_model", "tiny_clients"],
-    ids=[f"{name}, {task}" for name, task in CASES],
 )
 
 # The engines that can be tested here, for a test of each.
 ENGINES = [
     pytest.param(
-        name, marks=pytest.mark.skipif(not find_spec(module), reason=f"{module} is optional")
+        name,
+        marks=[
+            pytest.mark.skipif(not find_spec(module), reason=f"{module} is optional"),
+            *([pytest.mark.lines(line)] if line else []),
+        ],
     )
-    for name, module in (
-        ("in_process", "tensorflow"),
-        ("tff", "tensorflow_federated"),
-        ("ray", "ray"),
+    for name, module, line in (
+        ("in_process", "tensorflow", None),
+        ("tff", "tensorflow_federated", "tff"),
+        ("ray", "ray", "current"),
     )
 ]
 

@@ -54,6 +54,7 @@ def test_stored_images_are_read_as_in_process(tiny_model):
     assert_agreement(algorithms.build("pflego", tiny_model, local_steps=3), data, "tff")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [False, True])
 def test_blocks_of_examples_pass_as_in_process(tiny_model, tiny_clients, keep):
     """What is kept of a block until the backward pass stays in the loops of the worker."""

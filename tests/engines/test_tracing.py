@@ -105,6 +105,7 @@ def test_a_second_simulation_of_a_method_traces_nothing(engine, tiny_model, tiny
     assert_identical(*ends)
 
 
+@pytest.mark.thorough
 def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):
     algorithm, _ = counted_toy(tiny_model)
     run_and_end(algorithm, tiny_clients, "in_process")

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_near
 from tests.conftest import build_method, make_clients
+from tests.methods import each_of
 from tests.oracles import network, pflego
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core.algorithm import Federation
@@ -47,7 +48,7 @@ def simulation_of(name, model, per_round=3, **config):
     return pfl.Simulation(algorithm, five_clients(), participation, engine="in_process")
 
 
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", each_of(STATES, ("pflego", "pgfed")))
 def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
     with simulation_of(name, tiny_model) as simulation:
         for _ in range(2):
@@ -64,7 +65,9 @@ def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
         assert np.isfinite(record["train_loss"])
 
 
-@pytest.mark.parametrize("engine", ["in_process", "tff"])
+@pytest.mark.parametrize(
+    "engine", ["in_process", pytest.param("tff", marks=pytest.mark.lines("tff"))]
+)
 def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model):
     """I, alpha and the participants are the new ones; theta and the heads are the oracle's."""
     if engine == "tff":

@@ -13,6 +13,7 @@ import tf_pflego as pfl
 from tests.algorithms.test_contract import build, simulation_of, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
+from tests.methods import thorough
 from tf_pflego import algorithms
 from tf_pflego.core import nests
 from tf_pflego.core.participation import Participation
@@ -26,7 +27,7 @@ def plain(record):
 
 
 # A state of every kind that the contract allows, no client state, and a growing server state.
-@pytest.mark.parametrize("name", ["everything", "fedavg", "pgfedmo"])
+@pytest.mark.parametrize("name", ["everything", thorough("fedavg"), thorough("pgfedmo")])
 def test_a_restored_simulation_goes_on_to_the_same_bits(name, tiny_model, tmp_path):
     """Among the rounds are some without participants.
 
@@ -92,7 +93,7 @@ def test_a_checkpoint_opens_without_this_package(tmp_path):
     assert (content["algorithm"], content["round"], content["num_clients"]) == ("pflego", 1, 40)
 
 
-@pytest.mark.parametrize("per_level", [3, 64])
+@pytest.mark.parametrize("per_level", [3, thorough(64)])
 def test_segments_are_few_small_and_enough(per_level, tmp_path, monkeypatch):
     """Each checkpoint of a hundred rounds restores all states, and the files stay bounded."""
     monkeypatch.setattr(checkpoint, "_SEGMENTS_PER_LEVEL", per_level)

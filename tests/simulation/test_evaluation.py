@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_identical
 from tests.conftest import built
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.evaluation import summarize
@@ -76,7 +77,7 @@ def test_participants_are_tested_with_the_weights_they_hold(tiny_model, tiny_cli
     )
 
 
-@pytest.mark.parametrize("name", ["pflego", "ditto"])
+@pytest.mark.parametrize("name", [thorough("pflego"), "ditto"])
 def test_validation_accuracy_is_of_what_a_client_is_served(name, tiny_model, tiny_clients):
     """What is held out is not trained on, and each served model is tested on it."""
     held = tiny_clients.with_validation(0.4, seed=2)

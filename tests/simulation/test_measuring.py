@@ -10,6 +10,7 @@ from sklearn.metrics import f1_score
 import tf_pflego as pfl
 from tests.conftest import built, make_clients
 from tests.engines.agreement import ENGINES
+from tests.methods import thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.tasks import task_of
 from tf_pflego.runs import reader
@@ -27,7 +28,7 @@ def simulation_of(model, clients, name="pflego", engine="in_process", **how):
     return Simulation(algorithm, clients, participation, engine, **how)
 
 
-@pytest.mark.parametrize("name", ["pflego", "fedbabu", "ditto"])
+@pytest.mark.parametrize("name", ["pflego", thorough("fedbabu"), thorough("ditto")])
 def test_predictions_are_those_of_the_clients_models(name, tiny_model, tiny_clients, monkeypatch):
     """FedBABU's clients fine-tune first, and Ditto serves two models."""
     clients = tiny_clients.with_validation(0.4, seed=2)
@@ -141,6 +142,7 @@ def test_what_is_no_measure_is_refused_and_nothing_changes(
         assert simulation.round_number == 0
 
 
+@pytest.mark.thorough
 def test_a_run_has_own_metrics_in_its_curves_and_of_each_client(tmp_path):
     rng = np.random.default_rng(0)
     clients = pfl.from_arrays(

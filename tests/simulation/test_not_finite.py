@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.algorithms.test_contract import build, leaves, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
+from tests.methods import thorough
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
 from tf_pflego.models import networks
@@ -21,7 +22,8 @@ from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 
 SEED, ROUNDS = 4, 4
-ENGINES = ("in_process", "tff")
+ON_TFF = pytest.mark.lines("tff")
+ENGINES = ("in_process", pytest.param("tff", marks=ON_TFF))
 
 
 def four_clients(change=lambda examples: examples, changed=(1,)):
@@ -70,8 +72,10 @@ def final_state(algorithm, clients, participation, engine):
 @pytest.mark.parametrize(
     ("engine", "name"),
     [
-        *(("in_process", name) for name in ("pflego", "pgfed", "feddane", "everything")),
-        ("tff", "everything"),
+        ("in_process", "pgfed"),
+        ("in_process", "everything"),
+        *(thorough("in_process", name) for name in ("pflego", "feddane")),
+        pytest.param("tff", "everything", marks=[ON_TFF, pytest.mark.thorough]),
     ],
 )
 def test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report(
@@ -102,6 +106,7 @@ def test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report(
         assert np.isfinite(record["bytes_up"])
 
 
+@pytest.mark.thorough
 def test_one_that_fails_in_the_second_exchange_has_no_part_in_the_first(tiny_model, tiny_clients):
     """The first exchange stages its state, and the server takes its upload, before it fails."""
     algorithm = build("everything", tiny_model)
@@ -190,6 +195,7 @@ def test_a_server_that_would_not_be_finite_ends_before_anything_is_touched(tiny_
         assert_identical(whole_state(simulation), before)
 
 
+@ON_TFF
 def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     """The frozen part has inf, and then inf - inf, of which the trained part would see only 0."""
     frozen = tf.keras.Sequential(
@@ -205,7 +211,7 @@ def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     body = tf.keras.Sequential([tf.keras.Input((4,)), frozen, tf.keras.layers.Dense(5, "relu")])
     clients = four_clients(lambda examples: np.full_like(examples, 3e38))
     algorithm = build("pflego", models.SplitModel(body, num_outputs=3))
-    for engine in ENGINES:
+    for engine in ("in_process", "tff"):
         if engine == "tff":
             pytest.importorskip("tf_pflego.engines.tff.engine", reason="the engine is optional")
         with Simulation(algorithm, clients, Participation(4, 4), engine, SEED) as simulation:

@@ -209,6 +209,7 @@ def test_a_run_goes_on_with_its_own_sample_alone(run_directory, digits_dir, tmp_
     assert {key: summary[key] for key in accuracies} == {key: whole[key] for key in accuracies}
 
 
+@pytest.mark.thorough
 def test_the_page_says_that_a_sample_was_tested(run_directory, tmp_path):
     pfl.report([run_directory], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()

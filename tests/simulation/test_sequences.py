@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_near
 from tests.conftest import build_method
+from tests.methods import each_of, thorough
 
 layers = tf.keras.layers
 LENGTH, INPUTS, CLASSES = 6, 4, 3
@@ -82,7 +83,7 @@ def after_rounds(method, model, clients, rounds=2):
         return weights, simulation.evaluate().metrics()
 
 
-@pytest.mark.parametrize("method", WHOLE)
+@pytest.mark.parametrize("method", each_of(WHOLE, ("pflego", "fedavg", "pgfed")))
 def test_padded_sequences_are_as_their_positions_one_by_one(method, padded, model, of_examples):
     clients, of_each = of_examples
     np.testing.assert_array_equal(padded.client_weights, clients.client_weights)
@@ -93,7 +94,7 @@ def test_padded_sequences_are_as_their_positions_one_by_one(method, padded, mode
     assert {f"test_{name}/client_mean" for name in STATISTICS} < metrics.keys()
 
 
-@pytest.mark.parametrize("method", ["pflego", "fedavg"])
+@pytest.mark.parametrize("method", ["pflego", thorough("fedavg")])
 def test_blocks_are_as_one_pass(method, padded, model):
     actual, metrics = after_rounds(method, model.in_blocks(block_bytes=1), padded)
     expected, expected_metrics = after_rounds(method, model, padded)

@@ -10,6 +10,7 @@ import tf_pflego as pfl
 from tests.aggregation.probe import probe
 from tests.algorithms.test_contract import build
 from tests.conftest import CLASSIFICATION, clients_of, make_clients, model_of
+from tests.methods import thorough
 from tf_pflego.aggregation.secure import centred, mask_seeds, masked
 from tf_pflego.core.algorithm import Round
 from tf_pflego.core.participation import Participation
@@ -84,6 +85,7 @@ def test_differential_privacy_adds_the_noise_that_it_is_told_to(tiny_model, tiny
     assert np.std(numbers) == pytest.approx(noise * clip / 2, rel=0.4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "method"), [("dp", "pflego"), ("compression", "fedavg"), ("robust", "fedavg")]
 )
@@ -99,6 +101,7 @@ def test_the_aggregators_of_tff_learning_run(name, method, tiny_model, tiny_clie
     assert measured["summed" if method == "pflego" else "averaged"]["zeroed_count"] == 0
 
 
+@pytest.mark.thorough
 def test_a_secure_sum_runs_where_tff_can_test_it(tiny_model, tiny_clients, default_context):
     """TFF 0.87 has no protocol of its own: its test context puts a plain sum in the place."""
     tff.backends.test.set_sync_test_cpp_execution_context()
@@ -130,7 +133,7 @@ def test_private_uploads_move_the_server_as_in_a_simulation(tiny_model):
         assert max(record["privacy_clipped_share"] for record in records) > 0
 
 
-@pytest.mark.parametrize("clip_norm", [0.4, "adaptive"])
+@pytest.mark.parametrize("clip_norm", [0.4, thorough("adaptive")])
 def test_private_noise_is_that_of_private_algorithms(clip_norm, tiny_model):
     """z C / r for what is averaged, and z C / I / r for what is summed; adaptive begins at 0.1."""
     participation, z = Participation(100, 40, "binomial"), 1.5

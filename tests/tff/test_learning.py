@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import build_method
+from tests.methods import thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -67,6 +68,7 @@ def driven(process, clients, directory, rounds):
     return released.values()[f"training_checkpoint_round_{rounds}"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(KEEP_NOTHING))
 def test_tffs_loop_trains_as_a_simulation_and_resumes(name, tmp_path, tiny_model, global_clients):
     """From its checkpoint after two rounds it goes on to the weights of four rounds."""
@@ -103,7 +105,7 @@ def test_the_weights_of_the_model_are_told_and_set(tiny_model, global_clients):
     assert_close(again.trainable, doubled.trainable)
 
 
-@pytest.mark.parametrize("name", ["pflego", "ditto"])
+@pytest.mark.parametrize("name", ["pflego", thorough("ditto")])
 def test_a_method_that_keeps_something_at_clients_is_refused(name, tiny_model, global_clients):
     with pytest.raises(ValueError, match="must keep nothing at clients"):
         learning_process(build_method(name, tiny_model), global_clients)

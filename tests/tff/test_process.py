@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.algorithms.test_contract import NAMES, build
+from tests.methods import each_of, thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -40,7 +41,7 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - REFUSED))
+@pytest.mark.parametrize("name", each_of(sorted(set(NAMES) - REFUSED), ("pflego", "pgfed")))
 def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
     """Also where a round has no participant, and what the clients keep."""
     algorithm = build(name, tiny_model)
@@ -77,7 +78,7 @@ def sequences():
 @pytest.mark.parametrize(
     ("made", "statistics"),
     [
-        (quantities, ("root_mean_squared_error", "mean_absolute_error", "r_squared")),
+        thorough(quantities, ("root_mean_squared_error", "mean_absolute_error", "r_squared")),
         (sequences, ("accuracy", "perplexity")),
     ],
 )

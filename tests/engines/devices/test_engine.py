@@ -7,6 +7,7 @@ import pytest
 
 from tests.devices.federation import NAMES, clients_like, config_of
 from tests.engines.devices.clients import residents
+from tests.methods import thorough
 from tf_pflego.devices import serving
 from tf_pflego.devices.definition import Definition
 from tf_pflego.engines import in_process
@@ -44,7 +45,11 @@ SECURE = {"algorithm": "fedavg", "secure_sum_bits": 20, "clip_norm": 5.0, "clien
 
 @pytest.mark.parametrize(
     "settings",
-    [{"algorithm": "pgfed"}, {"algorithm": "feddbe", "clients_per_round": 1}, SECURE],
+    [
+        {"algorithm": "pgfed"},
+        thorough({"algorithm": "feddbe", "clients_per_round": 1}),
+        thorough(SECURE),
+    ],
     ids=["pgfed", "feddbe", "secure"],
 )
 def test_a_federation_has_the_bits_of_its_simulation(settings, tmp_path, monkeypatch):

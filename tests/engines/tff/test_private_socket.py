@@ -128,6 +128,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.thorough
 def test_a_worker_without_privileges_listens_on_no_port_and_at_no_path(tmp_path):
     """Nor is a long path for temporary files, or a proxy for the Web, in the way of that.
 
@@ -189,6 +190,7 @@ except OSError as error:
     assert child.communicate("\n", timeout=60)[0].strip() == str(errno.ENOSYS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("instructions", "reason"),
     [

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.methods import thorough
 from tests.resources import is_running, wait_until_gone
 from tf_pflego.engines.tff import launcher
 
@@ -35,7 +36,7 @@ DEADLINE_SECONDS = 200
     ("ending", "sent", "code"),
     [
         ("pass", None, 0),
-        ("time.sleep(600)", signal.SIGINT, None),
+        thorough("time.sleep(600)", signal.SIGINT, None),
         ("time.sleep(600)", signal.SIGKILL, -signal.SIGKILL),
     ],
     ids=["normal exit", "Ctrl-C", "kill -9"],
@@ -97,6 +98,7 @@ print(len(forks))
 """
 
 
+@pytest.mark.thorough
 def test_a_start_does_not_fork_the_program():
     """Where gRPC was used before, as by Ray, it may wait for ever at a fork for its threads."""
     command = [sys.executable, "-c", GRPC_FIRST, "2"]
@@ -144,6 +146,7 @@ def test_functions_reach_the_worker_as_they_are():
     assert any(function.attr["_noinline"].b for function in graph_def.library.function)
 
 
+@pytest.mark.thorough
 def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
     from tests.conftest import make_clients
     from tf_pflego import algorithms
@@ -171,6 +174,7 @@ def test_worker_memory_stays_flat_when_the_cohort_varies(tiny_model):
     assert memory[1] - memory[0] < 8
 
 
+@pytest.mark.thorough
 def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
     """Neither descriptors nor threads, even if a worker fails and no garbage is collected.
 

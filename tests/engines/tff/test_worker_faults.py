@@ -120,6 +120,7 @@ def undisturbed(tiny_model, tiny_clients, tmp_path_factory):
 
 
 # How a worker fails does not depend on the way of its messages, nor what is said of it.
+@pytest.mark.thorough
 @pytest.mark.parametrize("through_files", [False, True], ids=["messages", "files"])
 def test_a_worker_that_fails_in_an_exchange_changes_no_bit(
     through_files, undisturbed, tiny_model, tiny_clients, temporary, tmp_path, monkeypatch, capfd
@@ -153,6 +154,7 @@ def own_lines(capfd):
     return capfd.readouterr().err.splitlines()
 
 
+@pytest.mark.thorough
 def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, capfd):
     """A worker may fail in every round of a long run, if the next one does not fail there too."""
     algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
