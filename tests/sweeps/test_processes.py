@@ -54,6 +54,23 @@ def begun_runs(directory):
     return [pathlib.Path(place) for place, _, files in os.walk(directory) if "config.json" in files]
 
 
+def stopped_in_a_run(directory, running):
+    """Stops a process in the midst of a run, and returns its id and the directory of the run."""
+    while True:
+        wait_until(lambda: begun_runs(directory), running)
+        for raw in begun_runs(directory):
+            try:
+                holder = int((raw / ".lock").read_text())
+            except (OSError, ValueError):  # The run has not quite begun, or has ended.
+                continue
+            os.kill(holder, signal.SIGSTOP)
+            state = pathlib.Path(f"/proc/{holder}/stat")
+            wait_until(lambda state=state: ") T " in state.read_text(), running)
+            if (raw / ".lock").exists() and not (raw / "summary.json").exists():
+                return holder, raw
+            os.kill(holder, signal.SIGCONT)
+
+
 def has_rows(path, count):
     return lambda: len(store.read(path)) >= count
 
@@ -95,9 +112,7 @@ def test_when_one_process_is_killed_its_run_is_named_and_the_rest_goes_on(
     finished, tmp_path, digits_dir, capsys
 ):
     running = begun(tmp_path, digits_dir)
-    wait_until(lambda: begun_runs(tmp_path), running)
-    raw = begun_runs(tmp_path)[0]
-    holder = int((raw / ".lock").read_text())
+    holder, raw = stopped_in_a_run(tmp_path, running)
     assert holder in processes_of(tmp_path)
     os.kill(holder, signal.SIGKILL)
     _, errors = running.communicate(timeout=TIMEOUT_SECONDS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.starts import assert_refused, in_this_process
+from tests.starts import TIMEOUT_SECONDS, assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
 from tf_pflego.sweeps import store, tables
 from tf_pflego.sweeps.queue import Queue
@@ -227,7 +227,7 @@ def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, capsys):
     waiting = threading.Thread(target=lambda: taken.append(queue.take()))
     waiting.start()
     queue.stop()
-    waiting.join(60)
+    waiting.join(TIMEOUT_SECONDS)
     assert taken == [None]
     queue.end(job)
     assert queue.take() is None
