@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.devices.federation import NAMES, SEED, Site, clients_like, config_of, site_of
+from tests.methods import each_of
 from tf_pflego import engines
 from tf_pflego.core import seeds
 from tf_pflego.devices.definition import Definition
@@ -60,7 +61,7 @@ class Server:
         return wire.numbered(name, [leaf for leaf, read in pairs if read])
 
 
-@pytest.mark.parametrize("method", SMALL)
+@pytest.mark.parametrize("method", each_of(SMALL, ("pflego",)))
 def test_it_gives_the_bits_of_a_simulation(method, tmp_path):
     settings, hyper_parameters = SMALL[method]
     config = config_of(algorithm=method, **settings)

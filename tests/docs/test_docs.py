@@ -18,6 +18,7 @@ from absl import flags
 import tf_pflego
 from tests.conftest import build_method
 from tests.docs import pages
+from tests.methods import each_of
 from tests.runs.test_own_methods import write_method
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
@@ -245,7 +246,7 @@ def test_a_docstring_without_a_title_is_refused(tmp_path):
         method_pages.markdown("fedavg", tmp_path)
 
 
-@pytest.mark.parametrize("name", algorithms.REGISTRY)
+@pytest.mark.parametrize("name", each_of(algorithms.REGISTRY, ("pflego", "feddbe")))
 def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
     """The model is large beside the scalars that some methods move too.
 

@@ -78,6 +78,7 @@ def executed():
     return notebook, files, left
 
 
+@pytest.mark.thorough
 def test_it_does_what_is_stored_and_leaves_nothing_else():
     """One test, since each process that has some of several would execute it anew."""
     notebook, files, left = executed()
@@ -120,6 +121,7 @@ def assert_as_stored(number, found):
     assert got == pytest.approx(expected, abs=TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_what_is_essential_is_short():
     """From own data to a file for a phone."""
     lines = [
@@ -134,6 +136,7 @@ def test_what_is_essential_is_short():
     assert len([line for line in lines if line.strip()]) <= MOST_LINES
 
 
+@pytest.mark.thorough
 def test_it_is_small_and_its_links_lead_somewhere():
     path = execute_notebook.NOTEBOOK
     assert path.stat().st_size < LARGEST_BYTES

@@ -9,6 +9,7 @@ import pytest
 from tests.docs import pages
 
 pytest.importorskip("tensorflow_federated", reason="TensorFlow Federated is optional")
+pytestmark = pytest.mark.lines("tff")
 NOTEBOOK = pages.ROOT / "notebooks" / "federated_processes.ipynb"
 STORED = nbformat.read(NOTEBOOK, as_version=4)
 
@@ -22,6 +23,7 @@ def test_it_has_the_code_of_the_page():
     assert code == [block for block in blocks if "asyncio" not in block]
 
 
+@pytest.mark.thorough
 def test_it_prints_what_is_stored(tmp_path):
     notebook = copy.deepcopy(STORED)
     execute_notebook.execute(notebook, tmp_path)

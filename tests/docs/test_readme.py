@@ -30,6 +30,7 @@ def without_log_level(**variables):
     return rest | variables
 
 
+@pytest.mark.thorough
 def test_snippets_print_what_they_say(digits_dir, tmp_path):
     snippets = [text for language, text in BLOCKS if language == "python"]
     assert all(len(snippet.strip().splitlines()) <= 15 for snippet in snippets)

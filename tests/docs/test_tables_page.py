@@ -7,6 +7,7 @@ import re
 import execute_notebook
 import nbformat
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.docs import pages
@@ -46,6 +47,7 @@ def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
     assert classes == ["yes", "no"]
 
 
+@pytest.mark.thorough
 def test_the_notebook_prints_what_is_stored(tmp_path):
     notebook = copy.deepcopy(STORED)
     execute_notebook.execute(notebook, tmp_path)

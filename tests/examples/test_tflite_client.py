@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
@@ -160,6 +161,7 @@ def assert_refusals(federation, ask, heads):
     assert (heads / "socket").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.thorough
 def test_it_takes_part_as_in_process(tmp_path):
     """Also after refusals, a round that was taken back, and a new start of the program."""
     federation, heads = Federation(tmp_path), tmp_path / "phone"

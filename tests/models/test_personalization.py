@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.comparison import assert_near
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.models.personalization import head_rule, learning_on
@@ -46,7 +47,7 @@ def descended(data, client, weights, steps, rate, on_theta):
 
 
 @pytest.mark.parametrize("client", [0, 1], ids=["two of three classes", "three classes"])
-@pytest.mark.parametrize("steps", [0, 1, 23])
+@pytest.mark.parametrize("steps", [thorough(0), thorough(1), 23])
 @pytest.mark.parametrize("on_theta", [False, True], ids=["head", "network"])
 def test_a_model_learns_on_by_gradient_steps(
     client, steps, on_theta, start, tiny_model, tiny_clients
@@ -58,7 +59,7 @@ def test_a_model_learns_on_by_gradient_steps(
     assert_near(found.theta, theta, atol=1e-5)
 
 
-@pytest.mark.parametrize("solver", ["gd", "momentum", "newton"])
+@pytest.mark.parametrize("solver", [thorough("gd"), thorough("momentum"), "newton"])
 def test_the_automatic_rate_lowers_the_loss(solver, start, tiny_model, tiny_clients):
     client = client_of(tiny_clients, 1)
     found = called(learning_on(tiny_model, head_rule(tiny_model, solver)), start, client, 30, 0.0)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.comparison import assert_near
+from tests.methods import thorough
 from tests.oracles import network
 from tf_pflego.core.algorithm import Client, Weights
 from tf_pflego.core.local_training import gradient, value_and_gradient
@@ -20,8 +21,8 @@ def client_with(examples):
     return lone_client(examples, labels, classes)
 
 
-@pytest.mark.parametrize("examples", [1, 6, 7])
-@pytest.mark.parametrize("in_block", [1, 3, 100])
+@pytest.mark.parametrize("examples", [thorough(1), thorough(6), 7])
+@pytest.mark.parametrize("in_block", [thorough(1), 3, thorough(100)])
 def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_block):
     blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
     x = tf.constant(np.random.default_rng(0).normal(size=(examples, 4)), tf.float32)
@@ -42,7 +43,9 @@ def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_bl
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize(("examples", "in_block"), [(1, 1), (6, 3), (7, 3), (7, 100)])
+@pytest.mark.parametrize(
+    ("examples", "in_block"), [thorough(1, 1), thorough(6, 3), (7, 3), thorough(7, 100)]
+)
 def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, examples, in_block, keep):
     model = conv_model
     blocks = model.in_blocks(in_block * model.activation_bytes_per_example, keep=keep)
@@ -108,8 +111,8 @@ def test_what_a_loop_of_the_body_needs_is_not_kept():
     assert SplitModel(body, 2)._saved_bytes_per_example() == np.inf
 
 
-@pytest.mark.parametrize("examples", [1, 6, 7])
-@pytest.mark.parametrize("in_block", [1, 3, 100])
+@pytest.mark.parametrize("examples", [thorough(1), thorough(6), 7])
+@pytest.mark.parametrize("in_block", [thorough(1), 3, thorough(100)])
 def test_blocks_give_the_same_loss_and_gradient(tiny_model, examples, in_block):
     blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
     rng = np.random.default_rng(0)

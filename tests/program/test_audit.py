@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.methods import thorough
 from tests.starts import in_this_process
 from tf_pflego.aggregation import privacy, wrapping
 
@@ -31,7 +32,7 @@ def run_fixture(digits_dir, tmp_path_factory):
 
 
 # Runs with as many clients would share what is traced.
-@pytest.mark.parametrize(("share_of_noise", "count"), [(1.0, 60), (0.5, 61)])
+@pytest.mark.parametrize(("share_of_noise", "count"), [thorough(1.0, 60), (0.5, 61)])
 def test_a_run_is_audited(share_of_noise, count, run, digits_dir, capsys, monkeypatch):
     monkeypatch.setattr(wrapping, "secret_seed", lambda: np.array([1, 2]))
     noise = privacy._noise

@@ -127,6 +127,7 @@ def test_the_last_of_two_values_counts_and_a_default_says_nothing(files, capsys)
     assert_refused(arguments, ("got 'x'",), files, capsys)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [["--num_clients=20", "--clients_per_round=30"], ["--output_dir={tmp}/held"]],
@@ -141,6 +142,7 @@ def test_what_needs_no_data_is_refused_before_tensorflow_is_started(arguments, f
     assert contents(files) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [["--local_steps=" + HUGE], ["--flagfile=/dev/zero"], ["--output_dir=~nosuchuser/x"]],

@@ -15,6 +15,7 @@ import termios
 import pytest
 
 from tests import programs
+from tests.methods import thorough
 from tests.starts import ENTRY, ROOT, SMALL, TIMEOUT_SECONDS
 from tf_pflego.runs.progress import Progress
 from tf_pflego.system import terminal
@@ -37,6 +38,7 @@ def assert_whole(output):
     assert [record["round"] for record in records] == list(range(1, ROUNDS + 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("redirection", "printed", "said"),
     [
@@ -66,7 +68,7 @@ def test_output_never_fails_a_run(redirection, printed, said, digits_dir, tmp_pa
 LISTING = "tf_pflego.main sweep run_configs/experiments/pflego.py --output_dir=results --list"
 
 
-@pytest.mark.parametrize("reader", ["head -n 1", "true"])
+@pytest.mark.parametrize("reader", [thorough("head -n 1"), "true"])
 def test_a_list_whose_reader_leaves_says_nothing(reader):
     result = subprocess.run(
         ["bash", "-c", f"set -o pipefail; '{sys.executable}' -m {LISTING} | {reader}"],
@@ -95,7 +97,7 @@ def test_what_libraries_write_to_a_closed_descriptor_goes_into_no_file(tmp_path)
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("columns", [0, 1])
+@pytest.mark.parametrize("columns", [thorough(0), 1])
 def test_any_terminal_will_do(columns, digits_dir, tmp_path):
     """It has so many columns, has no name, and goes away in the middle of the run."""
     master, slave = pty.openpty()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.methods import each_of, thorough
 from tests.starts import in_a_terminal, in_this_process, lines_of, started_program
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
@@ -29,7 +30,7 @@ def test_each_part_of_a_run_has_a_title_and_an_example(capsys):
         assert f"\n{title[0].lower()}{title[1:]}:\n  example: {example.rstrip('.')}\n" in page
 
 
-@pytest.mark.parametrize("algorithm", REGISTRY)
+@pytest.mark.parametrize("algorithm", each_of(REGISTRY))
 def test_the_flags_of_a_method_come_first_with_their_ranges(algorithm, capsys):
     result = in_this_process([f"--algorithm={algorithm}", "--help"], capsys)
     assert (result.returncode, result.stderr) == (0, "")
@@ -112,12 +113,12 @@ finally:
     ("arguments", "code"),
     [
         (["--help"], 0),
-        (["--algorithm=pgfed", "--help"], 0),
-        (["export", "--help"], 0),
-        (["personalize", "--help"], 0),
-        (["list", "--help"], 0),
-        (["--num_rounds=0"], 2),
-        (["export", "--run="], 2),
+        thorough(["--algorithm=pgfed", "--help"], 0),
+        thorough(["export", "--help"], 0),
+        thorough(["personalize", "--help"], 0),
+        thorough(["list", "--help"], 0),
+        thorough(["--num_rounds=0"], 2),
+        thorough(["export", "--run="], 2),
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ import time
 import drill_signals
 import pytest
 
+from tests.methods import thorough
 from tests.resources import wait_until_gone
 from tests.starts import ROOT, TIMEOUT_SECONDS, finished
 
@@ -111,6 +112,7 @@ def test_a_forked_child_ends_as_if_there_were_no_handlers_and_alone():
     assert result.stdout == f"{int(signal.SIGTERM)}\nby itself\n"
 
 
+@pytest.mark.thorough
 def test_the_library_leaves_signals_alone():
     code = """
 import signal, sys
@@ -157,6 +159,7 @@ entry_point()
 """
 
 
+@pytest.mark.thorough
 def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
     """TFDS fetches MNIST in threads of its own, from a server that never has sent all of it."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
@@ -188,15 +191,18 @@ def test_a_download_ends_at_once_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+ON_TFF = [pytest.mark.lines("tff"), pytest.mark.thorough]
+
+
 @pytest.mark.parametrize(
     ("phase", "engine", "number"),
     [
         ("start-up", "in_process", signal.SIGINT),
-        ("tracing", "tff", signal.SIGTERM),
-        ("long round", "in_process", signal.SIGINT),
-        ("long round", "tff", signal.SIGTERM),
-        ("evaluation", "in_process", signal.SIGINT),
-        ("writing", "in_process", signal.SIGTERM),
+        pytest.param("tracing", "tff", signal.SIGTERM, marks=ON_TFF),
+        thorough("long round", "in_process", signal.SIGINT),
+        pytest.param("long round", "tff", signal.SIGTERM, marks=ON_TFF),
+        thorough("evaluation", "in_process", signal.SIGINT),
+        thorough("writing", "in_process", signal.SIGTERM),
     ],
 )
 def test_a_run_ends_in_order_whenever_a_signal_comes(phase, engine, number, digits_dir, tmp_path):

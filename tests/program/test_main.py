@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from tests.methods import thorough
 from tests.resources import wait_until_gone
 from tests.starts import (
     ROOT,
@@ -151,6 +152,8 @@ entry_point()
 """
 
 
+@pytest.mark.lines("tff")
+@pytest.mark.thorough
 def test_without_tensorflow_federated(digits_dir):
     result = program(*SMALL, "--num_rounds=2", digits_dir=digits_dir, code=BLOCKED)
     assert result.returncode == 0, result.stderr
@@ -175,6 +178,7 @@ def worker_of(running):
 ENDLESS = ("--dataset=digits", "--num_clients=20", "--num_rounds=100000", "--eval_every=1000000")
 
 
+@pytest.mark.lines("tff")
 def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
     """Other signals are tests/program/test_interruption.py's."""
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
@@ -191,6 +195,8 @@ def test_killed_in_the_middle_it_takes_its_worker_along(digits_dir, tmp_path):
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.lines("tff")
+@pytest.mark.thorough
 def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path):
     """One line says why, and a checkpoint holds the last round that was good."""
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
@@ -225,7 +231,7 @@ def test_flags_of_run_configs_are_read(path):
     assert not ignored
 
 
-@pytest.mark.parametrize("name", ["quickstart", "pgfed_dirichlet"])
+@pytest.mark.parametrize("name", ["quickstart", thorough("pgfed_dirichlet")])
 def test_run_configs_train(name, digits_dir, capsys):
     """They do here on digits, with few clients."""
     (path,) = (path for path in RUN_CONFIGS if path.stem == name)

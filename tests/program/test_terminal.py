@@ -4,10 +4,11 @@ import re
 
 import pytest
 
+from tests.methods import thorough
 from tests.starts import SMALL, in_a_terminal, lines_of
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", [60, thorough(80)])
 def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
     output = tmp_path / "run"
     flags = ["--num_rounds=3", f"--data_dir={digits_dir}", f"--output_dir={output}"]
@@ -34,6 +35,7 @@ def test_what_a_run_shows_in_a_terminal_fits(columns, digits_dir, tmp_path):
         assert part in bar
 
 
+@pytest.mark.thorough
 def test_a_quiet_run_says_what_is_wrong_and_its_result(digits_dir, tmp_path):
     flags = ["--num_rounds=3", f"--data_dir={digits_dir}", "--server_mixing=0.5"]
     code, shown = in_a_terminal(80, *SMALL, *flags, "--quiet", imported=True)
@@ -44,7 +46,7 @@ def test_a_quiet_run_says_what_is_wrong_and_its_result(digits_dir, tmp_path):
     assert re.fullmatch(line, result)
 
 
-@pytest.mark.parametrize("columns", [30, 60, 80])
+@pytest.mark.parametrize("columns", [30, thorough(60), thorough(80)])
 def test_an_error_in_a_terminal_is_wrapped_at_words(columns):
     code, shown = in_a_terminal(columns, "--num_round=3")
     *lines, last = lines_of(shown)

@@ -62,6 +62,7 @@ def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
         ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_tflite_without_learning_is_smaller_and_needs_no_other_operations(run, tmp_path, capsys):
     sizes = []
     for learning in ("--learning", "--nolearning"):
@@ -100,6 +101,7 @@ def write_client(path, classes=(3, 7)):
     return path
 
 
+@pytest.mark.thorough
 def test_new_clients_learn_on_and_are_exported(run, tmp_path, capsys):
     paths = [
         write_client(tmp_path / f"{name}.npz", classes)

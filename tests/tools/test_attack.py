@@ -9,6 +9,7 @@ import pytest
 from tests.starts import ROOT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kinds", "every"), [("flags", 40), ("directories", 797)])
 def test_a_part_of_the_attacks_is_clean(kinds, every):
     """In a process of its own, which forks, and in which TensorFlow has not been used."""
@@ -19,6 +20,7 @@ def test_a_part_of_the_attacks_is_clean(kinds, every):
     assert ", 0 not clean" in ended.stdout
 
 
+@pytest.mark.thorough
 def test_wrong_arguments_are_refused_by_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cases = list(attack.python_cases(tmp_path))
@@ -27,6 +29,7 @@ def test_wrong_arguments_are_refused_by_the_package(tmp_path, monkeypatch):
     assert {name: fault for name, fault in faults.items() if fault} == {}
 
 
+@pytest.mark.thorough
 def test_what_is_not_clean_is_found(tmp_path):
     """A foreign error, one of ours with a line break, and a terminal's control characters."""
 

@@ -54,6 +54,7 @@ def index(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.thorough
 def test_the_hashes_are_of_all_files_that_pip_may_take_and_of_no_others(index, tmp_path):
     path = tmp_path / "requirements.txt"
     stale = " \\\n    --hash=sha256:" + "0" * 64

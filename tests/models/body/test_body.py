@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
+from tests.methods import each_of
 from tests.models.body.bodies import (
     BODIES,
     IMAGE,
@@ -42,7 +43,8 @@ def operations(body):
     return {node.op for graph_def in both for node in graphs.nodes_and_called(graph_def)}
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.lines("tff", "current")
+@pytest.mark.parametrize("name", each_of(BODIES, ("frozen backbone", "transformer", "max pooling")))
 def test_features_and_gradient_are_those_of_the_model(name):
     shape, build = BODIES[name]
     model = build()
@@ -173,6 +175,7 @@ def test_ten_participants_train_side_by_side_with_layer_normalization():
         assert all(np.isfinite(w).all() for w in simulation.server_state.theta)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["LSTM of tokens", "frozen backbone"])
 def test_bodies_train_alike_on_both_engines(name):
     """Ten clients, five rounds."""
@@ -198,6 +201,7 @@ def test_bodies_train_alike_on_both_engines(name):
     assert_near(*finals, rtol=ENGINE_TOLERANCE, atol=ENGINE_TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_a_body_of_tokens_serves_in_a_tff_computation():
     tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     from tf_pflego.engines.tff.context import ExecutionContext

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tests.comparison import assert_near
+from tests.methods import thorough
 from tf_pflego.models.heads.corrected import CorrectedHead
 from tf_pflego.models.heads.objective import HeadObjective
 
@@ -120,7 +121,7 @@ PROBLEMS += [((0, 1), "multi_label"), ((0, 1, 2), "multi_label"), ((0, 1), "regr
 
 
 @pytest.mark.parametrize("penalty", [0.01, 30.0])
-@pytest.mark.parametrize("steps", [0, 1, 8, 49])
+@pytest.mark.parametrize("steps", [thorough(0), thorough(1), thorough(8), 49])
 @pytest.mark.parametrize(("classes", "task"), PROBLEMS)
 def test_matches_plain_steps_in_float64(classes, task, steps, penalty):
     problem, rate = Problem(classes, task), 0.05
@@ -133,7 +134,9 @@ def test_matches_plain_steps_in_float64(classes, task, steps, penalty):
         assert problem.gate != expected[1]
 
 
-@pytest.mark.parametrize(("classes", "task"), PROBLEMS)
+@pytest.mark.parametrize(
+    ("classes", "task"), [PROBLEMS[0], *(thorough(*one) for one in PROBLEMS[1:])]
+)
 def test_the_penalty_grows_with_what_the_shared_head_knows_of_classes(classes, task):
     problem, penalty = Problem(classes, task), 0.1
     start, zeros = problem.correction, 0 * problem.correction

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.methods import each_of, thorough
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import STEPWISE, automatic_rate, solve
 
@@ -79,7 +80,7 @@ def test_adam_is_adam(classes):
     np.testing.assert_allclose(run("adam", data, head, 12, 0.05), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [thorough(2), 3])
 def test_newton_reaches_the_minimum_that_gradient_descent_does_not(classes):
     """Newton leaves a thousandth of the gradient, in float64, that as many gradient steps leave."""
     *data, head = problem(classes)
@@ -140,9 +141,9 @@ def minimum(classes):
     return run("newton", data, head, 200, "auto").astype(np.float64)
 
 
-@pytest.mark.parametrize("rate", [1e4, 1e30, "auto"])
+@pytest.mark.parametrize("rate", [thorough(1e4), 1e30, thorough("auto")])
 @pytest.mark.parametrize("solver", STEPWISE)
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [thorough(2), 3])
 def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
     """The starts are a random head, a large one and the minimum, where all but tiny steps go up."""
     *data, head = problem(classes)
@@ -151,7 +152,7 @@ def test_the_loss_does_not_rise_whatever_the_rate(classes, solver, rate):
         assert loss_of(*data, ended) <= loss_of(*data, start) * (1 + 1e-6) + 1e-7
 
 
-@pytest.mark.parametrize("solver", STEPWISE)
+@pytest.mark.parametrize("solver", each_of(STEPWISE, ("newton",)))
 def test_absent_classes_do_not_move(solver):
     features, labels, present = problem(2)
     head = np.concatenate([present, np.full([2, present.shape[1]], 7.0)])

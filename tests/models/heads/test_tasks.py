@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.methods import each_of, thorough
 from tests.oracles import network
 from tf_pflego.models.heads.objective import HeadObjective
 from tf_pflego.models.heads.solvers import STEPWISE, automatic_rate, solve
@@ -133,8 +134,10 @@ def run(problem, solver, head, steps, rate):
     return traced(*data, steps, rate, solver, problem.task, penalty).numpy().astype(np.float64)
 
 
-@pytest.mark.parametrize("solver", STEPWISE)
-@pytest.mark.parametrize("case", [case for case in TASKS if case != "own classes"])
+@pytest.mark.parametrize("solver", each_of(STEPWISE, ("gd",)))
+@pytest.mark.parametrize(
+    "case", each_of([case for case in TASKS if case != "own classes"], ("counts", "multi_label"))
+)
 def test_the_loss_does_not_rise_whatever_the_rate(case, solver):
     problem = Problem(case, penalty=0.1)
     for rate in (1e4, 1e30, *([None] if solver != "adam" else [])):
@@ -143,8 +146,8 @@ def test_the_loss_does_not_rise_whatever_the_rate(case, solver):
             assert ended <= problem.loss(start) * (1 + 1e-6) + 1e-7
 
 
-@pytest.mark.parametrize("solver", STEPWISE)
-@pytest.mark.parametrize("bias", [60.0, 95.0])
+@pytest.mark.parametrize("solver", each_of(STEPWISE, ("newton",)))
+@pytest.mark.parametrize("bias", [thorough(60.0), 95.0])
 def test_counts_from_where_exp_overflows(solver, bias):
     """The squares of a gradient do from 60 on; from 95 on the loss does, and the head stays."""
     problem = Problem("counts")
@@ -173,7 +176,9 @@ def test_least_squares_are_those_of_numpy(size, penalty):
     assert problem.loss(expected) < problem.loss(problem.head)
 
 
-@pytest.mark.parametrize(("solver", "steps"), [("gd", 4000), ("momentum", 1000), ("newton", 40)])
+@pytest.mark.parametrize(
+    ("solver", "steps"), [thorough("gd", 4000), thorough("momentum", 1000), ("newton", 40)]
+)
 def test_solvers_agree_with_the_exact_one(solver, steps):
     problem = Problem("regression", 0.3)
     found = run(problem, solver, problem.head, steps, None)
