@@ -34,6 +34,8 @@ ray = pytest.importorskip("ray", reason="Ray is optional")
 
 from tf_pflego.engines.ray import ray_cluster  # noqa: E402 - it imports Ray
 
+pytestmark = pytest.mark.lines("current")
+
 
 @of_shapes
 def test_ray_agrees_with_in_process(cluster, name, tiny_model, tiny_clients):

@@ -18,7 +18,10 @@ import local_cluster
 
 from tf_pflego.sweeps import store
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+pytestmark = [
+    pytest.mark.lines("current"),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl"),
+]
 
 ROOT = pathlib.Path(__file__).parents[3]
 SHARDS, ROUNDS = 2, 12
