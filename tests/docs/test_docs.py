@@ -277,24 +277,25 @@ def test_a_method_moves_as_many_models_as_its_row_says(name, tiny_clients):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(made_once):
     """The built site."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-    directory = tmp_path_factory.mktemp("site")
-    result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(directory)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = result.stdout + result.stderr  # With --quiet, warnings would not count as errors.
-    assert result.returncode == 0 and set(re.findall(r"^(\w+) +-", said, re.MULTILINE)) == {
-        "INFO"
-    }, said
-    return directory
+
+    def build(directory):
+        result = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(directory)],
+            cwd=ROOT,
+            env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = result.stdout + result.stderr  # With --quiet, warnings would not count as errors.
+        levels = set(re.findall(r"^(\w+) +-", said, re.MULTILINE))
+        assert result.returncode == 0 and levels == {"INFO"}, said
+
+    return made_once("site", build)
 
 
 def test_the_site_has_every_page_and_needs_no_other_host(site):

@@ -26,6 +26,7 @@ def test_from_a_table_to_an_exported_model_is_short():
     assert len(list(filter(str.strip, block.text.splitlines()))) <= MOST_LINES
 
 
+@pytest.mark.thorough
 def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")

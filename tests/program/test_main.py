@@ -85,6 +85,7 @@ def test_a_run_writes_its_directory(finished_run):
         assert counts.tolist() == [int(row["train_examples"]) for row in rows]
 
 
+@pytest.mark.thorough
 def test_the_table_names_the_clients_that_are_served_worst(finished_run):
     output, result = finished_run
     rows = list(csv.DictReader((output / "clients.csv").open()))
