@@ -19,29 +19,31 @@ STATISTIC_TOLERANCE = 1e-5
 ROUNDS = 5
 
 
-# A method of each shape of the contract, and one whose labels are no classes.
+# A method of each shape of the contract, and one whose labels are no classes. PFLEGO is quick in
+# the test of stored images.
 CASES = [*((name, CLASSIFICATION) for name in SHAPES), ("pflego", "regression")]
-QUICK = ("pflego", "feddane", "everything")
+QUICK = ("feddane", "everything")
 of_shapes = pytest.mark.parametrize(
     ("name", "tiny_model", "tiny_clients"),
     [
         pytest.param(
             *(name, task, task),
             id=f"{name}, {task}",
-            marks=() if name in QUICK and task == CLASSIFICATION else pytest.mark.thorough,
+            marks=() if name in QUICK else pytest.mark.thorough,
         )
         for name, task in CASES
     ],
     indirect=["tiny_model", "tiny_clients"],
 )
 
-# The engines that can be tested here, for a test of each.
+# The engines that can be tested here, for a test of each. The quick tests compare others than that
+# in process where they are the subject.
 ENGINES = [
     pytest.param(
         name,
         marks=[
             pytest.mark.skipif(not find_spec(module), reason=f"{module} is optional"),
-            *([pytest.mark.lines(line)] if line else []),
+            *([pytest.mark.lines(line), pytest.mark.thorough] if line else []),
         ],
     )
     for name, module, line in (

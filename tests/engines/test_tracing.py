@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.everything import build_everything
+from tests.algorithms.test_contract import build
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
-from tests.engines.agreement import ENGINES
+from tests.methods import thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.simulation.simulation import Simulation
@@ -50,8 +51,8 @@ def test_what_is_wrong_for_another_reason_is_said():
     assert len(traces) == 1
 
 
-def counted_toy(model):
-    """The method that uses everything, whose functions count how often they are traced."""
+def counting(algorithm):
+    """A method whose functions count how often they are traced."""
     traces = collections.Counter()
 
     def counted(name, function):
@@ -61,7 +62,6 @@ def counted_toy(model):
 
         return run
 
-    toy = build_everything(model)
     fields = ("client_update", "server_update", "client_messages")
     exchanges = tuple(
         dataclasses.replace(
@@ -72,14 +72,15 @@ def counted_toy(model):
                 if getattr(exchange, name)
             },
         )
-        for position, exchange in enumerate(toy.exchanges)
+        for position, exchange in enumerate(algorithm.exchanges)
     )
     served = {
         name: dataclasses.replace(one, predict=counted(f"predict {name}", one.predict))
-        for name, one in toy.served.items()
+        for name, one in algorithm.served.items()
     }
-    init = counted("init_client", toy.init_client)
-    return dataclasses.replace(toy, init_client=init, exchanges=exchanges, served=served), traces
+    changed = {"exchanges": exchanges, "served": served}
+    changed["init_client"] = counted("init_client", algorithm.init_client)
+    return dataclasses.replace(algorithm, **changed), traces
 
 
 def run_and_end(algorithm, clients, engine):
@@ -91,23 +92,34 @@ def run_and_end(algorithm, clients, engine):
         return [np.asarray(leaf) for leaf in tf.nest.flatten(leaves)]
 
 
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.values != ("ray",)])
-def test_a_second_simulation_of_a_method_traces_nothing(engine, tiny_model, tiny_clients):
+@pytest.mark.parametrize(
+    ("name", "engine", "functions"),
+    [
+        ("pflego", "in_process", 4),
+        thorough("everything", "in_process", 8),
+        thorough("everything", "tff", 8),
+    ],
+)
+def test_a_second_simulation_of_a_method_traces_nothing(
+    name, engine, functions, tiny_model, tiny_clients
+):
     """Even on other clients, if their examples are alike; it ends as with a method of its own."""
-    algorithm, traces = counted_toy(tiny_model)
+    if engine == "tff":
+        pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
+    algorithm, traces = counting(build(name, tiny_model))
     run_and_end(algorithm, tiny_clients, engine)
     once = dict(traces)
-    assert len(once) == 8
+    assert len(once) == functions
     others = make_clients((4, 6, 9), (3, 2, 2), (2, 3, 2), seed=1)
     ends = [run_and_end(algorithm, others, engine)]
     assert traces == once
-    ends.append(run_and_end(build_everything(tiny_model), others, engine))
+    ends.append(run_and_end(build(name, tiny_model), others, engine))
     assert_identical(*ends)
 
 
 @pytest.mark.thorough
 def test_what_is_traced_ends_with_its_method_and_is_not_sent(tiny_model, tiny_clients):
-    algorithm, _ = counted_toy(tiny_model)
+    algorithm, _ = counting(build_everything(tiny_model))
     run_and_end(algorithm, tiny_clients, "in_process")
     kept = weakref.ref(vars(algorithm)["_traces"])
     assert not vars(copy.deepcopy(kept()))["_kept"]

@@ -48,7 +48,7 @@ def simulation_of(name, model, per_round=3, **config):
     return pfl.Simulation(algorithm, five_clients(), participation, engine="in_process")
 
 
-@pytest.mark.parametrize("name", each_of(STATES, ("pflego", "pgfed")))
+@pytest.mark.parametrize("name", each_of(STATES, ("pgfed",)))
 def test_the_others_keep_their_states_to_the_bit(name, tiny_model):
     with simulation_of(name, tiny_model) as simulation:
         for _ in range(2):

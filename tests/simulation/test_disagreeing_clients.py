@@ -9,6 +9,7 @@ import pytest
 import tf_pflego as pfl
 from tests.comparison import assert_near
 from tests.conftest import INPUTS, accuracies_of
+from tests.methods import thorough
 from tf_pflego import algorithms, data
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import Dataset, Examples
@@ -71,7 +72,7 @@ def simulation_of(clients, eval_clients=0):
     return pfl.Simulation(algorithm, clients, drawn, "in_process", eval_clients=eval_clients)
 
 
-@pytest.mark.parametrize("eval_clients", [0, 6])
+@pytest.mark.parametrize("eval_clients", [thorough(0), 6])
 def test_a_round_says_how_each_group_fares(clients, eval_clients):
     with simulation_of(clients, eval_clients) as simulation:
         records = [simulation.run_round(evaluate=True) for _ in range(2)]

@@ -72,9 +72,8 @@ def final_state(algorithm, clients, participation, engine):
 @pytest.mark.parametrize(
     ("engine", "name"),
     [
-        ("in_process", "pgfed"),
         ("in_process", "everything"),
-        *(thorough("in_process", name) for name in ("pflego", "feddane")),
+        *(thorough("in_process", name) for name in ("pflego", "pgfed", "feddane")),
         pytest.param("tff", "everything", marks=[ON_TFF, pytest.mark.thorough]),
     ],
 )

@@ -48,9 +48,9 @@ def plainly_trained(name):
 @pytest.mark.parametrize(
     ("name", "factory", "returns"),
     [
-        ("pflego", tff.aggregators.UnweightedMeanFactory(), "mean"),
-        ("pflego", tff.aggregators.MeanFactory(), "mean"),
-        ("fedavg", tff.aggregators.MeanFactory(), "mean"),
+        thorough("pflego", tff.aggregators.UnweightedMeanFactory(), "mean"),
+        thorough("pflego", tff.aggregators.MeanFactory(), "mean"),
+        thorough("fedavg", tff.aggregators.MeanFactory(), "mean"),
         ("fedavg", tff.aggregators.SumFactory(), "sum"),
     ],
 )
@@ -115,22 +115,18 @@ def test_a_secure_sum_runs_where_tff_can_test_it(tiny_model, tiny_clients, defau
         np.testing.assert_allclose(a, b, atol=1e-2)
 
 
-def test_private_uploads_move_the_server_as_in_a_simulation(tiny_model):
+@pytest.mark.parametrize("name", ["pflego", thorough("fedavg")])
+def test_private_uploads_move_the_server_as_in_a_simulation(name, tiny_model):
     """Without noise, the mean of clipped uploads is equal: of gradients, and of differences."""
     clients, bound = make_clients((5, 5, 5)), 1e-2  # Each alpha_i is 1 / I.
-    for name in ("pflego", "fedavg"):
-        algorithm, settings = build(name, tiny_model), {"clip_norm": bound}
-        factory = pfl_tff.private_aggregator(
-            algorithm, PARTICIPATION, noise_multiplier=0, **settings
-        )
-        training, _ = trained(name, tiny_model, clients, aggregator=factory)
-        private = pfl.private(
-            algorithm, PARTICIPATION, num_rounds=3, noise_multiplier=1e-9, **settings
-        )
-        with Simulation(private, clients, PARTICIPATION, "in_process", seed=6) as simulation:
-            records = [simulation.run_round() for _ in range(3)]
-            assert_close(training.state.server, simulation.server_state.method)
-        assert max(record["privacy_clipped_share"] for record in records) > 0
+    algorithm, settings = build(name, tiny_model), {"clip_norm": bound}
+    factory = pfl_tff.private_aggregator(algorithm, PARTICIPATION, noise_multiplier=0, **settings)
+    training, _ = trained(name, tiny_model, clients, aggregator=factory)
+    private = pfl.private(algorithm, PARTICIPATION, num_rounds=3, noise_multiplier=1e-9, **settings)
+    with Simulation(private, clients, PARTICIPATION, "in_process", seed=6) as simulation:
+        records = [simulation.run_round() for _ in range(3)]
+        assert_close(training.state.server, simulation.server_state.method)
+    assert max(record["privacy_clipped_share"] for record in records) > 0
 
 
 @pytest.mark.parametrize("clip_norm", [0.4, thorough("adaptive")])

@@ -41,7 +41,14 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, b, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", each_of(sorted(set(NAMES) - REFUSED), ("pflego", "pgfed")))
+@pytest.fixture(scope="module")
+def pflego(tiny_model, tiny_clients):
+    """PFLEGO as a process, and a training that makes its inputs, which take long to trace."""
+    process = process_of(build("pflego", tiny_model), tiny_clients)
+    return process, pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
+
+
+@pytest.mark.parametrize("name", each_of(sorted(set(NAMES) - REFUSED), ("pgfed",)))
 def test_it_ends_with_the_states_of_the_engine(name, tiny_model, tiny_clients):
     """Also where a round has no participant, and what the clients keep."""
     algorithm = build(name, tiny_model)
@@ -123,15 +130,13 @@ def test_what_does_not_fit_is_refused(changed, message, tiny_model, tiny_clients
         pfl_tff.build_process(**arguments | changed)
 
 
-def test_datasets_of_batches_give_the_same(tiny_model, tiny_clients):
+def test_datasets_of_batches_give_the_same(pflego, tiny_clients):
     """A participant's examples may also come as a `tf.data.Dataset`."""
-    algorithm = build("pflego", tiny_model)
+    whole, training = pflego
     datasets = pfl_tff.to_client_data(tiny_clients, batch_size=2)
-    options = {"num_clients": 3, "clients_per_round": 3}
-    whole = pfl_tff.build_process(algorithm, pfl_tff.data_spec(tiny_clients), **options)
     spec = tf.data.DatasetSpec(datasets.element_type_structure)
-    batched = pfl_tff.build_process(algorithm, spec, **options)
-    training = pfl_tff.Training(whole, tiny_clients, PARTICIPATION, SEED)
+    rate = PARTICIPATION.federation.mean_clients_per_round
+    batched = pfl_tff.build_process(whole.algorithm, spec, num_clients=3, clients_per_round=rate)
     inputs = training.inputs(range(3), "client", 1)
     of_datasets = [
         one._replace(data=datasets.create_tf_dataset_for_client(name))
@@ -145,12 +150,10 @@ def test_datasets_of_batches_give_the_same(tiny_model, tiny_clients):
     assert_close(*results)
 
 
-def test_each_step_can_be_called_alone(tiny_model, tiny_clients):
+def test_each_step_can_be_called_alone(pflego):
     """One round of PFLEGO by hand, from its broadcast to the step of the server."""
-    algorithm = build("pflego", tiny_model)
-    process = process_of(algorithm, tiny_clients)
+    process, training = pflego
     (steps,) = process.exchanges
-    training = pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
     inputs = training.inputs([0, 2], "client", 1)
     state = process.initialize()
     heads = process.initialize_clients(state, inputs)
@@ -168,10 +171,9 @@ def test_each_step_can_be_called_alone(tiny_model, tiny_clients):
     assert_close([one.state for one in results], new_heads)
 
 
-def test_what_is_not_finite_does_not_count(tiny_model, tiny_clients):
+def test_what_is_not_finite_does_not_count(pflego):
     """The client keeps its state, and the round is that of the others."""
-    process = process_of(build("pflego", tiny_model), tiny_clients)
-    training = pfl_tff.Training(process, tiny_clients, PARTICIPATION, SEED)
+    process, training = pflego
     inputs = training.inputs([0, 1, 2], "client", 1)
     state = process.initialize()
     heads = process.initialize_clients(state, inputs)

@@ -9,6 +9,7 @@ from drill_devices import LeavesOut, leaving_out
 from tests.algorithms.test_contract import build, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import make_clients
+from tests.methods import thorough
 from tf_pflego import engines
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -53,8 +54,15 @@ def trained(algorithm, participation, rounds=3, as_with=4):
 
 # One exchange; uploads that the server keeps of each client; two cohorts; two exchanges with
 # messages to single clients.
-@pytest.mark.parametrize("engine", [LeavesOut, LeavesOutLate])
-@pytest.mark.parametrize("name", ["pflego", "pgfed", "feddane", "everything"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("pgfed", LeavesOut),
+        ("everything", LeavesOutLate),
+        *(thorough(name, LeavesOut) for name in ("pflego", "feddane", "everything")),
+        *(thorough(name, LeavesOutLate) for name in ("pflego", "pgfed", "feddane")),
+    ],
+)
 def test_the_others_go_on_as_if_they_alone_had_been_drawn(name, engine, tiny_model):
     """To the bit, their scale I / c and the states of the absent, which stay, among it."""
     algorithm = build(name, tiny_model)

@@ -1,5 +1,7 @@
 """No worker outlives its program, whatever ends the program; nothing that it uses accumulates."""
 
+import contextlib
+import ctypes
 import gc
 import os
 import pathlib
@@ -7,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 
@@ -15,65 +16,111 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.methods import thorough
 from tests.resources import is_running, wait_until_gone
 from tf_pflego.engines.tff import launcher
 
 tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
 
 PROGRAM = """
-import sys, time
+import ctypes, os, struct, sys
+from tf_pflego.engines.tff import launcher
+{before}
 from tf_pflego.engines.tff.worker import Worker
-if __name__ == "__main__":
-    worker = Worker()
-    print(worker.pid, flush=True)
-    {ending}
+workers = []
+{start}
+print(*(worker.pid for worker in workers), flush=True)
+sys.stdin.read()
 """
-DEADLINE_SECONDS = 200
+# Root without capabilities, which it does not get back by exec either.
+DROP_PRIVILEGES = """
+libc, set_securebits, no_root = ctypes.CDLL(None, use_errno=True), 28, 3
+assert libc.prctl(set_securebits, no_root, 0, 0, 0) == 0
+assert libc.capset(struct.pack("II", 0x20080522, 0), bytes(24)) == 0
+"""
+PROXY = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "grpc_proxy")}
+LISTENING = "0A"
+DEADLINE_SECONDS = 300
 
 
-@pytest.mark.parametrize(
-    ("ending", "sent", "code"),
-    [
-        ("pass", None, 0),
-        thorough("time.sleep(600)", signal.SIGINT, None),
-        ("time.sleep(600)", signal.SIGKILL, -signal.SIGKILL),
-    ],
-    ids=["normal exit", "Ctrl-C", "kill -9"],
-)
-def test_no_worker_and_no_file_is_left_behind(ending, sent, code, tmp_path):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(PROGRAM).format(ending=ending))
-    program = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=os.getcwd(),
-        env={**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(temporary)},
-    )
-    try:
-        worker_pid = int(program.stdout.readline())
-        if sent is not None:
-            assert is_running(worker_pid)
-            program.send_signal(sent)
-        program.communicate(
-            timeout=DEADLINE_SECONDS
-        )  # Returns only when nobody holds the pipes any more.
-    finally:
-        program.kill()
-    if code is None:
-        assert program.returncode not in (0, None)
-    else:
-        assert program.returncode == code
-    wait_until_gone(worker_pid)
+class Program:
+    """A program with workers, and in the end what it has said."""
+
+    def __init__(self, process):
+        self.process, self.errors = process, ""
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=DEADLINE_SECONDS)[1]
+        self.workers = [int(number) for number in line.split()]
+
+    def own_lines(self):
+        """The lines on standard error that are the package's."""
+        return [line for line in self.errors.splitlines() if line.startswith("tf_pflego:")]
+
+
+@contextlib.contextmanager
+def program(temporary, before="", start="workers.append(Worker())"):
+    """Runs PROGRAM with a directory for temporary files, and waits for its end.
+
+    It ends by itself after the block. Its workers must be gone then, and the directory empty.
+    """
+    environment = {name: value for name, value in os.environ.items() if "GRPC" not in name}
+    environment |= {"PYTHONPATH": os.getcwd(), "TMPDIR": str(temporary), **PROXY}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    code = PROGRAM.format(before=before, start=start)
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        try:
+            running = Program(process)
+            yield running
+            # Returns only when nobody holds the pipes any more.
+            running.errors = process.communicate(timeout=DEADLINE_SECONDS)[1]
+        finally:
+            process.kill()
+    for worker in running.workers:
+        wait_until_gone(worker)
     assert list(temporary.iterdir()) == []
 
 
+def listening_ports(pid):
+    """The TCP ports on which a process listens, on any interface."""
+    inodes = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            inodes.add(os.readlink(link))
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in inodes:
+                ports.append(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def knows_notifications():
+    """Whether the kernel knows the action of a filter by which private sockets work."""
+    action, seccomp, get_action_available = ctypes.c_uint32(0x7FC00000), 317, 2
+    call = (seccomp, get_action_available, 0, ctypes.byref(action))
+    return ctypes.CDLL(None).syscall(*call) == 0
+
+
+def test_a_worker_listens_on_no_port_and_at_no_path_and_kill_9_leaves_nothing(tmp_path):
+    """A program without privileges can have that, and no long path or proxy is in its way.
+
+    That root needs no more is shown by all tests in which a worker says nothing.
+    """
+    temporary = tmp_path / ("x" * 120)
+    temporary.mkdir()
+    with program(temporary, DROP_PRIVILEGES if os.geteuid() == 0 else "") as running:
+        (worker,) = running.workers
+        assert "CapEff:\t0000000000000000" in pathlib.Path(f"/proc/{worker}/status").read_text()
+        assert (listening_ports(worker) == []) == knows_notifications()
+        assert list(temporary.iterdir()) == []
+        running.process.kill()
+    assert running.process.returncode == -signal.SIGKILL
+    assert (running.own_lines() == []) == knows_notifications()
+
+
 GRPC_FIRST = """
-import concurrent.futures, os, sys
+import concurrent.futures
 import grpc
 
 class Echo(grpc.GenericRpcHandler):
@@ -84,36 +131,30 @@ server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
 server.add_generic_rpc_handlers([Echo()])
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
-ask = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/echo")
+options = [("grpc.enable_http_proxy", 0)]
+ask = grpc.insecure_channel(f"127.0.0.1:{port}", options).unary_unary("/echo")
 assert ask(b"1", wait_for_ready=True) == b"1"
-
-from tf_pflego.engines.tff.worker import Worker
-
+"""
+TWO_WORKERS = """
 forks = []
 os.register_at_fork(before=lambda: forks.append(1))
-for _ in range(int(sys.argv[1])):
-    Worker().close()
+for _ in range(2):
+    workers.append(Worker())
     assert ask(b"1") == b"1"
-print(len(forks))
+workers[0].close()
+assert not forks
 """
 
 
 @pytest.mark.thorough
-def test_a_start_does_not_fork_the_program():
+def test_a_start_does_not_fork_the_program_and_its_end_leaves_nothing(tmp_path):
     """Where gRPC was used before, as by Ray, it may wait for ever at a fork for its threads."""
-    command = [sys.executable, "-c", GRPC_FIRST, "2"]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=variables,
-        check=False,
-        timeout=DEADLINE_SECONDS,
-    )
-    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+    with program(tmp_path, GRPC_FIRST, TWO_WORKERS) as running:
+        first, second = running.workers
+        assert (is_running(first), is_running(second)) == (False, True)
+    assert running.process.returncode == 0, running.errors
     # Nor do finalizers fail when Python ends.
-    assert "Exception ignored" not in result.stderr
+    assert "Exception ignored" not in running.errors
 
 
 def test_a_worker_whose_program_has_ended_already_does_not_start(tmp_path):
@@ -206,9 +247,8 @@ def test_closed_simulations_leave_nothing(tiny_model, tiny_clients):
         before = used()
         simulate()
         simulate()
-        deadline = (
-            time.monotonic() + DEADLINE_SECONDS
-        )  # gRPC closes its descriptors in a thread of its own.
+        # gRPC closes its descriptors in a thread of its own.
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while any(now > then for now, then in zip(used(), before, strict=True)):
             assert time.monotonic() < deadline, (before, used())
             time.sleep(0.1)
