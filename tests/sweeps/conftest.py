@@ -63,9 +63,15 @@ def made(result):
 
 
 def rows_of(directory, name):
-    """Returns the rows of a file of a sweep without seconds, which no two sweeps share."""
+    """Returns the rows of a file of a sweep without what two sweeps may not share.
+
+    These are seconds, and the commit, which may be another one after a while.
+    """
     rows = store.read(directory / name)
-    return [{key: row[key] for key in row if not key.startswith("seconds")} for row in rows]
+    return [
+        {key: row[key] for key in row if not key.startswith("seconds") and key != "commit"}
+        for row in rows
+    ]
 
 
 def contents(directory):

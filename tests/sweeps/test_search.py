@@ -6,7 +6,8 @@ import statistics
 import numpy as np
 import pytest
 
-from tf_pflego.sweeps import Experiment, Range, grid, runner
+from tests.sweeps.conftest import rows_of
+from tf_pflego.sweeps import Experiment, Range, grid, runner, store
 from tf_pflego.sweeps.search import MedianPruning
 
 # Optuna is installed with the current line.
@@ -62,12 +63,8 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_proposals(searched,
     with pytest.raises(KeyboardInterrupt):
         runner.sweep(searching, tmp_path / "sweep", between_steps=stop_in_the_fifth_trial)
     again = runner.sweep(searching, tmp_path / "sweep")
-    without_times = [
-        [{key: value for key, value in row.items() if "seconds" not in key} for row in rows]
-        for sweep in (whole, again)
-        for rows in (sweep.tuning_rows, sweep.rows)
-    ]
-    assert without_times[:2] == without_times[2:]
+    for name in (store.TUNING, store.RUNS):
+        assert rows_of(whole.path, name) == rows_of(again.path, name)
 
 
 @pytest.mark.parametrize(("statistic", "sign"), [("accuracy", 1), ("perplexity", -1)])
