@@ -18,11 +18,15 @@ class Received(NamedTuple):
 
 
 def probe(model, vectors, size):
-    """Client i uploads row i of a matrix [I, size] twice: to be summed, and to be averaged."""
-    vectors = np.asarray(vectors, np.float32)
+    """Client i uploads row i of a matrix [I, size] twice: to be summed, and to be averaged.
+
+    If the matrix is a `tf.Variable`, rounds in process upload what is in it then.
+    """
+    if not isinstance(vectors, tf.Variable):
+        vectors = np.asarray(vectors, np.float32)
 
     def client_update(message, state, client, round_):
-        vector = tf.constant(vectors)[client.seed[1]]
+        vector = tf.convert_to_tensor(vectors)[client.seed[1]]
         upload = client.client_weight * vector, vector
         return ClientResult((), state + 1, summed=upload[0], averaged=upload[1])
 

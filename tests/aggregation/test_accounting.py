@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation, rdp
 
+from tests.methods import thorough
 from tf_pflego.aggregation import accounting
 from tf_pflego.aggregation.accounting import Accountant, calibrated
 from tf_pflego.core.participation import Participation
@@ -110,9 +111,9 @@ def test_divergences_give_the_published_epsilon_of_the_moments_accountant(
 @pytest.mark.parametrize(
     ("num_clients", "clients_per_round", "mode", "rounds", "multipliers"),
     [
-        (100, 20, "binomial", 200, {1: 11.6, 2: 6.2, 4: 3.5, 8: 2.0}),
+        thorough(100, 20, "binomial", 200, {1: 11.6, 2: 6.2, 4: 3.5, 8: 2.0}),
         (2000, 2000, "fixed", 40, {0.25: 92.13, 1: 25.6, 2: 13.6, 4: 7.3, 8: 4.0}),
-        (10_000, 100, "binomial", 1000, {1: 1.5, 2: 1.0, 4: 0.8, 8: 0.6}),
+        thorough(10_000, 100, "binomial", 1000, {1: 1.5, 2: 1.0, 4: 0.8, 8: 0.6}),
     ],
 )
 def test_the_least_noise_for_epsilon(num_clients, clients_per_round, mode, rounds, multipliers):

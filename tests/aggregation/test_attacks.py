@@ -132,7 +132,6 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
     assert_identical([leaf[kept] for leaf in others], [leaf[kept] for leaf in clients])
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("attack", ["label_flip", "noise"])
 @pytest.mark.parametrize("engine", ENGINES[1:2])
 def test_engines_agree(attack, engine, tiny_model, tiny_clients):

@@ -13,7 +13,7 @@ from tests.algorithms.test_identities import TOLERANCE, Chosen, joint_gradient
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import INPUTS, build_method, built
 from tests.engines.agreement import ENGINES, assert_agreement
-from tests.methods import each_of
+from tests.methods import each_of, thorough
 from tests.oracles import network
 from tests.simulation.test_not_finite import exploding_clients
 from tf_pflego import models
@@ -221,7 +221,7 @@ def test_what_is_left_out_is_sent_later(wide_model, tiny_clients):
         assert_identical(tf.nest.flatten(result.summed)[1:], tf.nest.flatten(upload.summed)[1:])
 
 
-@pytest.mark.parametrize("name", ["masked", "top_k"])
+@pytest.mark.parametrize("name", ["masked", thorough("top_k")])
 def test_a_share_of_all_changes_no_bit(name, wide_model, tiny_clients):
     plain = build("fedavg", wide_model)
     algorithm = compressed(plain, name, share=1)
@@ -232,7 +232,6 @@ def test_a_share_of_all_changes_no_bit(name, wide_model, tiny_clients):
     assert_identical(leaves(one.server_state), leaves(other.server_state.method))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)
 def test_engines_agree(engine, wide_model, tiny_clients):
     """All three are nested, since it takes long to start an engine."""

@@ -146,12 +146,6 @@ def test_a_claim_holds_for_one_way_of_drawing_participants(tiny_model, tiny_clie
         Simulation(algorithm, tiny_clients, Participation(3, 2), "in_process")
 
 
-def test_methods_whose_server_sees_single_clients_are_refused(tiny_model, tiny_clients):
-    method = build_method("pgfed", tiny_model)
-    with pytest.raises(ValueError, match=r"must see of each client alone: .*gradient.* of shape"):
-        pfl_private(method)
-
-
 def pfl_private(method, **changes):
     settings = {"num_rounds": 5, "noise_multiplier": 0.1, **changes}
     return private.private(method, EVERYBODY, **settings)
