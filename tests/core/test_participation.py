@@ -29,7 +29,7 @@ def test_fixed_draws_r_different_clients():
     ids=lambda p: f"{p.mode}, {p.dropout_rate}",
 )
 def test_every_client_takes_part_with_probability_r_over_i(participation):
-    rounds = 4000
+    rounds = 2500
     counts = np.zeros(20)
     for number in range(1, rounds + 1):
         counts[participation.draw(1, number)] += 1
@@ -103,7 +103,7 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
 
 def test_those_who_are_drawn_report_or_drop_out():
     """Whatever the rate, the same clients are drawn; they drop out independently."""
-    rounds, rate = 4000, 0.3
+    rounds, rate = 1500, 0.3
     everybody, some = Participation(20, 3), Participation(20, 3, dropout_rate=rate)
     patterns = dict.fromkeys(itertools.product((False, True), repeat=3), 0)
     for number in range(1, rounds + 1):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.methods import thorough
+from tests.oracles import network
 from tf_pflego.models.heads.corrected import CorrectedHead
 from tf_pflego.models.heads.objective import HeadObjective
 
@@ -29,6 +30,10 @@ class Problem:
         self.reference = reference_scale * rng.normal(size=(len(self.own), FEATURES + 1))
         self.correction = 0.3 * rng.normal(size=(len(self.own), FEATURES + 1))
         self.gate = 0.8
+
+    @property
+    def inputs(self):
+        return np.hstack([self.features, np.ones((EXAMPLES, 1))])
 
     def rows(self, own):
         """Returns [K, M + 1] float32, with 0 for absent classes."""
@@ -56,32 +61,24 @@ class Problem:
         assert not np.delete(correction.numpy(), self.own, axis=0).any()
         return correction.numpy()[self.own], gate.numpy()
 
-    def loss(self, correction, gate):
-        """Returns l in float64, of tensors."""
-        head = gate * self.reference + correction
-        z = self.features @ tf.transpose(head[:, :-1]) + head[:, -1]
-        if self.task == "classification":
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self.labels, z)
-        elif self.task == "regression":
-            losses = tf.reduce_sum((z - self.labels) ** 2 / 2, axis=1)
-        else:
-            labels = tf.constant(self.labels, tf.float64)
-            losses = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels, z), axis=1)
-        return tf.reduce_mean(losses)
+    def losses(self, correction, gate):
+        """Returns l in float64, and its slopes in the logits of all examples."""
+        z, y = self.inputs @ (gate * self.reference + correction).T, self.labels
+        if self.task == "regression":
+            return np.sum((z - y) ** 2) / 2 / EXAMPLES, (z - y) / EXAMPLES
+        losses, slopes, _ = network.losses(z, y)
+        return losses.mean(), slopes / EXAMPLES
 
     def value(self, correction, gate, penalty):
         """Returns F in float64."""
-        return float(self.loss(correction, gate)) + penalty / 2 * np.sum(correction**2)
+        return self.losses(correction, gate)[0] + penalty / 2 * np.sum(correction**2)
 
     def steps(self, penalty, steps, rate, gate_rate, learns_correction=True, learns_gate=True):
-        """Returns (U, g) after so many steps, with the gradients of automatic differentiation."""
+        """Returns (U, g) after so many steps in float64."""
         u, g = self.correction, self.gate
         for _ in range(steps):
-            at = tf.constant(u), tf.constant(g, tf.float64)
-            with tf.GradientTape() as tape:
-                tape.watch(at)
-                loss = self.loss(*at)
-            of_u, of_g = (slope.numpy() for slope in tape.gradient(loss, at))
+            _, slopes = self.losses(u, g)
+            of_u, of_g = slopes.T @ self.inputs, np.sum(slopes * (self.inputs @ self.reference.T))
             if learns_correction:
                 u = (u - rate * of_u) / (1 + rate * penalty)
             if learns_gate:
@@ -90,9 +87,8 @@ class Problem:
 
     def hessian(self, correction, gate):
         """Returns the Hessian of l in the elements of U, by rows, and in g."""
-        inputs = np.hstack([self.features, np.ones((EXAMPLES, 1))])
         total = 0.0
-        for x in inputs:
+        for x in self.inputs:
             z = (gate * self.reference + correction) @ x
             p = np.exp(z) / np.exp(z).sum()
             second = {
@@ -106,11 +102,10 @@ class Problem:
 
     def sums(self):
         """Returns 2 h A and 2 h B."""
-        inputs = np.hstack([self.features, np.ones((EXAMPLES, 1))])
-        z = inputs @ self.reference.T
+        z = self.inputs @ self.reference.T
         if self.task == "classification":
             z -= z.mean(axis=1, keepdims=True)
-        return [2 * BOUNDS[self.task] * np.sum(one**2) / EXAMPLES for one in (inputs, z)]
+        return [2 * BOUNDS[self.task] * np.sum(one**2) / EXAMPLES for one in (self.inputs, z)]
 
 
 # Of two rows, of more, and with absent ones.
@@ -143,7 +138,7 @@ def test_the_penalty_grows_with_what_the_shared_head_knows_of_classes(classes, t
     problem.correction = zeros
     problem.reference, _ = problem.steps(0.0, 200, 0.5, 0.0)  # It is fitted, as far as it can be.
     problem.correction = start
-    known = float(problem.loss(zeros, 0.0) / problem.loss(zeros, 1.0))
+    known = problem.losses(zeros, 0.0)[0] / problem.losses(zeros, 1.0)[0]
     expected = penalty * known**2 if task == "classification" else penalty
     assert task != "classification" or expected > 1.4 * penalty
     found = problem.descended(penalty, 20, 0.05, growth=2.0)
