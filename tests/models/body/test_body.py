@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
-from tests.methods import each_of
+from tests.methods import each_of, thorough
 from tests.models.body.bodies import (
     BODIES,
     IMAGE,
@@ -44,7 +44,7 @@ def operations(body):
 
 
 @pytest.mark.lines("tff", "current")
-@pytest.mark.parametrize("name", each_of(BODIES, ("frozen backbone", "transformer", "max pooling")))
+@pytest.mark.parametrize("name", each_of(BODIES, ("frozen backbone", "max pooling")))
 def test_features_and_gradient_are_those_of_the_model(name):
     shape, build = BODIES[name]
     model = build()
@@ -67,7 +67,7 @@ def test_features_and_gradient_are_those_of_the_model(name):
     ("build", "shape", "features", "weights"),
     [
         (models.mlp, (28, 28, 1), 200, 784 * 200 + 200),
-        (
+        thorough(
             models.cifar_cnn,
             (32, 32, 3),
             192,
@@ -94,9 +94,6 @@ def test_the_papers_networks(build, shape, features, weights):
     assert_identical(gradient[kernels], expected_gradient[kernels])
     assert_near(gradient[biases], expected_gradient[biases], rtol=1e-4, atol=1e-3)
     assert_same(tf.function(of_body, jit_compile=True)(body, theta, x), expected)
-    again, other = (Body(build(shape, seed=seed)).initial_theta for seed in (1, 2))
-    assert all((a == b).all() for a, b in zip(body.initial_theta, again, strict=True))
-    assert (body.initial_theta[0] != other[0]).any()
 
 
 def test_weights_that_are_not_trained_are_constants():
@@ -164,6 +161,7 @@ def test_a_body_outlives_its_model():
     assert body(theta_of(body), x).shape == (6, 4)
 
 
+@pytest.mark.thorough
 def test_ten_participants_train_side_by_side_with_layer_normalization():
     """With TensorFlow 2.14 the fused operation ends the process, if the clients' sizes differ."""
     body = sequential((4,), layers.Dense(5, "relu"), layers.LayerNormalization())
@@ -232,6 +230,6 @@ def test_what_is_no_model_is_refused():
 
 
 def test_examples_of_another_dtype_are_refused():
-    body = Body(tokens(layers.LSTM(4)))
+    body = Body(tokens(layers.Flatten()))
     with pytest.raises(TypeError, match=r"`examples` must be int32.*got float32"):
         body(theta_of(body), tf.zeros([2, *TOKEN_SERIES]))

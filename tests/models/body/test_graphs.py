@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.comparison import assert_near
+from tests.methods import thorough
 from tests.models.body.bodies import (
     BODIES,
     IMAGE,
@@ -58,7 +59,7 @@ def of_fused(data_format, training, share, gradient):
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("share", [1.0, 0.25])
+@pytest.mark.parametrize("share", [1.0, thorough(0.25)])
 def test_plain_normalization_computes_what_the_fused_does(data_format, training, share, gradient):
     rng = np.random.default_rng(0)
     x = tf.constant(rng.normal(size=(4, 3, 2, 5)), tf.float32)

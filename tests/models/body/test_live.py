@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.comparison import assert_near
+from tests.methods import thorough
 from tests.models.body.bodies import layers, positive_weights, sequential
 from tf_pflego.models.body.body import Body
 
@@ -39,7 +40,7 @@ def leaves(arrays):
     return [tf.constant(array) for array in arrays]
 
 
-@pytest.mark.parametrize("build", [dense, convolutional])
+@pytest.mark.parametrize("build", [thorough(dense), convolutional])
 def test_training_and_inference_are_those_of_keras(build):
     """In training Keras moves its averages, of which the body knows nothing."""
     model = positive_weights(build())
@@ -65,7 +66,7 @@ def test_training_and_inference_are_those_of_keras(build):
     assert body.first_statistics and np.all(body.first_statistics[0] < 1)
 
 
-@pytest.mark.parametrize("build", [dense, convolutional])
+@pytest.mark.parametrize("build", [dense, thorough(convolutional)])
 def test_with_the_statistics_of_a_batch_inference_is_training(build):
     """So is it in a copy by Keras, which has them as its averages."""
     body = Body(positive_weights(build()))
@@ -102,9 +103,9 @@ def test_inference_asks_for_statistics():
 @pytest.mark.parametrize(
     ("layer", "shape", "of_mask"),
     [
-        (layers.Dropout(0.4), (6,), (7, 6)),
+        thorough(layers.Dropout(0.4), (6,), (7, 6)),
         (layers.Dropout(0.4, noise_shape=(None, 1)), (6,), (7, 1)),
-        (layers.SpatialDropout1D(0.4), (3, 2), (7, 1, 2)),
+        thorough(layers.SpatialDropout1D(0.4), (3, 2), (7, 1, 2)),
     ],
 )
 def test_a_mask_follows_from_the_seed(layer, shape, of_mask):

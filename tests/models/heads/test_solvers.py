@@ -57,7 +57,7 @@ def run(solver, data, head, steps, rate, classes=None):
     return traced(*data, tf.constant(head, tf.float32), classes, steps, solver, rate).numpy()
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [thorough(2), 3])
 def test_momentum_is_heavy_ball(classes):
     *data, head = problem(classes)
     expected, velocity = head, np.zeros_like(head)
@@ -67,7 +67,7 @@ def test_momentum_is_heavy_ball(classes):
     np.testing.assert_allclose(run("momentum", data, head, 12, 0.05), expected, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [thorough(2), 3])
 def test_adam_is_adam(classes):
     *data, head = problem(classes)
     expected, first, second = head, np.zeros_like(head), np.zeros_like(head)
