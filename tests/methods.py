@@ -17,9 +17,25 @@ def each_of(names, quick=SHAPES):
     return [name if name in quick else thorough(name) for name in names]
 
 
-def named(values, *quick):
-    """Returns cases of {name: value}, of which `make test` tries those of the names in `quick`."""
-    return [
-        pytest.param(value, id=name, marks=() if name in quick else pytest.mark.thorough)
-        for name, value in values.items()
+def by_task(names, cases, *tasks, quick=1):
+    """Lets a test have `tiny_model` and `tiny_clients` of tasks, and what `cases` has besides.
+
+    All cases have the first task, in which the first `quick` of them are in `make test`; these
+    alone have the other tasks too, since labels of another form do not change what a method does.
+
+    Args:
+      names: Of what cases have, with commas between them.
+      cases: {name of a case: its value, or one for each of several names}
+    """
+    names, few = names.split(","), [*cases][:quick]
+    parameters = [
+        pytest.param(
+            *(task, task, *(cases[case] if len(names) > 1 else [cases[case]])),
+            id=f"{task}-{case}",
+            marks=() if task == tasks[0] and case in few else pytest.mark.thorough,
+        )
+        for task in tasks
+        for case in (cases if task == tasks[0] else few)
     ]
+    of_task = ["tiny_model", "tiny_clients"]
+    return pytest.mark.parametrize([*of_task, *names], parameters, indirect=of_task)

@@ -17,6 +17,7 @@ ROUNDS, SEED = 3, 32
 LOCAL = {"client_learning_rate": 0.1, "momentum": 0.9, "local_epochs": 2, "batch_size": 2}
 # With this a client of 3 examples has one batch of them all, and others leave examples out.
 DROPPED = {"batch_size": 4, "drop_last_batch": True}
+BATCHES = {"all batches": {}, "full batches": DROPPED}
 
 
 def simulation_of(name, model, clients, participation=None, **config):

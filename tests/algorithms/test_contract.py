@@ -121,7 +121,7 @@ def test_a_clients_model_predicts_what_the_run_does(case):
             model = simulation.client_model(client, name)
             examples, labels = clients.test.of(client)
             trained, trained_labels = clients.train.of(client)
-            whole = model.predict(np.concatenate([examples, trained]), verbose=0)
+            whole = np.asarray(model(np.concatenate([examples, trained])))
             probabilities, of_trained = np.split(whole, [len(labels)])
             own = clients.num_classes[client]
             all_classes = algorithm.model.outputs_of(own)

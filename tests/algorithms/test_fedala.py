@@ -1,7 +1,6 @@
 """FedALA against a float64 oracle, and at the limits of its mixing weights."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
@@ -19,8 +18,8 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.algorithms.test_limits import TOLERANCE, largest_difference
-from tests.conftest import make_clients, of_tasks
-from tests.methods import named
+from tests.conftest import make_clients
+from tests.methods import by_task
 from tests.oracles import batches, network
 from tf_pflego.core.local_training import shuffled
 
@@ -60,8 +59,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("config", named(CASES, "classifier"))
-@of_tasks("classification", "regression", "multi_label", "counts")
+@by_task("config", CASES, "classification", "multi_label")
 def test_fedala(tiny_model, tiny_clients, config):
     """Shared and own weights, and the mixing weights, of which some reach a bound."""
     simulation = simulation_of("fedala", tiny_model, tiny_clients, **config)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
-    DROPPED,
+    BATCHES,
     LOCAL,
     assert_close,
     combine,
@@ -19,8 +19,8 @@ from tests.algorithms.mini_batches import (
     train,
 )
 from tests.algorithms.test_limits import SAME, largest_difference
-from tests.conftest import make_clients, of_tasks
-from tests.methods import thorough
+from tests.conftest import make_clients
+from tests.methods import by_task, thorough
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 
@@ -38,8 +38,7 @@ def unlike_networks(simulation):
     return own(simulation)
 
 
-@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
-@of_tasks("classification", "regression", "multi_label", "counts")
+@by_task("config", BATCHES, "classification", "counts")
 def test_fedamp(tiny_model, tiny_clients, config):
     """Rounds of two, three and one participants; the one hears of nobody else."""
     asked = ATTENTION | {"proximal_weight": 0.5} | config

@@ -16,23 +16,20 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import EQUAL, TOLERANCE, largest_difference
 from tests.algorithms.test_scaffold import times_counted
-from tests.conftest import build_method, make_clients, of_tasks
-from tests.methods import thorough
+from tests.conftest import build_method, make_clients
+from tests.methods import by_task, thorough
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
+CASES = {
+    "momentum": {},
+    "plain steps": {"momentum": 0.0},
+    "momentum of 1": {"momentum": 1.0},
+    "full batches": DROPPED | {"server_learning_rate": 0.5},
+}
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        thorough({"momentum": 0.0}),
-        {},
-        thorough({"momentum": 1.0}),
-        thorough(DROPPED | {"server_learning_rate": 0.5}),
-    ],
-    ids=["plain steps", "momentum", "momentum of 1", "full batches"],
-)
-@of_tasks("classification", "regression", "multi_label", "counts")
+
+@by_task("config", CASES, "classification", "multi_label")
 def test_fednova(tiny_model, tiny_clients, config):
     """Clients of 3, 7 and 5 examples take 4, 8 and 6 steps."""
     config = {"client_learning_rate": 0.02} | config if config.get("momentum") == 1 else config

@@ -17,8 +17,8 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.comparison import assert_identical
-from tests.conftest import INPUTS, built, of_tasks
-from tests.methods import thorough
+from tests.conftest import INPUTS, built
+from tests.methods import by_task, thorough
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
@@ -35,8 +35,7 @@ def losses_of(networks, clients, client):
     return [network.loss(one[:-1], one[-1], x, y) for one in networks]
 
 
-@pytest.mark.parametrize("config", [{}, thorough({"num_clusters": 3})], ids=["two", "three"])
-@of_tasks("classification", "regression", "multi_label", "counts")
+@by_task("config", {"two": {}, "three": {"num_clusters": 3}}, "classification", "regression")
 def test_ifca(tiny_model, tiny_clients, config):
     simulation = simulation_of("ifca", tiny_model, tiny_clients, **config)
     networks, chosen = networks_of(simulation), []

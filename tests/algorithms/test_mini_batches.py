@@ -4,11 +4,10 @@ PGFed and its variants are in `test_pgfed`.
 """
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
-    DROPPED,
+    BATCHES,
     ORACLE_TOLERANCE,
     ROUNDS,
     SEED,
@@ -29,7 +28,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.comparison import assert_near
 from tests.conftest import of_tasks
-from tests.methods import thorough
+from tests.methods import by_task
 from tests.oracles import batches, network
 from tf_pflego.core import seeds
 from tf_pflego.core.local_training import shuffled
@@ -56,8 +55,7 @@ def assert_means(simulation, trained, check=lambda: None, tolerance=ORACLE_TOLER
         check()
 
 
-@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
-@of_tasks(*TASKS, "counts")
+@by_task("config", BATCHES, *TASKS, "counts")
 def test_fedavg(tiny_model, tiny_clients, config):
     def trained(w, client, number):
         return train(w, draw(tiny_clients, client, number, **config))
@@ -65,7 +63,7 @@ def test_fedavg(tiny_model, tiny_clients, config):
     assert_means(simulation_of("fedavg", tiny_model, tiny_clients, **config), trained)
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[:2])
 def test_fedprox(tiny_model, tiny_clients):
     """The distance is that to the server's weights, also after the first batch."""
 
@@ -101,7 +99,7 @@ def heads_of(simulation):
     return [head[:k] for (head,), k in zip(heads, counts, strict=True)]
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[::2])
 def test_fedper(tiny_model, tiny_clients):
     simulation = simulation_of("fedper", tiny_model, tiny_clients)
     heads = heads_of(simulation)
@@ -114,8 +112,7 @@ def test_fedper(tiny_model, tiny_clients):
     assert_means(simulation, trained, lambda: assert_close(heads_of(simulation), heads))
 
 
-@pytest.mark.parametrize("head_epochs", [thorough(0), 3])
-@of_tasks(*TASKS)
+@by_task("head_epochs", {"3": 3, "0": 0}, *TASKS[:2])
 def test_fedrep(tiny_model, tiny_clients, head_epochs):
     """The head trains first, over the server's body; then the body does, under the new head."""
     simulation = simulation_of("fedrep", tiny_model, tiny_clients, head_epochs=head_epochs)
@@ -135,8 +132,7 @@ def test_fedrep(tiny_model, tiny_clients, head_epochs):
     assert_means(simulation, trained, lambda: assert_close(heads_of(simulation), heads))
 
 
-@pytest.mark.parametrize("config", [{}, thorough(DROPPED)], ids=["all batches", "full batches"])
-@of_tasks(*TASKS)
+@by_task("config", BATCHES, *TASKS[::2])
 def test_fedbabu_and_its_fine_tuning(tiny_model, tiny_clients, config):
     """Fine-tuning has no momentum, moves the head too, and draws batches of its own."""
     simulation = simulation_of("fedbabu", tiny_model, tiny_clients, fine_tuning_steps=3, **config)
@@ -162,7 +158,7 @@ def test_fedbabu_and_its_fine_tuning(tiny_model, tiny_clients, config):
         np.testing.assert_allclose(result.train_loss[client], expected, atol=ORACLE_TOLERANCE)
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[:2])
 def test_local(tiny_model, tiny_clients):
     """Each client's classes are the first of its rows, so the absent rows must not move."""
     simulation = simulation_of("local", tiny_model, tiny_clients)
@@ -178,7 +174,7 @@ def test_local(tiny_model, tiny_clients):
     np.testing.assert_allclose(own(simulation)[0][-1][classes[0] :], absent)
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[::2])
 def test_lg_fedavg(tiny_model, tiny_clients):
     """The head's step is taken at the body that the same batch has moved."""
     simulation = simulation_of("lg_fedavg", tiny_model, tiny_clients)
@@ -199,7 +195,7 @@ def test_lg_fedavg(tiny_model, tiny_clients):
         assert_close(found, wanted)
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[:2])
 def test_feddyn(tiny_model, tiny_clients):
     a = 0.2
     simulation = simulation_of("feddyn", tiny_model, tiny_clients, dynamic_weight=a)
@@ -226,7 +222,7 @@ def test_feddyn(tiny_model, tiny_clients):
         assert_close(found, wanted)
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[::2])
 def test_pfedme(tiny_model, tiny_clients):
     """The momentum of the personal model's steps lives on from batch to batch."""
     config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
@@ -251,11 +247,10 @@ def test_pfedme(tiny_model, tiny_clients):
             assert_close(own(simulation)[client], theta)
 
 
-@pytest.mark.parametrize(
-    ("mixing", "learnt"),
-    [thorough(0.4, False), (0.4, True), thorough(0.0, True), thorough(1.0, True)],
-)
-@of_tasks(*TASKS)
+SHARES = {"learnt": (0.4, True), "fixed": (0.4, False), "0": (0.0, True), "1": (1.0, True)}
+
+
+@by_task("mixing,learnt", SHARES, *TASKS[:2])
 def test_apfl(tiny_model, tiny_clients, mixing, learnt):
     """Shares that start at a bound would leave [0, 1] in some of these steps."""
     config = {"mixing": mixing, "learn_mixing": learnt}
@@ -282,8 +277,7 @@ def test_apfl(tiny_model, tiny_clients, mixing, learnt):
     assert_means(simulation, trained, check)
 
 
-@pytest.mark.parametrize("meta_gradient", ["fo", "hf"])
-@of_tasks(*TASKS)
+@by_task("meta_gradient", {"hf": "hf", "fo": "fo"}, *TASKS[:2])
 def test_per_fedavg(tiny_model, tiny_clients, meta_gradient):
     """The Hessian-free product is a difference of float32 gradients, which costs it digits."""
     config = {"inner_learning_rate": 0.05, "meta_gradient": meta_gradient, "momentum": 0.0}
@@ -335,8 +329,7 @@ def test_fedrod(tiny_model, tiny_clients):
     assert_means(simulation, trained, check)
 
 
-@pytest.mark.parametrize("most", [1, thorough(8)])
-@of_tasks(*TASKS)
+@by_task("most", {"1": 1, "8": 8}, *TASKS)
 def test_fedfomo(tiny_model, tiny_clients, most):
     """Weights, affinities, and that no client is sent its own model.
 

@@ -16,16 +16,13 @@ from tests.algorithms.mini_batches import (
     weighted_mean,
 )
 from tests.algorithms.test_limits import SAME, largest_difference
-from tests.conftest import make_clients, of_tasks
-from tests.methods import thorough
+from tests.conftest import make_clients
+from tests.methods import by_task
+
+BATCHES = {"all batches": {}, "full batches": DROPPED | {"server_learning_rate": 0.5}}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [{}, thorough(DROPPED | {"server_learning_rate": 0.5})],
-    ids=["all batches", "full batches"],
-)
-@of_tasks("classification", "regression", "multi_label", "counts")
+@by_task("config", BATCHES, "classification", "counts")
 def test_mr_mtl(tiny_model, tiny_clients, config):
     """A client goes on from its own network, also where it was absent in between."""
     simulation = simulation_of("mr_mtl", tiny_model, tiny_clients, proximal_weight=0.5, **config)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.conftest import built, of_tasks
-from tests.methods import thorough
+from tests.methods import by_task, thorough
 from tests.oracles import averaging, network, pflego
 from tf_pflego.algorithms.fedavg import FedAvgConfig
 from tf_pflego.core import seeds
@@ -114,11 +114,14 @@ def test_pflego_whose_heads_are_solved_exactly(tiny_model, tiny_clients, penalty
 SHARES = {"late_linear": (1, 1, 1 / 2), "cosine": (1, 3 / 4, 1 / 4)}
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [("pflego", "late_linear"), thorough("pflego", "cosine"), thorough("fedrecon", "cosine")],
-)
-@of_tasks("classification", "regression", "multi_label", "counts")
+SCHEDULES = {
+    "pflego": ("pflego", "late_linear"),
+    "cosine": ("pflego", "cosine"),
+    "fedrecon": ("fedrecon", "cosine"),
+}
+
+
+@by_task("name,schedule", SCHEDULES, "classification", "regression", "multi_label", "counts")
 def test_a_schedule_of_the_servers_rate(tiny_model, tiny_clients, name, schedule):
     """It holds for theta and for the last step of a head, and not for the steps before."""
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical, assert_near
-from tests.conftest import FEATURES, INPUTS, built, make_clients, of_tasks
-from tests.methods import each_of, thorough
+from tests.conftest import FEATURES, INPUTS, built, make_clients
+from tests.methods import by_task, each_of, thorough
 from tests.oracles import batches
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import models
@@ -193,10 +193,10 @@ def test_rounds_with_global_labels():
     assert min(gates) < 0.99
 
 
-@of_tasks("regression", "multi_label")
-@pytest.mark.parametrize(
-    ("case", "rate"), [("default", 0.3), thorough("joint", 5.0), thorough("uncapped", 20.0)]
-)
+RATES = {"default": ("default", 0.3), "joint": ("joint", 5.0), "uncapped": ("uncapped", 20.0)}
+
+
+@by_task("case,rate", RATES, "regression", "multi_label")
 def test_rounds_where_labels_are_no_classes(tiny_model, tiny_clients, case, rate):
     """V starts from 0 there; here it is replaced by another, with which gates move too."""
     drawn = np.random.default_rng(0).normal(size=(3, FEATURES + 1))

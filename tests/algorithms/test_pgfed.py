@@ -1,7 +1,6 @@
 """PGFed, PGFedMo and PGFed-CE against a float64 oracle that draws the same batches."""
 
 import numpy as np
-import pytest
 
 from tests.algorithms.mini_batches import (
     ORACLE_TOLERANCE,
@@ -16,23 +15,19 @@ from tests.algorithms.mini_batches import (
     simulation_of,
     weighted_mean,
 )
-from tests.conftest import of_tasks
-from tests.methods import thorough
+from tests.methods import by_task
 from tests.oracles import batches, network
 
-PGFED = [
-    ("pgfed", {}),
-    thorough("pgfed", {"risk_weight": 0.0}),
-    thorough("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
-    ("pgfedmo", {"risk_momentum": 0.6}),
-    ("pgfed_ce", {}),
-]
+PGFED = {
+    "plain": ("pgfed", {}),
+    "momentum": ("pgfedmo", {"risk_momentum": 0.6}),
+    "CE": ("pgfed_ce", {}),
+    "mu = 0": ("pgfed", {"risk_weight": 0.0}),
+    "bound": ("pgfed", {"risk_learning_rate": 0.2}),  # Some of A stops at 0.
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "config"), PGFED, ids=["plain", "mu = 0", "bound", "momentum", "CE"]
-)
-@of_tasks("classification", "regression", "multi_label")
+@by_task("name,config", PGFED, "classification", "regression", "multi_label", quick=3)
 def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
     """Weights, A, mu grad_j and g1_j."""
     asked = {"risk_weight": 0.3, "risk_learning_rate": 0.05} | config

@@ -1,7 +1,6 @@
 """SCAFFOLD against a float64 oracle, and what its control variates stay through all rounds."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
@@ -17,8 +16,8 @@ from tests.algorithms.mini_batches import (
     train,
 )
 from tests.algorithms.test_limits import EQUAL, TOLERANCE, largest_difference
-from tests.conftest import make_clients, of_tasks
-from tests.methods import thorough
+from tests.conftest import make_clients
+from tests.methods import by_task
 from tests.oracles import batches
 from tf_pflego.core import nests
 
@@ -30,12 +29,14 @@ def times_counted(steps, momentum):
     return sum(momentum**age for k in range(steps) for age in range(steps - k))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [thorough({"momentum": 0.0}), {}, thorough(DROPPED | {"server_learning_rate": 0.5})],
-    ids=["plain steps", "momentum", "full batches"],
-)
-@of_tasks(*TASKS)
+CASES = {
+    "momentum": {},
+    "plain steps": {"momentum": 0.0},
+    "full batches": DROPPED | {"server_learning_rate": 0.5},
+}
+
+
+@by_task("config", CASES, "classification", "regression")
 def test_scaffold(tiny_model, tiny_clients, config):
     """Weights, and the variates of the server and of each client."""
     simulation = simulation_of("scaffold", tiny_model, tiny_clients, **config)

@@ -44,14 +44,12 @@ OF_TABLE = ["--table={tmp}/pupils.csv", "--client_column=school", "--label_colum
 ROWS = [
     # Whole numbers.
     *(
-        row
+        ([f"--algorithm={method}", f"--{name}={least - 1}"], f"at least {least}; got", "Raise")
         for name, (least, method) in WHOLE.items()
-        for row in (
-            ([f"--algorithm={method}", f"--{name}={least - 1}"], f"at least {least}; got", "Raise"),
-            ([f"--algorithm={method}", f"--{name}={HUGE}"], f"at most {INT_LIMIT}; got", "Lower"),
-            ([f"--algorithm={method}", f"--{name}=1.5"], "a whole number; got '1.5'", "Correct"),
-        )
     ),
+    # One function reads them all.
+    (["--algorithm=fedrep", f"--body_steps={HUGE}"], f"at most {INT_LIMIT}; got", "Lower"),
+    (["--algorithm=fedrep", "--body_steps=1.5"], "a whole number; got '1.5'", "Correct"),
     (["--num_rounds="], "--num_rounds must be a whole number; got ''", "Correct --num_rounds"),
     (["--num_rounds=1e3"], "--num_rounds must be a whole number; got '1e3'", "Correct"),
     (["--num_rounds"], "--num_rounds must have a value; got none", "Write --num_rounds=VALUE"),
@@ -62,16 +60,12 @@ ROWS = [
     ([f"--seed={2**63}"], f"--seed must be at most {SEED_LIMIT}; got {2**63}", "Lower --seed"),
     # Numbers.
     *(
-        row
+        ([f"--algorithm={method}", f"--{name}=0"], "must be above 0; got 0.0", "Raise")
         for name, method in ABOVE.items()
-        for row in (
-            ([f"--algorithm={method}", f"--{name}=0"], "must be above 0; got 0.0", "Raise"),
-            ([f"--algorithm={method}", f"--{name}=nan"], "a finite number; got nan", "Correct"),
-            ([f"--algorithm={method}", f"--{name}=-inf"], "a finite number; got -inf", "Correct"),
-            ([f"--algorithm={method}", f"--{name}=1e-60"], "at least 1.2e-38 in size", "Raise"),
-        )
-        if not (name == "client_learning_rate" and method == "pflego")
     ),
+    (["--algorithm=pfedme", "--envelope_weight=nan"], "a finite number; got nan", "Correct"),
+    (["--algorithm=pfedme", "--envelope_weight=-inf"], "a finite number; got -inf", "Correct"),
+    (["--algorithm=pfedme", "--envelope_weight=1e-60"], "at least 1.2e-38 in size", "Raise"),
     (["--server_learning_rate=1e300"], f"at most {FLOAT_LIMIT}; got 1e+300", "Lower --server_l"),
     (["--client_learning_rate=inf"], "a finite number or auto; got inf", "Correct --client_lear"),
     (["--client_learning_rate=-1"], "must be above 0; got -1.0", "Raise --client_learning_rate"),

@@ -4,7 +4,6 @@ import fcntl
 import io
 import json
 import os
-import pathlib
 import pty
 import re
 import struct
@@ -27,9 +26,9 @@ FILES = [
 ]  # fmt: skip
 
 
-def command_of(digits_dir, output):
+def arguments_of(digits_dir, output):
     places = (f"--data_dir={digits_dir}", f"--output_dir={output}")
-    return [sys.executable, "-m", "tf_pflego.main", *SMALL, f"--num_rounds={ROUNDS}", *places]
+    return [*SMALL, f"--num_rounds={ROUNDS}", *places]
 
 
 def assert_whole(output):
@@ -42,18 +41,17 @@ def assert_whole(output):
 @pytest.mark.parametrize(
     ("redirection", "printed", "said"),
     [
-        ("{} 2>&1 | head -n 1", 1, 0),
-        ("{} > /dev/full 2> /dev/full", 0, 0),
         ("{} >&- 2>&- <&-", 0, 0),
         ("LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii {}", 24, 1 + ROUNDS),
     ],
-    ids=["2>&1 | head", "/dev/full", "closed", "ascii"],
+    ids=["closed", "ascii"],
 )
 def test_output_never_fails_a_run(redirection, printed, said, digits_dir, tmp_path):
     output = tmp_path / "größe"
-    command = " ".join(f"'{word}'" for word in command_of(digits_dir, output))
+    command = [sys.executable, "-m", "tf_pflego.main", *arguments_of(digits_dir, output)]
+    words = " ".join(f"'{word}'" for word in command)
     result = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {redirection.format(command)}"],
+        ["bash", "-c", redirection.format(words)],
         cwd=ROOT,
         capture_output=True,
         timeout=TIMEOUT_SECONDS,
@@ -97,17 +95,30 @@ def test_what_libraries_write_to_a_closed_descriptor_goes_into_no_file(tmp_path)
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("columns", [thorough(0), 1])
-def test_any_terminal_will_do(columns, digits_dir, tmp_path):
-    """It has so many columns, has no name, and goes away in the middle of the run."""
+def terminal_of(columns):
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    arguments = command_of(digits_dir, tmp_path / "run")[3:]
+    return master, slave
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        thorough(lambda: terminal_of(0), id="no columns"),
+        pytest.param(lambda: terminal_of(1), id="a column"),
+        thorough(os.pipe, id="pipe"),
+        thorough(lambda: (None, os.open("/dev/full", os.O_RDWR)), id="full disk"),
+    ],
+)
+def test_whatever_it_writes_to_will_do(opened, digits_dir, tmp_path):
+    """A terminal without a name, or a pipe, goes away in the middle of the run."""
+    reader, writer = opened()
     code = f"import os; os.environ.pop('TERM', None); {ENTRY}"
-    running = programs.Begun(code, *arguments, slave=slave)
-    os.close(slave)
-    assert os.read(master, 10)
-    os.close(master)
+    running = programs.Begun(code, *arguments_of(digits_dir, tmp_path / "run"), slave=writer)
+    os.close(writer)
+    if reader is not None:
+        assert os.read(reader, 10)
+        os.close(reader)
     assert running.poll(TIMEOUT_SECONDS) == 0
     assert_whole(tmp_path / "run")
 
@@ -141,8 +152,3 @@ def test_a_bar_goes_back_with_the_run(monkeypatch):
     assert [number for k, number in enumerate(rounds) if rounds[k - 1 : k] != [number]] == list(
         "123453456"
     )
-
-
-def test_all_that_is_said_is_said_by_the_console():
-    for path in (*pathlib.Path(ROOT).glob("tf_pflego/**/*.py"), *ROOT.glob("tools/*.py")):
-        assert " print(" not in path.read_text(encoding="utf-8"), path
