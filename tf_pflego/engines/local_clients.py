@@ -118,7 +118,8 @@ def threads_per_operation(clients_per_round: float) -> int | None:
 
     It is 1 if a round has at least as many participants as there are cores, since they keep every
     core busy then. An operation that is split among busy cores waits for them: with 20 clients on
-    two cores, a round would take up to twice as long.
+    two cores, a round would take up to twice as long. The last bits of sums depend on this number,
+    so that a run has the same bits on machines that give it the same.
     """
     return 1 if clients_per_round >= (os.cpu_count() or 1) else None
 
@@ -135,7 +136,7 @@ def prepare_process(clients_per_round: float) -> None:
     only before TensorFlow has run its first operation.
     """
     if threads := threads_per_operation(clients_per_round):
-        # TensorFlow may be running already; then rounds are slower and nothing else changes.
+        # TensorFlow may be running already; then rounds are slower, and sums have other last bits.
         with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
 
