@@ -159,7 +159,7 @@ def said_in_a_forked_child(*uses, end=lambda: None):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # What is not refused may wait for ever.
+        signal.alarm(300)  # What is not refused may wait for ever.
         for use in uses:
             try:
                 use()
@@ -174,7 +174,9 @@ def said_in_a_forked_child(*uses, end=lambda: None):
     return child, lines
 
 
-@pytest.mark.parametrize("engine", ["in_process", "tff"])
+@pytest.mark.parametrize(
+    "engine", ["in_process", pytest.param("tff", marks=pytest.mark.lines("tff"))]
+)
 def test_a_forked_child_is_refused_and_ends_nothing(engine):
     if engine == "tff":
         pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")

@@ -339,6 +339,7 @@ def open_page(site, browser):
 
     def opened(name):
         page = browser.new_page(viewport={"width": 1600, "height": 800})
+        page.set_default_timeout(300_000)  # milliseconds
         page.on("request", lambda request: seen.append(request.url))
         page.on("pageerror", lambda error: seen.append(str(error)))
         page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")

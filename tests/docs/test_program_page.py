@@ -49,7 +49,6 @@ def run(digits_dir, tmp_path_factory):
     return output, summary, records
 
 
-@pytest.mark.thorough
 def test_names_of_metrics_and_keys_of_a_summary_are_documented(run):
     output, summary, records = run
     of_rounds, of_evaluated, of_summary, *rest = re.split(r"\n(?=\| (?:name|key) \|)", NAMES)[1:]

@@ -18,7 +18,7 @@ import time_carriers
 from tests.starts import ROOT
 from tf_pflego.system import frames
 
-TIMEOUT = 60
+TIMEOUT = 300
 LOOPBACK = "0100007F"  # 127.0.0.1 in /proc/net/tcp
 FLOWER, NVFLARE = (
     pathlib.Path(os.environ.get(name, ROOT / place)) / "bin"

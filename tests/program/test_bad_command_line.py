@@ -112,7 +112,7 @@ def test_all_flags_of_ray_have_no_effect_on_another_engine(files, capsys):
     assert_refused([*end, *arguments], said, files, capsys, lines=4)
 
 
-@pytest.mark.parametrize("engine", ["tff", "ray"])
+@pytest.mark.parametrize("engine", ["tff", pytest.param("ray", marks=pytest.mark.lines("tff"))])
 def test_an_engine_that_is_not_installed_is_one_line(engine, files, capsys):
     if importlib.util.find_spec({"tff": "tensorflow_federated"}.get(engine, engine)):
         pytest.skip(f"the engine {engine} is installed here")
