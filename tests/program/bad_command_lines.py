@@ -165,7 +165,7 @@ ROWS = [
     (["--dataset=mnist", "--data_dir={tmp}/words"], "mnist is not in {tmp}/words",
      "Point --data_dir"),
     (["--flagfile={tmp}/wide0"], "--flagfile must lead to at most 100 files", "Include fewer"),
-    (["--flagfile=a\0b"], "got 'a\\x00b' (embedded null byte)", "Correct the path"),
+    (["--flagfile=a\0b"], "must be a file that can be read; got 'a\\x00b' (", "Correct the path"),
     (["--flagfile={tmp}/fifo"], "must be a file that can be read; got '{tmp}/fifo' (it is no reg",
      "Correct the path"),
     (["--flagfile=/dev/zero"], "got '/dev/zero' (it is no regular file)", "Correct the path"),
