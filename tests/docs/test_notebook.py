@@ -72,7 +72,8 @@ def executed():
         patch.setattr(tempfile, "tempdir", str(temporary))
         execute_notebook.execute(notebook, work)
         files = {str(path.relative_to(work)) for path in work.rglob("*")}
-        left = [path.name for path in temporary.iterdir()]
+        # Python compiles what TensorFlow writes there and removes again.
+        left = [path.name for path in temporary.iterdir() if path.name != "__pycache__"]
         left += [name for name in (".ipython", ".jupyter", ".local") if (home / name).exists()]
         left += processes_with(mark)
     return notebook, files, left

@@ -113,6 +113,7 @@ def test_a_forked_child_ends_as_if_there_were_no_handlers_and_alone():
     assert result.stdout == f"{int(signal.SIGTERM)}\nby itself\n"
 
 
+@pytest.mark.lines("tff")
 @pytest.mark.thorough
 def test_the_library_leaves_signals_alone():
     code = """
