@@ -34,7 +34,6 @@ from tf_pflego import algorithms, data, engines, models
 from tf_pflego.core import tasks
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
-from tf_pflego.data.datasets import prepared
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.runs import build, training
 from tf_pflego.runs.config import RunConfig
@@ -99,6 +98,15 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
     items[:] = [item for item in items if item in kept]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Lets layers of Keras whose initial weights have no seed start alike in each order of tests.
+
+    Fixtures of whatever scope are made after this.
+    """
+    tf.keras.utils.set_random_seed(0)
 
 
 INPUTS, FEATURES = 4, 5
@@ -278,28 +286,6 @@ def run_of(made_once, digits_dir):
         return made_once(f"{method}_{told}", fill) / method
 
     return directory
-
-
-@pytest.fixture(scope="session", autouse=True)
-def digits_are_read_once():
-    """Lets the digits that one has read serve the next, if their files have not changed since.
-
-    TFDS takes a quarter of a second to read them, which is long beside the small runs of tests.
-    """
-    read, kept = prepared.read, {}
-
-    def read_or_kept(builder, split, names):
-        if builder.name != "digits":
-            return read(builder, split, names)
-        files = ((path, path.stat()) for path in sorted(pathlib.Path(builder.data_dir).iterdir()))
-        key = split, *names, *((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
-        if key not in kept:
-            kept[key] = read(builder, split, names)
-        return list(kept[key])
-
-    prepared.read = read_or_kept
-    yield
-    prepared.read = read
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -79,9 +79,8 @@ def by_number(names, statistics):
     return [one for _, pair in pairs for one in pair]
 
 
-@pytest.mark.parametrize(
-    ("method", "config"), [thorough(*METHODS[0]), METHODS[1]], ids=["shared", "fedbn"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("method", "config"), METHODS, ids=["shared", "fedbn"])
 def test_a_residual_network_trains_as_in_the_oracle(residual_model, images, method, config):
     """Weights and statistics after three rounds, and what clients then predict."""
     names = [name.removesuffix(":0") for name in residual_model.theta_names]

@@ -141,6 +141,7 @@ def test_a_covariance_that_uploads_have_spoilt_has_no_negative_eigenvalues(
         assert np.isfinite(simulation.evaluate().train_loss).all()
 
 
+@pytest.mark.thorough
 def test_clients_that_never_took_part_are_served_alike(tiny_model, tiny_clients):
     simulation = simulation_of("pfedfda", tiny_model, tiny_clients)
     simulation.run_round()

@@ -3,11 +3,14 @@
 import json
 import re
 
+import pytest
+
 from tests.reports.conftest import large_run, text_of
 from tests.reports.test_report import rewrite
 from tf_pflego import reports
 
 
+@pytest.mark.thorough
 def test_private_runs_say_what_is_claimed_of_them(tmp_path):
     """A section of its own has the series, which the choice of metrics does not have."""
     private, plain = (large_run(tmp_path / name, 4) for name in ("private", "plain"))

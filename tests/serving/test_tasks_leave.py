@@ -184,7 +184,8 @@ def test_tflite_files_learn_on(kind, tmp_path):
     assert np.abs(wanted - client.predictions()).max() > 0.05
 
 
-@pytest.mark.parametrize("kind", [thorough("regression"), "gru"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["regression", "gru"])
 def test_a_body_is_shared(kind, tmp_path):
     output, classes = OUTPUTS.get(kind, "probabilities"), {}
     with simulation_of(kind) as simulation:
@@ -245,6 +246,7 @@ def test_new_clients_are_given_a_few_examples_of_all(kind):
             pfl.NewClients(simulation, make_clients("counts"))
 
 
+@pytest.mark.thorough
 def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
     with simulation_of("own") as simulation:
         with pytest.raises(ValueError, match=r"`link` must be one of softmax.*format='savedmodel'"):
@@ -254,7 +256,7 @@ def test_a_link_that_keras_does_not_know_leaves_as_another_format(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["regression", "transformer"])
+@pytest.mark.parametrize("kind", ["regression", thorough("transformer")])
 def test_files_of_new_clients_have_labels_of_the_task(kind, tmp_path):
     clients, path = make_clients(kind), tmp_path / "ann.npz"
     splits = {"train": clients.train.of(0), "test": clients.test.of(0)}

@@ -115,7 +115,8 @@ def test_a_secure_sum_runs_where_tff_can_test_it(tiny_model, tiny_clients, defau
         np.testing.assert_allclose(a, b, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", ["pflego", thorough("fedavg")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["pflego", "fedavg"])
 def test_private_uploads_move_the_server_as_in_a_simulation(name, tiny_model):
     """Without noise, the mean of clipped uploads is equal: of gradients, and of differences."""
     clients, bound = make_clients((5, 5, 5)), 1e-2  # Each alpha_i is 1 / I.

@@ -1,5 +1,6 @@
 import importlib.util
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -23,6 +24,20 @@ def test_digits_are_scikit_learns(digits_dir):
     ours = np.concatenate([dataset.train.examples, dataset.test.examples]).reshape(-1, 64)
     theirs = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
+
+
+def test_what_was_read_last_is_read_again_if_its_files_have_changed(digits_dir, tmp_path):
+    directory = shutil.copytree(digits_dir, tmp_path / "tfds")
+
+    def examples():
+        return np.asarray(data.load("digits", data_dir=directory).test.examples)
+
+    first, again = examples(), examples()
+    assert np.shares_memory(first, again)
+    next(directory.rglob("*.tfrecord*")).touch()
+    changed = examples()
+    assert not np.shares_memory(first, changed)
+    np.testing.assert_array_equal(first, changed)
 
 
 @pytest.mark.parametrize(("name", "known"), catalogue.KNOWN.items(), ids=catalogue.KNOWN)

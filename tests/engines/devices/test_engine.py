@@ -79,6 +79,7 @@ def test_a_federation_has_the_bits_of_its_simulation(settings, tmp_path, monkeyp
         assert len(bodies) > 3 * ROUNDS * 1000
 
 
+@pytest.mark.thorough
 def test_none_of_all_clients_is_to_spare(tmp_path):
     settings = {"algorithm": "feddbe", "clients_per_round": 1, "spare_clients": 1}
     _, records = served(config_of(num_rounds=2, **settings), clients_like(), tmp_path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 from drill_runs import end
 
 from tests.devices import federation
@@ -11,6 +12,7 @@ from tf_pflego.devices.definition import Definition
 from tf_pflego.runs import training
 
 
+@pytest.mark.thorough
 def test_it_is_left_out_at_the_scale_of_those_who_report(tmp_path, monkeypatch, capsys):
     """Its absence would raise the scale, but it has reported: only its numbers do not count."""
     usual = federation.site_of
