@@ -17,6 +17,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from tf_pflego.reports.series import Curve
@@ -252,6 +253,11 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     is text in the font of the page, which matplotlib has escaped. The key, which no other figure of
     the page has, makes the ids inside unique. The description is plain text.
     """
+    # Without title and legend, one pass of this layout does for two of the constrained one; and
+    # whoever saves a figure that has a layout still draws it twice.
+    FigureCanvasSVG(figure)
+    figure.tight_layout(pad=0.4)
+    figure.set_layout_engine(None)
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
