@@ -256,7 +256,8 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     # Without title and legend, one pass of this layout does for two of the constrained one; and
     # whoever saves a figure that has a layout still draws it twice.
     FigureCanvasSVG(figure)
-    figure.tight_layout(pad=0.4)
+    figure.set_layout_engine("tight", pad=0.4)
+    figure.get_layout_engine().execute(figure)
     figure.set_layout_engine(None)
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
