@@ -48,7 +48,7 @@ BUGS = (
     ("algorithms/pgfed", "(offsets + slope)", "(offsets - slope)"),
     ("algorithms/scaffold", "moved), mean_variate)", "moved), state.variate)"),
     ("aggregation/privacy", "tf.minimum(1.0, bound / norm)", "bound / norm"),
-    ("aggregation/privacy", "new - tf.tensordot", "new + tf.tensordot"),
+    ("aggregation/privacy", "noise -= tf.tensordot", "noise += tf.tensordot"),
     ("aggregation/robust", "(count - 1) // 2)", "count // 2)"),
     ("engines/client_states", "self._write(*self._undo.pop())", "self._undo.pop()"),
     ("engines/client_computation", "result.individual, result.state))", "result.individual))"),

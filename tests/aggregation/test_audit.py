@@ -10,8 +10,9 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical
 from tests.methods import thorough
-from tf_pflego.aggregation import canaries, privacy, wrapping
+from tf_pflego.aggregation import accounting, canaries, privacy
 from tf_pflego.aggregation.accounting import Accountant
+from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
 
 SEED = 3
@@ -23,7 +24,7 @@ MU = 1.2  # of the Gaussian differential privacy that the noise gives
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.5])
 def test_epsilon_of_two_gaussians(mu):
     """delta = E[(1 - exp(epsilon - privacy loss))+], an integral over N(mu, 1) beside N(0, 1)."""
-    epsilon = canaries.epsilon_of(mu, DELTA)
+    epsilon = accounting.gaussian_epsilon(mu, DELTA)
     x = np.linspace(mu - 12, mu + 12, 400_001)
     loss = mu * x - mu**2 / 2
     density = np.exp(-((x - mu) ** 2) / 2) / math.sqrt(2 * math.pi)
@@ -32,13 +33,13 @@ def test_epsilon_of_two_gaussians(mu):
 
 
 def test_epsilon_of_what_hides_all_is_0():
-    assert canaries.epsilon_of(0.0, DELTA) == canaries.epsilon_of(1e-6, DELTA) == 0.0
+    assert [accounting.gaussian_epsilon(mu, DELTA) for mu in (0.0, 1e-6)] == [0.0, 0.0]
     assert canaries.lower_bound(np.full(50, -1.0), DELTA, 0.95) == (0.0, 0)
 
 
 @pytest.mark.thorough
 def test_the_bound_is_wrong_as_seldom_as_it_says_and_near_with_many_canaries():
-    rng, truth = np.random.default_rng(0), canaries.epsilon_of(1.5, DELTA)
+    rng, truth = np.random.default_rng(0), accounting.gaussian_epsilon(1.5, DELTA)
     bounds = [canaries.lower_bound(rng.normal(1.5, 1, 100), DELTA, 0.9)[0] for _ in range(1000)]
     # A Clopper-Pearson bound errs on the safe side; 3 deviations of a share of 1000.
     assert 0.02 < np.mean(np.array(bounds) > truth) < 0.1 + 3 * math.sqrt(0.09 / 1000)
@@ -76,20 +77,18 @@ def method(name):
 )
 def test_the_audit_fails_where_the_noise_is_half_of_what_is_claimed(name, halved, monkeypatch):
     """pflego sums what clients upload, fedavg averages it."""
-    monkeypatch.setattr(wrapping, "secret_seed", lambda: np.array([1, 2]))
+    monkeypatch.setattr(seeds, "secret", lambda: np.array([1, 2]))
     if halved:
-        noise = privacy._noise
-        monkeypatch.setattr(
-            privacy, "_noise", lambda like, deviation, seed: noise(like, deviation / 2, seed)
-        )
+        normals = privacy.normals
+        monkeypatch.setattr(privacy, "normals", lambda count, seed: normals(count, seed) / 2)
     count = CLIENTS + CANARIES
     participation = Participation(count, count)
     accountant = Accountant(participation, "gaussian", math.sqrt(ROUNDS) / MU, DELTA, ROUNDS)
     algorithm = canaries.planted(method(name), CLIENTS, SEED)
-    state = trained(privacy.wrap(algorithm, accountant, BOUND, 0.5), count)
+    state = trained(privacy.wrap(algorithm, accountant, BOUND), count)
     claimed = accountant.epsilon(ROUNDS)
     scores = canaries.scores(state, CANARIES, SEED)
-    bound, recognised = canaries.lower_bound(scores, DELTA, 0.95)
+    bound, recognised = canaries.lower_bound(scores, DELTA, 0.99)
     # A canary is known as well as noise of this size allows, and the rest of the sum hides it
     # a little more; another direction is not known at all.
     expected = MU * (2 if halved else 1)
@@ -99,7 +98,7 @@ def test_the_audit_fails_where_the_noise_is_half_of_what_is_claimed(name, halved
     assert others.std() == pytest.approx(1, abs=0.15)
     assert recognised == (scores > NormalDist().inv_cdf(0.95)).sum()
     assert (bound > claimed) == halved
-    assert bound > 0.5 * canaries.epsilon_of(expected, DELTA)
+    assert bound > 0.5 * accounting.gaussian_epsilon(expected, DELTA)
 
 
 def test_without_canaries_no_bit_changes():

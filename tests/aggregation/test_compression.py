@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_pflego as pfl
 from tests.algorithms.test_contract import build, leaves, simulation_of
 from tests.algorithms.test_identities import TOLERANCE, Chosen, joint_gradient
 from tests.comparison import assert_identical, assert_near
@@ -275,10 +274,3 @@ def test_whoever_computes_what_is_not_finite_is_left_out(name, wide_model):
 def test_what_is_refused(options, message, wide_model):
     with pytest.raises(ValueError, match=re.escape(message)):
         compressed(build("pflego", wide_model), **options)
-
-
-def test_what_is_private_is_not_compressed_any_more(wide_model):
-    settings = {"num_rounds": 3, "noise_multiplier": 1.0, "clip_norm": 1.0}
-    private = pfl.private(build("pflego", wide_model), Participation(3, 3), **settings)
-    with pytest.raises(ValueError, match=r"must not be private yet; got a private pflego\. Comp"):
-        compressed(private)

@@ -23,7 +23,7 @@ from tests.methods import each_of
 from tf_pflego import models
 from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.compression import compressed
-from tf_pflego.core import nests
+from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Served
 from tf_pflego.core.participation import Participation
 
@@ -100,7 +100,7 @@ def model():
 def known_secrets():
     """Lets two runs draw the same noise, which is else drawn from the system's secret source."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wrapping, "secret_seed", lambda: np.array([3, 4]))
+        patch.setattr(seeds, "secret", lambda: np.array([3, 4]))
         yield
 
 
@@ -141,6 +141,18 @@ def test_a_method_whose_server_sees_single_uploads_is_refused(method, tiny_clien
     for wrap in WRAPPERS.values():
         with pytest.raises(ValueError, match=message):
             wrap(build(method, model()), Participation(tiny_clients.num_clients, 2))
+
+
+@pytest.mark.parametrize("inner", ["private", "secure"])
+def test_nothing_goes_around_privacy_and_secure_sums(inner, tiny_clients):
+    participation = Participation(tiny_clients.num_clients, 2)
+    outermost = WRAPPERS[inner](build_one(TOY), participation)
+    wrappers = WRAPPERS | {
+        "attacked": lambda algorithm, drawn: pfl.attacked(algorithm, "noise", 0.5)
+    }
+    for wrap in wrappers.values():
+        with pytest.raises(ValueError, match="must not be private nor have secure sums before it"):
+            wrap(outermost, participation)
 
 
 def test_a_method_that_uploads_nothing_is_refused(tiny_clients):

@@ -1,5 +1,7 @@
 """Differential privacy against NumPy: the bound, the noise, and what a round releases."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ from tests.conftest import build_method
 from tests.engines.agreement import ENGINES
 from tf_pflego.aggregation import privacy, private
 from tf_pflego.aggregation.accounting import Accountant
+from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -24,7 +27,7 @@ def private_probe(model, vectors, multiplier, bound, mechanism="gaussian", **opt
     participation = options.pop("participation", EVERYBODY)
     accountant = Accountant(participation, mechanism, multiplier, 1e-5, options.pop("rounds", 10))
     algorithm = probe(model, vectors, vectors.shape[1])
-    return privacy.wrap(algorithm, accountant, bound, options.pop("quantile", 0.5))
+    return privacy.wrap(algorithm, accountant, bound)
 
 
 def test_an_upload_is_one_vector_of_bounded_norm_and_denominators_are_fixed(
@@ -86,7 +89,7 @@ def test_banded_noise_is_that_of_the_square_root_factorisation(tiny_model, tiny_
 def test_an_adaptive_bound_follows_the_quantile(tiny_model, tiny_clients):
     norms = np.array([0.01, 0.2, 3.0])
     vectors = norms[:, None] / np.sqrt(2) * np.eye(1, 7)
-    algorithm = private_probe(tiny_model, vectors, SILENT, "adaptive", quantile=0.5)
+    algorithm = private_probe(tiny_model, vectors, SILENT, "adaptive")
     _, records = rounds_of(algorithm, tiny_clients, 60)
     bound = 0.1
     for record in records[:5]:
@@ -98,6 +101,67 @@ def test_an_adaptive_bound_follows_the_quantile(tiny_model, tiny_clients):
     assert 0.05 < records[-1]["privacy_clip_norm"] < 3.0
 
 
+def test_the_sum_is_divided_by_the_number_that_is_expected(tiny_model, tiny_clients):
+    drawn = Participation(3, 2, "binomial")
+    algorithm = private_probe(tiny_model, np.eye(3, 7), SILENT, 9.0, participation=drawn)
+    received, records = rounds_of(algorithm, tiny_clients, 6)
+    assert len({record["participants"] for record in records}) > 1
+    for one, record in zip(received, records, strict=True):
+        assert one.count == 2
+        assert one.averaged.sum() == pytest.approx(record["participants"] / 2, abs=1e-5)
+
+
+def test_tails_are_as_far_as_those_of_a_gaussian():
+    """Among many numbers; TensorFlow's own would end at 5.7."""
+    drawn = np.abs(privacy.normals(10**7, tf.constant([1, 2], tf.int64)).numpy())
+    assert drawn.max() > 5.0 and drawn.dtype == np.float64
+    for bound in (1.0, 3.0, 4.5):
+        expected = 1e7 * 2 * NormalDist().cdf(-bound)
+        assert abs((drawn > bound).sum() - expected) < 5 * np.sqrt(expected)
+    # The smallest number that is drawn has the farthest tail.
+    assert np.sqrt(-2 * np.log(2.0**-52)) > 8
+
+
+def test_an_upload_that_is_lost_counts_as_zero_and_nothing_is_made_again(
+    tiny_model, tiny_clients, monkeypatch
+):
+    """The engine says that a client did not report in the second exchange of a round."""
+    method = build_method("pflego", tiny_model, exchanges_per_round=2)
+    accountant = Accountant(EVERYBODY, "gaussian", 1.0, 1e-5, 10, 2)
+    algorithm = privacy.wrap(method, accountant, 0.5)
+    with Simulation(algorithm, tiny_clients, EVERYBODY, "in_process", 4) as simulation:
+        engine, asked = simulation._engine, []
+        run_exchange = engine.run_exchange
+
+        def losing(exchange, message, cohort, *others):
+            asked.append(cohort.ids.tolist())
+            outcome = run_exchange(exchange, message, cohort, *others)
+            lost = np.array([len(asked) == 2, False, False])
+            return outcome._replace(finite=~lost, absent=lost)
+
+        monkeypatch.setattr(engine, "run_exchange", losing)
+        record = simulation.run_round()
+    assert asked == [[0, 1, 2]] * 2
+    assert (record["absent_clients"], record["dropped"]) == ([0], 1)
+    assert record["privacy_releases"] == 2
+
+
+def test_no_two_releases_share_a_seed_and_who_takes_part_counts():
+    secret, others = seeds.secret(), seeds.secret()
+    drawn = [
+        tuple(seeds.of_secret(key, purpose, release, np.array(ids)))
+        for key in (secret, others)
+        for purpose in ("noise", "share")
+        for release in range(3)
+        for ids in ([1, 2], [1, 3], [1, 2, 3], [12], [])
+    ]
+    assert len(set(drawn)) == len(drawn)
+    # Each of its 128 bits is as often 1 as 0.
+    words = [seeds.of_secret(secret, "noise", k) for k in range(2000)]
+    bits = np.unpackbits(np.array(words).view(np.uint8), axis=1).mean(axis=0)
+    assert len(bits) == 128 and np.abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(2000)
+
+
 def test_what_is_not_finite_counts_as_zero_in_the_same_round(tiny_model, tiny_clients):
     vectors = np.array([[0.3, 0.4], [np.nan, 1.0], [np.inf, 0.0]])
     algorithm = private_probe(tiny_model, vectors, SILENT, 100.0)
@@ -107,9 +171,11 @@ def test_what_is_not_finite_counts_as_zero_in_the_same_round(tiny_model, tiny_cl
     assert record["privacy_clipped_share"] == pytest.approx(2 / 3)
 
 
-def test_a_round_without_participants_releases_noise(tiny_model, tiny_clients):
+def test_a_round_without_participants_releases_noise(tiny_model, tiny_clients, monkeypatch):
     rare = Participation(3, 1, "binomial")
-    number = next(n for n in range(1, 99) if not len(rare.draw(2, n)))
+    monkeypatch.setattr(seeds, "secret", lambda: np.array([1, 2]))
+    seed = int.from_bytes(seeds.of_secret(seeds.secret(), "participants").tobytes(), "little")
+    number = next(n for n in range(1, 99) if not len(rare.draw(seed, n)))
     algorithm = private_probe(tiny_model, np.ones([3, 50]), 1.0, 0.5, participation=rare)
     received, records = rounds_of(algorithm, tiny_clients, number, seed=2)
     assert records[-1]["participants"] == 0
@@ -120,7 +186,7 @@ def test_a_round_without_participants_releases_noise(tiny_model, tiny_clients):
 def test_two_runs_have_other_noise_and_a_restored_one_the_same(tiny_model, tiny_clients, tmp_path):
     method = build_method("pflego", tiny_model, local_steps=2)
     accountant = Accountant(EVERYBODY, "gaussian", 0.2, 1e-5, 10)
-    algorithm = privacy.wrap(method, accountant, "adaptive", 0.5)
+    algorithm = privacy.wrap(method, accountant, "adaptive")
 
     def simulation():
         return Simulation(algorithm, tiny_clients, EVERYBODY, "in_process", 4)
@@ -160,7 +226,6 @@ def pfl_private(method, **changes):
         ({"delta": 1}, "`delta` must be"),
         ({"clip_norm": 0}, "`clip_norm` must be"),
         ({"clip_norm": "auto"}, "`clip_norm` must be"),
-        ({"clip_quantile": 1.5}, "`clip_quantile` must be"),
         ({"noise_multiplier": 0.31}, "is not below a tenth of the 3 participants per round; got"),
         ({"mechanism": "local"}, "must be a number for the mechanism local"),
         ({"mechanism": "laplace"}, "`mechanism` must be one of gaussian, banded"),

@@ -1,6 +1,8 @@
 """The verb audit, on a run whose noise is as claimed and on one whose noise is not."""
 
+import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import pytest
 import tf_pflego as pfl
 from tests.methods import thorough
 from tests.starts import in_this_process
-from tf_pflego.aggregation import privacy, wrapping
+from tf_pflego.aggregation import privacy
+from tf_pflego.core import seeds
 
 
 @pytest.fixture(scope="module", name="run")
@@ -31,32 +34,49 @@ def run_fixture(digits_dir, tmp_path_factory):
     return output
 
 
-# Runs with as many clients would share what is traced.
-@pytest.mark.parametrize(("share_of_noise", "count"), [thorough(1.0, 60), (0.5, 61)])
+@pytest.fixture(scope="module", autouse=True)
+def traces():
+    """They are not shared, since noise that is changed would stay in them."""
+
+
+@pytest.mark.parametrize(("share_of_noise", "count"), [thorough(1.0, 60), (0.5, 60)])
 def test_a_run_is_audited(share_of_noise, count, run, digits_dir, capsys, monkeypatch):
-    monkeypatch.setattr(wrapping, "secret_seed", lambda: np.array([1, 2]))
-    noise = privacy._noise
+    secrets = np.random.default_rng(0)
+    monkeypatch.setattr(seeds, "secret", lambda: secrets.integers(2**62, size=2))
+    normals = privacy.normals
     monkeypatch.setattr(
-        privacy,
-        "_noise",
-        lambda like, deviation, seed: noise(like, share_of_noise * deviation, seed),
+        privacy, "normals", lambda count, seed: share_of_noise * normals(count, seed)
     )
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     flags = [f"--run={run}", f"--data_dir={digits_dir}", f"--canaries={count}", "--confidence=0.9"]
     result = in_this_process(["audit", *flags], capsys)
-    claimed, bound, *last = result.stdout.splitlines()
+    shown = {line[:21].strip(): line[21:] for line in result.stdout.splitlines()}
     # All take part in each round, so that the claim is that of the run, whoever is beside.
     with pfl.load_run(run) as stored:
         of_run = stored.metrics["privacy_epsilon"][-1]
-    assert claimed == f"epsilon claimed      {of_run:.3f}, delta 1e-05, 3 rounds"
-    pattern = rf"epsilon at least     (.*), confidence 90 %, (\d+) of {count} canaries recognised"
-    at_least, recognised = re.fullmatch(pattern, bound).groups()
+    assert shown["epsilon claimed"] == f"{of_run:.3f}, delta 1e-05, 3 rounds"
+    pattern = rf"(.*), confidence 90 %, (\d+) of {count} canaries recognised"
+    at_least, recognised = re.fullmatch(pattern, shown["epsilon at least"]).groups()
     if share_of_noise == 1:
-        assert (result.returncode, len(last)) == (0, 1)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert shown["looked inside"] == "noise, bound and draws are as claimed"
         assert 0 < float(at_least) < of_run
     else:
-        assert (result.returncode, last) == (4, [])
-        assert "There is less noise than claimed" in result.stderr
+        assert result.returncode == 4 and len(shown) == 2
+        assert "has 0.5 times the deviation that is claimed" in result.stderr
+        assert f"epsilon is at least {at_least}, as canaries show" in result.stderr
         assert float(at_least) > of_run
     assert 10 < int(recognised) < count
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_ledger_that_counts_too_few_sums_is_refuted(run, digits_dir, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    records = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        record["privacy_epsilon"] = records[0]["privacy_epsilon"]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    flags = [f"--run={copy}", f"--data_dir={digits_dir}", "--canaries=1"]
+    result = in_this_process(["audit", *flags], capsys)
+    assert result.returncode == 4
+    assert "3 sums with a noise multiplier of 1.5 have an epsilon of" in result.stderr

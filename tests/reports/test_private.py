@@ -21,14 +21,15 @@ def test_private_runs_say_what_is_claimed_of_them(tmp_path):
     def add_privacy(records):
         for number, record in enumerate(records, 1):
             record |= {"privacy_epsilon": 0.7 * number, "privacy_clip_norm": 1.0 / number}
+            record |= {"privacy_epsilon_unamplified": 1.4 * number, "privacy_delta": 1e-5}
 
     rewrite(private, add_privacy)
     page = reports.write([plain, private], tmp_path / "page.html")[0].read_text()
     section = page[page.index('<section id="privacy"') :]
     section = section[: section.index("</section>")]
     rows = re.findall(r"<tr.*?</tr>", section, re.DOTALL)
-    assert [text_of(cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", rows[1])][1:5] == [
-        *("2.1", "1e-05", "local", "binomial")
+    assert [text_of(cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", rows[1])][1:6] == [
+        *("2.1", "4.2", "1e-05", "local", "binomial")
     ]
     assert len(rows) == 2
     assert "ends at epsilon 2.1" in section

@@ -12,7 +12,10 @@ import tf_pflego as pfl
 from tests.methods import thorough
 from tests.runs.resumed import FINISHED, SMALL, contents, outcome
 from tests.starts import ENTRY, assert_refused, in_this_process, program
+from tf_pflego.aggregation.accounting import Accountant
+from tf_pflego.core.participation import Participation
 from tf_pflego.program import flags as program_flags
+from tf_pflego.runs.progress import remarks_on_privacy
 
 PRIVATE = (
     *SMALL,
@@ -58,12 +61,14 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
     assert outcome(output) == outcome(copy)
     assert sorted(path.name for path in output.iterdir()) == FINISHED
 
-    # The seed of the noise is in the checkpoints, and nowhere else.
-    checkpoint = max((output / "checkpoints").glob("server-*.npz"))
-    with np.load(checkpoint) as arrays:
-        seed = arrays["wrapper/0/seed"]
-    assert seed.dtype == np.int64
-    forms = [seed.tobytes(), *(word.tobytes() for word in seed), *(str(w).encode() for w in seed)]
+    # The secret is in the checkpoints, which are for their owner alone, and nowhere else.
+    checkpoints = sorted((output / "checkpoints").glob("server-*.npz"))
+    assert {path.stat().st_mode & 0o777 for path in checkpoints} == {0o600}
+    with np.load(checkpoints[-1]) as arrays:
+        secret, seeds = arrays["wrapper/0/secret"], arrays["wrapper/0/seeds"]
+    assert secret.dtype == np.int64 and len(set(secret)) == 2 and not seeds.any()
+    forms = [secret.tobytes(), *(word.tobytes() for word in secret)]
+    forms += [str(word).encode() for word in secret]
     for path, content in contents(output).items():
         if path.parts[0] != "checkpoints":
             assert not any(form in content for form in forms), path
@@ -74,6 +79,62 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
     assert 0 < epsilons[0] and epsilons == sorted(epsilons)
     assert epsilons[-1] == pytest.approx(8, rel=1e-3)
     assert epsilons[-1] <= 8
+
+
+def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path, capsys):
+    output = tmp_path / "run"
+    few = [flag for flag in PRIVATE if not flag.startswith("--num_rounds")]
+    flags = [*few, f"--data_dir={digits_dir}", f"--output_dir={output}", "--resume"]
+    assert in_this_process([*flags, "--num_rounds=4"], capsys).returncode == 0
+    result = in_this_process([*flags, "--num_rounds=7"], capsys)
+    assert result.returncode == 0, result.stderr
+    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    (multiplier,) = {record["privacy_noise_multiplier"] for record in records}
+    assert [record["privacy_releases"] for record in records] == [*range(1, 8)]
+    configuration = json.loads((output / "config.json").read_text())
+    drawn = Participation(
+        configuration["num_clients"], configuration["clients_per_round"], "binomial"
+    )
+    accountant = Accountant(drawn, "gaussian", multiplier, 1e-5, 7)
+    for record in records:
+        epsilon = accountant.epsilon(record["round"])
+        assert record["privacy_epsilon"] == pytest.approx(epsilon, rel=1e-9)
+    assert records[3]["privacy_epsilon"] == pytest.approx(8, rel=1e-3)
+    said = f"after 7 rounds epsilon will be {records[-1]['privacy_epsilon']:.3f}, where dp_epsilon"
+    assert records[-1]["privacy_epsilon"] > 9 and said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("signal", "clipped", "said"),
+    [
+        (
+            0.2,
+            0.5,
+            ["the noise was larger than what it hides: the last sum had 0.2 times the norm"],
+        ),
+        (3.0, 1.0, ["the bound cut 100 % of the last uploads: raise `clip_norm`"]),
+        (3.0, 0.01, ["the bound cut 1 % of the last uploads: lower `clip_norm`"]),
+        (3.0, 0.5, []),
+    ],
+)
+def test_the_end_of_a_run_says_what_fits_badly(signal, clipped, said):
+    summary = {"privacy_signal_to_noise": signal, "privacy_clipped_share": clipped}
+    remarks = remarks_on_privacy(summary)
+    assert len(remarks) == len(said)
+    assert all(remark.startswith(start) for remark, start in zip(remarks, said, strict=True))
+    assert remarks_on_privacy({}) == []
+
+
+def test_banded_noise_does_not_go_on_for_more_rounds(digits_dir, tmp_path, capsys):
+    output = tmp_path / "run"
+    few = [flag for flag in PRIVATE if not flag.startswith(("--num_rounds", "--participation"))]
+    flags = [*few, "--participation=cyclic", "--dp_mechanism=banded", f"--data_dir={digits_dir}"]
+    flags += [f"--output_dir={output}", "--resume"]
+    assert in_this_process([*flags, "--num_rounds=3"], capsys).returncode == 0
+    before = contents(output)
+    result = in_this_process([*flags, "--num_rounds=5"], capsys)
+    assert_refused(result, "--num_rounds must stay 3 with dp_mechanism=banded, whose noise depends")
+    assert {path.name for path in before} == {path.name for path in contents(output)}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +152,10 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
             "must see of each client alone",
         ),
         (["--dp_epsilon=1", "--participation=range", "--clients_per_round_range=1,3"], "range"),
+        (
+            ["--dp_epsilon=1", "--dp_mechanism=banded", "--participation=cyclic"],
+            "--clip_norm must be a number for the mechanism banded",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(digits_dir, tmp_path, capsys, flags, message):
@@ -99,3 +164,31 @@ def test_what_does_not_go_together_is_refused(digits_dir, tmp_path, capsys, flag
     arguments = [*small, "--num_rounds=2", *flags, f"--data_dir={digits_dir}"]
     assert_refused(in_this_process([*arguments, f"--output_dir={output}"], capsys), message)
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"spare_clients": 2}, "`spare_clients` must be 0 with differential privacy"),
+        ({"client_weights": "examples"}, "`client_weights` must be uniform with differential"),
+        ({"checkpoint_every": 5}, "`checkpoint_every` must be 1 with differential privacy"),
+        ({"dp_mechanism": "local"}, "`dp_mechanism` must be gaussian or banded"),
+    ],
+)
+def test_in_a_real_federation_nobody_takes_part_of_whom_the_accounting_does_not_know(
+    changes, message
+):
+    settings = {
+        "engine": "devices",
+        "sockets": "sockets",
+        "client_names": "a,b,c",
+        "clients_per_round": 2,
+        "dp_epsilon": 4.0,
+        "clip_norm": 1.0,
+        "client_weights": "uniform",
+        "checkpoint_every": 1,
+        "output_dir": "run",
+    }
+    assert pfl.RunConfig(**settings).dp_epsilon == 4
+    with pytest.raises(ValueError, match=message):
+        pfl.RunConfig(**settings | changes)

@@ -1,5 +1,6 @@
 """Aggregators of TFF take the place of the plain sum."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -11,8 +12,7 @@ from tests.aggregation.probe import probe
 from tests.algorithms.test_contract import build
 from tests.conftest import CLASSIFICATION, clients_of, make_clients, model_of
 from tests.methods import thorough
-from tf_pflego.aggregation.secure import centred, mask_seeds, masked
-from tf_pflego.core.algorithm import Round
+from tf_pflego.aggregation.secure import centred, modulo
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -121,9 +121,13 @@ def test_private_uploads_move_the_server_as_in_a_simulation(name, tiny_model):
     """Without noise, the mean of clipped uploads is equal: of gradients, and of differences."""
     clients, bound = make_clients((5, 5, 5)), 1e-2  # Each alpha_i is 1 / I.
     algorithm, settings = build(name, tiny_model), {"clip_norm": bound}
-    factory = pfl_tff.private_aggregator(algorithm, PARTICIPATION, noise_multiplier=0, **settings)
+    factory = pfl_tff.private_aggregator(
+        algorithm, PARTICIPATION, clients, noise_multiplier=0, **settings
+    )
     training, _ = trained(name, tiny_model, clients, aggregator=factory)
     private = pfl.private(algorithm, PARTICIPATION, num_rounds=3, noise_multiplier=1e-9, **settings)
+    # With the participants of the process, which are no secret.
+    private = dataclasses.replace(private, participation_seed=None)
     with Simulation(private, clients, PARTICIPATION, "in_process", seed=6) as simulation:
         records = [simulation.run_round() for _ in range(3)]
         assert_close(training.state.server, simulation.server_state.method)
@@ -140,7 +144,11 @@ def test_private_noise_is_that_of_private_algorithms(clip_norm, tiny_model):
         bound, z = 0.1, (z**-2 - 4.0**-2) ** -0.5
     for name, scale in (("fedavg", 1), ("pflego", 100)):
         factory = pfl_tff.private_aggregator(
-            build(name, tiny_model), participation, noise_multiplier=1.5, clip_norm=clip_norm
+            build(name, tiny_model),
+            participation,
+            make_clients((5,) * 100, (2,) * 100, (2,) * 100),
+            noise_multiplier=1.5,
+            clip_norm=clip_norm,
         )
         process = factory.create(tff.TensorType(np.float32, [100_000]))
         noise = process.next(process.initialize(), [np.zeros(100_000, np.float32)] * 2).result
@@ -150,7 +158,14 @@ def test_private_noise_is_that_of_private_algorithms(clip_norm, tiny_model):
 def test_a_method_that_sums_and_averages_is_no_one_upload(tiny_model):
     both = probe(tiny_model, np.ones([3, 2], np.float32), 2)
     with pytest.raises(ValueError, match="must either sum or average what clients upload; got pro"):
-        pfl_tff.private_aggregator(both, PARTICIPATION, noise_multiplier=1)
+        pfl_tff.private_aggregator(both, PARTICIPATION, make_clients((5,) * 3), noise_multiplier=1)
+
+
+def test_clients_that_do_not_count_alike_are_refused(tiny_model, tiny_clients):
+    with pytest.raises(ValueError, match=r"`clients` must count alike, .*uniform_weights=True"):
+        pfl_tff.private_aggregator(
+            build("fedavg", tiny_model), PARTICIPATION, tiny_clients, noise_multiplier=1
+        )
 
 
 def test_a_wrapped_algorithm_is_refused(tiny_model, tiny_clients):
@@ -163,12 +178,7 @@ def test_integers_of_secure_sums_add_up_in_tffs_intrinsic_too(default_context):
     """In TFF's test context, where a plain sum of integers below 2^b is in the place of it."""
     bits, length = 20, 30
     integers = np.random.default_rng(0).integers(-(2**17), 2**17, (3, length), np.int32)
-    round_ = Round(tf.constant(1), tf.constant([3, 1]), 1.0, tf.constant(3), 1.0)
-    seeds = mask_seeds((), tf.range(3, dtype=tf.int64), round_)
-    sent = [
-        masked(tf.constant(one), tf.nest.map_structure(lambda leaf, k=k: leaf[k], seeds), bits)
-        for k, one in enumerate(integers)
-    ]
+    sent = [modulo(tf.constant(one), bits) for one in integers]
 
     @tff.federated_computation(tff.FederatedType((np.int32, [length]), tff.CLIENTS))
     def summed(uploads):

@@ -1,24 +1,29 @@
-"""How much privacy the noise of a run gives, by the Renyi divergences of dp-accounting.
+"""How much privacy the noise of a run gives.
 
-A client takes part in several releases, each of a sum with Gaussian noise of deviation z C, to
-which it adds a vector of norm C at most. The divergences of releases add up, and epsilon for a
-delta follows from their sum. Who may differ, and what a release counts as:
+Two runs are neighbours if one has, in the place of all that a client uploads, zeros. I and r stay
+public. A client takes part in several releases, each of a sum with Gaussian noise of deviation z C,
+to which it adds a vector of norm C at most. After t rounds, with k = ceil(T r/I) for a whole run:
 
-  mechanism  participation  neighbours                        one release
-  gaussian   binomial       with or without one client        Gaussian z, Poisson sampling, q = r/I
-  gaussian   fixed, r < I   one client replaced by another    Gaussian z/2, without replacement
-  gaussian   fixed, r = I   with or without one client        Gaussian z
-  gaussian   cyclic         with or without one client        Gaussian z, ceil(t r/I) times
-  banded     cyclic         with or without one client        Gaussian z sqrt(k), ceil(t r/I) times
-  local      any but range  one client's data replaced        Gaussian z/2, no sampling
-  skellam    fixed          with or without one client        Skellam z, no sampling
+  mechanism  participation  what a client's part in all sums is hidden by
+  gaussian   binomial       Gaussian z, t times, Poisson sampling with q = r/I (1)
+  gaussian   fixed, r < I   Gaussian z, t times; or Gaussian z/2 without replacement (2), if less
+  gaussian   fixed, r = I   Gaussian z, t times (3)
+  gaussian   cyclic         Gaussian z, ceil(t r/I) times (3)
+  banded     cyclic         Gaussian z sqrt(k), ceil(t r/I) times (3)
+  local      any but range  Gaussian z/2, t times, as the server sees each upload beside others (3)
+  skellam    fixed          Skellam z, t times, no sampling (2)
 
-t are the rounds so far and k = ceil(T r/I) those of a client in the whole run. "Without" a client
-means that its upload is 0: I and r stay public. Where one client replaces another, a sum moves by
-2 C. Drop-out is not counted: q is r/I whatever share of those that are drawn does not report.
+(1) by privacy loss distributions, (2) by Renyi divergences, both of dp-accounting, (3) exact.
+
+Sampling amplifies towards those who do not know who takes part. Towards those who do, epsilon is
+that of Gaussian z in all t rounds: without amplification. Drop-out is not counted: q is r/I
+whatever share of those that are drawn does not report.
 
 The n exchanges of a round count as one release with z / sqrt(n). This is exact where a cohort takes
 part in all of them, and an upper bound where each draws its own.
+
+Without replacement the divergences are of one upload for another, which moves a sum by 2 C: those
+that are drawn in the place of a client upload something too.
 """
 
 from __future__ import annotations
@@ -34,15 +39,17 @@ import numpy as np
 from tf_pflego.core.participation import Participation
 from tf_pflego.system import values
 
-SKELLAM = "skellam"
-LOCAL = "local"
-MECHANISMS = ("gaussian", "banded", SKELLAM, LOCAL)
+BANDED, SKELLAM, LOCAL = "banded", "skellam", "local"
+MECHANISMS = ("gaussian", BANDED, SKELLAM, LOCAL)
 # Those of dp-accounting from 2 on, below which they matter for an epsilon above 20 alone, and more
 # of the large ones, which matter for an epsilon below 0.2.
 _ORDERS = (*(x / 10 for x in range(20, 110)), *range(11, 64))
 _ORDERS += tuple(round(64 * 2 ** (x / 2)) for x in range(9))
 _NOISE_MULTIPLIERS = 0.1, 1e4  # the least and the largest that are tried
 _TOLERANCE = 1e-6  # of what is calibrated, relative
+_LARGE_MU = 1e3
+_MOST_LOSSES = 10**6
+_LOSS_INTERVAL = 0.05  # times the deviation of a privacy loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Accountant:
                 "`participation` must have the mode binomial, fixed or cyclic for differential "
                 "privacy; got range. Set the mode to binomial, which needs the least noise."
             )
-        if self.mechanism == "banded" and mode != "cyclic":
+        if self.mechanism == BANDED and mode != "cyclic":
             raise ValueError(
                 "`participation` must have the mode cyclic for the mechanism banded; got "
                 f"{mode}. Set the mode to cyclic, or the mechanism to gaussian."
@@ -92,37 +99,71 @@ class Accountant:
 
     @property
     def integer_norm(self) -> float:
-        """B, the norm up to which clients upload integers with the mechanism skellam.
-
-        Neither r uploads nor ten deviations z B of their noise let a sum wrap around.
-        """
-        largest = 2 ** (self.bits - 1) - 1
-        return largest / (self.participation.clients_per_round + 10 * self.noise_multiplier)
+        """B, the norm up to which clients upload integers with the mechanism skellam."""
+        return integer_norm(self.bits, self.participation.clients_per_round, self.noise_multiplier)
 
     @property
     def bands(self) -> int:
         """b, the rounds between two of one client; 1 if the noise of rounds is independent."""
-        if self.mechanism != "banded":
+        if self.mechanism != BANDED:
             return 1
         return self.participation.num_clients // self.participation.clients_per_round
 
     @property
     def participations(self) -> int:
         """k, how often a client takes part at most; 1 if each round is accounted for by itself."""
-        return self._participations(self.num_rounds) if self.mechanism == "banded" else 1
+        return self._participations(self.num_rounds) if self.mechanism == BANDED else 1
 
-    def epsilon(self, releases: int) -> float:
+    def epsilon(self, releases: int, amplified: bool = True) -> float:
         """Returns epsilon after so many sums, those of all exchanges together.
+
+        Args:
+          releases: How many sums the server has released.
+          amplified: Whether it is towards those who do not know the draws of participants.
 
         Raises:
           ImportError: dp-accounting is not installed.
         """
         if not releases:
             return 0.0
-        rdp = _dp_accounting().rdp
         rounds = math.ceil(releases / self.releases_per_round)
-        divergences = self._participations(rounds) * self._divergences()
-        return float(rdp.compute_epsilon(_ORDERS, divergences, self.delta)[0])
+        multiplier = self.noise_multiplier / math.sqrt(self.releases_per_round)
+        if self.mechanism == SKELLAM:
+            one = skellam_divergences(_ORDERS, self.noise_multiplier, self.integer_norm)
+            divergences = rounds * self.releases_per_round * one
+            return float(_library().rdp.compute_epsilon(_ORDERS, divergences, self.delta)[0])
+        if self.mechanism == LOCAL:
+            return gaussian_epsilon(2 * math.sqrt(rounds) / multiplier, self.delta)
+        count = self._participations(rounds)
+        multiplier *= math.sqrt(self.participations)
+        plain = gaussian_epsilon(math.sqrt(count) / multiplier, self.delta)
+        drawn = self.participation
+        sampled = {"binomial": _poisson_epsilon, "fixed": _without_replacement_epsilon}
+        if multiplier < _NOISE_MULTIPLIERS[0]:  # Its losses are too large to be counted.
+            return plain
+        if (
+            not amplified
+            or drawn.mode not in sampled
+            or drawn.clients_per_round == drawn.num_clients
+        ):
+            return plain
+        sampling = drawn.num_clients, drawn.clients_per_round
+        return min(plain, sampled[drawn.mode](*sampling, multiplier, count, self.delta))
+
+    def measures(self, noise_multiplier: float, states: Sequence[Any]) -> dict[str, float]:
+        """Returns what the record of a round says of the releases that states have counted.
+
+        The states are those of each exchange; the noise multiplier is the one that was used.
+        """
+        releases = sum(int(state.releases) for state in states)
+        used = dataclasses.replace(self, noise_multiplier=noise_multiplier)
+        return {
+            "privacy_noise_multiplier": noise_multiplier,
+            "privacy_releases": releases,
+            "privacy_epsilon": used.epsilon(releases),
+            "privacy_epsilon_unamplified": used.epsilon(releases, amplified=False),
+            "privacy_delta": self.delta,
+        }
 
     def _participations(self, rounds):
         """Returns in how many of the first rounds a client takes part, or may be drawn."""
@@ -131,22 +172,6 @@ class Accountant:
         return math.ceil(
             rounds * self.participation.clients_per_round / self.participation.num_clients
         )
-
-    def _divergences(self):
-        """Returns those of a round in which a client takes part, or may be drawn."""
-        if self.mechanism == SKELLAM:
-            one = skellam_divergences(_ORDERS, self.noise_multiplier, self.integer_norm)
-            return self.releases_per_round * one
-        num_clients = self.participation.num_clients
-        clients_per_round = self.participation.clients_per_round
-        multiplier = self.noise_multiplier / math.sqrt(self.releases_per_round)
-        sampling = self.participation.mode if clients_per_round < num_clients else "all"
-        if self.mechanism == LOCAL:
-            return _gaussian_divergences(multiplier / 2, "all", num_clients, clients_per_round)
-        if sampling == "fixed":
-            multiplier /= 2
-        multiplier *= math.sqrt(self.participations)
-        return _gaussian_divergences(multiplier, sampling, num_clients, clients_per_round)
 
 
 @functools.lru_cache(maxsize=64)
@@ -193,6 +218,11 @@ def calibrated(
     return with_noise(root + 2 * _TOLERANCE)
 
 
+def integer_norm(bits: int, clients_per_round: int, noise_multiplier: Any) -> Any:
+    """Returns B: neither r uploads nor ten deviations z B of noise let a sum wrap around."""
+    return (2 ** (bits - 1) - 1) / (clients_per_round + 10 * noise_multiplier)
+
+
 def skellam_divergences(
     orders: Sequence[float], multiplier: float, integer_norm: float
 ) -> np.ndarray:
@@ -214,26 +244,66 @@ def skellam_divergences(
     return between / (each - 1)
 
 
-@functools.lru_cache(maxsize=256)
-def _gaussian_divergences(multiplier, sampling, num_clients, clients_per_round) -> np.ndarray:
-    """Returns the Renyi divergences of one sum with Gaussian noise, for each of `_ORDERS`."""
-    library = _dp_accounting()
-    event, relations = library.GaussianDpEvent(multiplier), library.NeighboringRelation
-    relation = relations.ADD_OR_REMOVE_ONE
-    if sampling == "binomial":
-        event = library.PoissonSampledDpEvent(clients_per_round / num_clients, event)
-    elif sampling == "fixed":
-        event = library.SampledWithoutReplacementDpEvent(num_clients, clients_per_round, event)
-        relation = relations.REPLACE_ONE
-    accountant = library.rdp.RdpAccountant(_ORDERS, relation)
-    accountant.compose(event)
-    return accountant.rdp
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Returns epsilon for delta of N(mu, 1) beside N(0, 1); 0 if mu is not positive.
+
+    It solves delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
+
+    Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy" (ICML 2018).
+    """
+    _library()
+    from scipy import optimize, stats  # dp-accounting brings it.
+
+    def excess(epsilon):
+        far = math.exp(epsilon + stats.norm.logsf(epsilon / mu + mu / 2))
+        return stats.norm.sf(epsilon / mu - mu / 2) - far - delta
+
+    if mu <= 0 or excess(0.0) <= 0:
+        return 0.0
+    most = mu * (mu / 2 + stats.norm.isf(delta))  # Where the first part alone is delta.
+    if (
+        mu > _LARGE_MU
+    ):  # The second part is far smaller, and float64 cannot tell such epsilons apart.
+        return float(most)
+    return float(optimize.brentq(excess, 0.0, most + 1))
 
 
-def _dp_accounting() -> Any:
-    """Returns the library, which only private runs need."""
+@functools.lru_cache(maxsize=4096)
+def _poisson_epsilon(num_clients, clients_per_round, multiplier, count, delta):
+    one = _poisson_losses(clients_per_round / num_clients, multiplier)
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
+@functools.lru_cache(maxsize=16)
+def _poisson_losses(rate, multiplier):
+    """Returns the privacy loss distribution of one sum, with and without a client."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    # Losses are rounded up to multiples of this, which must be small beside their deviation.
+    interval = min(1e-3, _LOSS_INTERVAL * rate / multiplier)
+    largest = math.log1p(rate * math.expm1(1 / (2 * multiplier**2) + 9 / multiplier))
+    interval = max(interval, largest / _MOST_LOSSES)
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        multiplier, value_discretization_interval=interval, sampling_prob=rate
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _without_replacement_epsilon(num_clients, clients_per_round, multiplier, count, delta):
+    library = _library()
+    event = library.SampledWithoutReplacementDpEvent(
+        num_clients, clients_per_round, library.GaussianDpEvent(multiplier / 2)
+    )
+    accountant = library.rdp.RdpAccountant(_ORDERS, library.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(event, count)
+    return float(accountant.get_epsilon(delta))
+
+
+def _library() -> Any:
+    """Returns dp-accounting, which only private runs need."""
     try:
         import dp_accounting
+        import dp_accounting.pld
         import dp_accounting.rdp
     except ImportError as error:
         raise ImportError(

@@ -27,8 +27,9 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego.aggregation import wrapping
-from tf_pflego.aggregation.wrapping import Wrapped, Wrapper
+from tf_pflego.aggregation import inspection, wrapping
+from tf_pflego.aggregation.accounting import gaussian_epsilon
+from tf_pflego.aggregation.wrapping import Wrapper
 from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.nests import Structure
@@ -52,28 +53,12 @@ def planted(algorithm: Algorithm, first: int, seed: int) -> Algorithm:
         summed, averaged = tf.cond(client.seed[1] >= first, of_canary, lambda: upload)
         return result._replace(summed=summed, averaged=averaged), state
 
-    def at_server(uploads, total, round_):
-        released = (
-            nests.scale(1 / round_.equal_weight, uploads.summed),
-            nests.scale(round_.mean_clients_per_round, uploads.averaged),
-        )
-        return uploads, nests.add(total, released)
-
-    wrapper = Wrapper(
-        init_server=lambda specs: tf.nest.map_structure(
-            lambda spec: tf.zeros(spec.shape), (specs.summed, specs.averaged)
-        ),
-        at_client=at_client,
-        at_server=at_server,
-    )
-    return wrapping.wrapped(algorithm, wrapper)
+    return wrapping.wrapped(algorithm, Wrapper(**inspection.SUMS, at_client=at_client))
 
 
 def scores(server_state: Structure, count: int, seed: int) -> np.ndarray:
     """Returns [count] float64, the score of each canary in the sums of the last exchange."""
-    while isinstance(server_state, Wrapped):  # The canaries are the innermost wrapper.
-        *_, total = server_state.wrapper
-        server_state = server_state.method
+    *_, total = inspection.totals(server_state)
     leaves = tf.nest.flatten(total)
     scale = math.sqrt(sum(leaf.shape.num_elements() for leaf in leaves))
     scale /= float(tf.linalg.global_norm(leaves))
@@ -95,21 +80,7 @@ def lower_bound(scores: np.ndarray, delta: float, confidence: float) -> tuple[fl
     if not recognised:
         return 0.0, 0
     share = stats.beta.ppf(1 - confidence, recognised, len(scores) - recognised + 1)
-    return epsilon_of(threshold + float(stats.norm.ppf(share)), delta), recognised
-
-
-def epsilon_of(mu: float, delta: float) -> float:
-    """Returns epsilon of mu-Gaussian differential privacy for delta; 0 if mu is not positive."""
-    from scipy import optimize, stats
-
-    def excess(epsilon):
-        far = math.exp(epsilon + stats.norm.logsf(epsilon / mu + mu / 2))
-        return stats.norm.sf(epsilon / mu - mu / 2) - far - delta
-
-    if mu <= 0 or excess(0.0) <= 0:
-        return 0.0
-    # A little beyond where the first part alone is delta.
-    return float(optimize.brentq(excess, 0.0, mu * (mu / 2 + stats.norm.isf(delta)) + 1))
+    return gaussian_epsilon(threshold + float(stats.norm.ppf(share)), delta), recognised
 
 
 def _direction(like: Structure, seed: int, number: int | tf.Tensor) -> Structure:

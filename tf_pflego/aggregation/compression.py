@@ -81,12 +81,6 @@ def compressed(
     values.one_of("compression", compression, COMPRESSIONS)
     bits = values.whole("bits", bits, 1, 16)
     share = values.number("share", share, above=0, at_most=1)
-    if algorithm.participation is not None:
-        raise ValueError(
-            f"`algorithm` must not be private yet; got a private {algorithm.name}. Compress first, "
-            "and make the result private: what is compressed after it was clipped may be longer "
-            "than the bound."
-        )
     compressor = {
         "quantized": _Compressor(
             lambda vector, seed: _quantized(vector, seed, bits), lambda n: _bytes_of_levels(n, bits)

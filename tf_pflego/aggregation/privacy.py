@@ -11,7 +11,8 @@ A round:
      the norm C if it is longer: u_i <- u_i min(1, C / |u_i|). All parts of it are one vector. What
      is not finite is 0, and the client keeps its earlier state.
   3. The server adds noise of deviation z C to each number of the sum, in rounds without
-     participants too, and divides by the expected number r of participants.
+     participants too, and divides by the expected number r of participants. An upload that is
+     lost on its way is 0.
 
   mechanism  noise of round t                                                        source
   gaussian   n_t ~ N(0, (z C)^2)                                                     (1)
@@ -23,8 +24,14 @@ the first b = floor(I / r) coefficients of (1 - x)^(-1/2), and a client takes pa
 each b rounds apart or more. That needs no random draws of participants, but the participation
 `cyclic`; what is claimed follows from one Gaussian of multiplier z.
 
-The bound is a number, or it follows a quantile of the norms (4): clients say whether theirs was
-below it, and C <- C exp(-0.2 (share - quantile)) with a share that is noised.
+The bound is a number, or it follows the median of the norms (4): clients say whether theirs was
+below it, and C <- C exp(-0.2 (share - 1/2)) with a share that is noised.
+
+The noise of a release follows from a secret of 128 bits, which the server's state and so the
+checkpoints have, from the number of the release and from who takes part. No two releases share it.
+The participants of a run follow from the secret too, and not from the run's seed, which is
+published. The state also has z and the number of releases, from which epsilon is computed: a run
+that goes on, for however many rounds, keeps its z.
 
 (1) McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018).
 (2) Choquette-Choo et al., "(Amplified) Banded Matrix Factorization: A unified approach to private
@@ -44,8 +51,8 @@ import tensorflow as tf
 
 from tf_pflego.aggregation import wrapping
 from tf_pflego.aggregation.accounting import LOCAL, Accountant
-from tf_pflego.aggregation.wrapping import Wrapper
-from tf_pflego.core import nests
+from tf_pflego.aggregation.wrapping import Wrapped, Wrapper
+from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import (
     Algorithm,
     Client,
@@ -58,91 +65,114 @@ from tf_pflego.core.algorithm import (
 from tf_pflego.core.nests import Structure
 
 ADAPTIVE = "adaptive"
-_FIRST_BOUND, _BOUND_RATE = 0.1, 0.2  # Of an adaptive bound; both are those of source (4).
-_SHARE_DEVIATION = 1 / 20  # of the noise on the share, times r
+_FIRST_BOUND, BOUND_RATE, _QUANTILE = 0.1, 0.2, 0.5  # Of an adaptive bound, as in source (4).
+SHARE_DEVIATION = 1 / 20  # of the noise on the share, times r
 
 
 class PrivateUpload(NamedTuple):
     """What a client uploads."""
 
     clipped: Structure  # (I times what it sums, what it averages), of norm C at most
-    is_below: tf.Tensor  # [] float32, 1/2 if it was not longer than C, -1/2 if it was
+    is_below: Structure  # [] float32, 1/2 if it was not longer than C, -1/2 if it was; local: ()
 
 
 class PrivateState(NamedTuple):
     """What the server keeps of an exchange."""
 
-    seed: tf.Tensor  # [2] int64, secret
+    secret: tf.Tensor  # [2] int64
+    noise_multiplier: tf.Tensor  # [] float64, z
+    num_rounds: tf.Tensor  # [] int32, T of the run that began
     releases: tf.Tensor  # [] int32, how many sums it has noised
+    seeds: tf.Tensor  # [k, 2] int64, of this exchange's noise and share, or of each client's noise
     bound: tf.Tensor  # [] float32, C
     share_clipped: tf.Tensor  # [] float32, of the last round's participants
     signal_to_noise: tf.Tensor  # [] float32, norm of the last sum over that of its noise
-    earlier: Structure  # each leaf [b - 1, ...]: y of the last rounds, the newest first
+    earlier: Structure  # [b - 1, d] float32, y of the last rounds, the newest first
 
 
-def wrap(
-    algorithm: Algorithm, accountant: Accountant, bound: float | str, quantile: float
-) -> Algorithm:
+def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Algorithm:
     """Returns a private algorithm with bound C; see `aggregation.private`."""
     is_local, adaptive = accountant.mechanism == LOCAL, bound == ADAPTIVE
     bands = accountant.bands
     coefficients = banded_coefficients(bands)
     clients_per_round = accountant.participation.federation.mean_clients_per_round
-    share_deviation = clients_per_round * _SHARE_DEVIATION
-    # Times the bound, the deviation of what is drawn for a number of an upload or of a sum.
-    multiplier = accountant.noise_multiplier
-    if adaptive:  # A part of what is claimed goes to the share: section 2 of source (4).
-        if multiplier >= 2 * share_deviation:
-            raise ValueError(
-                f"`clip_norm` must be a number where the noise multiplier, here {multiplier:.3g}, "
-                f"is not below a tenth of the {clients_per_round:g} participants per round; got "
-                "adaptive. Give a number, or take more participants."
-            )
-        multiplier = (multiplier**-2 - (2 * share_deviation) ** -2) ** -0.5
-    multiplier *= math.sqrt(accountant.participations) * np.linalg.norm(coefficients)
+    share_deviation = clients_per_round * SHARE_DEVIATION
+    if adaptive and accountant.noise_multiplier >= 2 * share_deviation:
+        raise ValueError(
+            f"`clip_norm` must be a number where the noise multiplier, here "
+            f"{accountant.noise_multiplier:.3g}, is not below a tenth of the {clients_per_round:g} "
+            "participants per round; got adaptive. Give a number, or take more participants."
+        )
+    # Correlated noise is larger by this.
+    growth = math.sqrt(accountant.participations) * np.linalg.norm(coefficients)
+    no_seeds = tf.zeros([0 if is_local else 2, 2], tf.int64)
 
     def init_server(specs):
-        earlier = tf.nest.map_structure(
-            lambda spec: tf.zeros([bands - 1, *spec.shape]), (specs.summed, specs.averaged)
+        size = nests.size((specs.summed, specs.averaged))
+        zero = tf.zeros([])
+        return PrivateState(
+            secret=tf.constant(seeds.secret()),
+            noise_multiplier=tf.constant(accountant.noise_multiplier, tf.float64),
+            num_rounds=tf.constant(accountant.num_rounds),
+            releases=tf.constant(0),
+            seeds=no_seeds,
+            bound=tf.constant(_FIRST_BOUND if adaptive else bound, tf.float32),
+            share_clipped=zero,
+            signal_to_noise=zero,
+            earlier=tf.zeros([bands - 1, size]) if bands > 1 else (),
         )
-        first = tf.constant(_FIRST_BOUND if adaptive else bound, tf.float32)
-        seed, zero = tf.constant(wrapping.secret_seed()), tf.zeros([])
-        return PrivateState(seed, tf.constant(0), first, zero, zero, earlier if bands > 1 else ())
+
+    def seeded(state, ids, number):
+        if bands > 1:
+            refuse_other_rounds(accountant, int(state.num_rounds))
+        secret, keys = np.asarray(state.secret), (int(state.releases), ids)
+        if is_local:
+            drawn = [seeds.of_secret(secret, "noise of a client", *keys, one) for one in ids]
+        else:
+            drawn = [seeds.of_secret(secret, purpose, *keys) for purpose in ("noise", "share")]
+        return state._replace(seeds=tf.reshape(tf.constant(drawn, tf.int64), [-1, 2]))
 
     def broadcast(state, round_):
-        return state.bound, _seed(state, "clients") if is_local else ()
+        return state.bound, tf.cast(state.noise_multiplier, tf.float32) if is_local else ()
 
     def at_client(result, earlier_state, message, state, client, round_):
-        limit, secret = message
+        limit, multiplier = message
         upload, is_below, finite = clipped(result, limit, round_)
+        below: Structure = tf.where(is_below, 0.5, -0.5)
         if is_local:
-            secret = tf.random.experimental.stateless_fold_in(secret, client.seed[1])
-            upload = nests.add(upload, _noise(upload, multiplier * limit, secret))
+            noise = normals(nests.size(upload), client.message)
+            upload, below = with_noise(upload, multiplier * limit, noise), ()
         new_state = kept_if(finite, result.state, earlier_state)
-        uploaded = PrivateUpload(upload, tf.where(is_below, 0.5, -0.5))
-        return result._replace(state=new_state, summed=uploaded, averaged=()), state
+        return result._replace(
+            state=new_state, summed=PrivateUpload(upload, below), averaged=()
+        ), state
 
     def at_server(uploads, state, round_):
-        total, drawn = uploads.summed.clipped, state.earlier
-        rate, signal = round_.mean_clients_per_round, state.signal_to_noise
-        if not is_local:
-            noise = _noise(total, multiplier * state.bound, _seed(state, "noise"))
-            if bands > 1:
-                noise = tf.nest.map_structure(
-                    lambda new, old: new - tf.tensordot(coefficients[1:], old, 1), noise, drawn
-                )
-                drawn = tf.nest.map_structure(
-                    lambda new, old: tf.concat([new[None], old], 0)[: bands - 1], noise, drawn
-                )
-            signal = _norm(total) / _norm(noise)
-            total = nests.add(total, noise)
+        total, earlier = uploads.summed.clipped, state.earlier
+        rate, signal, share_clipped = round_.mean_clients_per_round, state.signal_to_noise, 0.0
         next_bound, below = state.bound, uploads.summed.is_below
-        if adaptive:
-            seed = _seed(state, "share")
-            noisy = below + share_deviation * tf.random.stateless_normal([], seed)
-            next_bound *= tf.exp(-_BOUND_RATE * (0.5 + noisy / rate - quantile))
-        share_clipped = 0.5 - tf.math.divide_no_nan(below, uploads.count)
-        new = PrivateState(state.seed, state.releases + 1, next_bound, share_clipped, signal, drawn)
+        if not is_local:
+            multiplier = state.noise_multiplier
+            if adaptive:  # A part of what is claimed goes to the share: section 2 of source (4).
+                multiplier = (multiplier**-2 - (2 * share_deviation) ** -2) ** -0.5
+                noisy = below + share_deviation * tf.cast(normals(1, state.seeds[1])[0], tf.float32)
+                next_bound *= tf.exp(-BOUND_RATE * (0.5 + noisy / rate - _QUANTILE))
+            noise = normals(nests.size(total), state.seeds[0])
+            deviation = growth * multiplier * tf.cast(state.bound, tf.float64)
+            if bands > 1:
+                noise -= tf.tensordot(coefficients[1:], tf.cast(earlier, tf.float64), 1) / deviation
+                earlier = tf.concat([tf.cast(deviation * noise, tf.float32)[None], earlier[:-1]], 0)
+            share_clipped = 0.5 - tf.math.divide_no_nan(below, uploads.count)
+            signal = _norm(total) / tf.cast(deviation * tf.norm(noise), tf.float32)
+            total = with_noise(total, deviation, noise)
+        new = state._replace(
+            releases=state.releases + 1,
+            seeds=no_seeds,
+            bound=next_bound,
+            share_clipped=share_clipped,
+            signal_to_noise=signal,
+            earlier=earlier,
+        )
         return decoded(total, uploads, round_), new
 
     def upload_bytes(sums, single, inner):
@@ -153,24 +183,49 @@ def wrap(
 
     def measures(states):
         (last,) = states[-1:]
-        return {
-            "privacy_epsilon": accountant.epsilon(sum(int(one.releases) for one in states)),
-            "privacy_clip_norm": float(last.bound),
+        of_sums = {
             "privacy_clipped_share": float(last.share_clipped),
-            **({} if is_local else {"privacy_signal_to_noise": float(last.signal_to_noise)}),
+            "privacy_signal_to_noise": float(last.signal_to_noise),
+        }
+        return {
+            **accountant.measures(float(last.noise_multiplier), states),
+            "privacy_clip_norm": float(last.bound),
+            **({} if is_local else of_sums),
         }
 
     wrapper = Wrapper(
         init_server=init_server,
         broadcast=broadcast,
+        client_messages=(lambda state, ids, round_: state.seeds) if is_local else None,
         prepare=counted_alike,
         at_client=at_client,
         at_server=at_server,
         upload_bytes=upload_bytes,
-        releases_empty_rounds=True,
+        seeded=seeded,
+        is_private=True,
         measures=measures,
     )
-    return wrapping.wrapped(algorithm, wrapper, participation=accountant.participation)
+    return wrapping.wrapped(
+        algorithm,
+        wrapper,
+        participation=accountant.participation,
+        participation_seed=participation_seed,
+    )
+
+
+def participation_seed(server: Wrapped) -> int:
+    """Returns the seed of the draws of participants."""
+    secret = np.asarray(server.wrapper[0].secret)
+    return int.from_bytes(seeds.of_secret(secret, "participants").tobytes(), "little")
+
+
+def refuse_other_rounds(accountant: Accountant, num_rounds: int) -> None:
+    """Raises ValueError if a run whose noise is for so many rounds goes on with others."""
+    if num_rounds != accountant.num_rounds:
+        raise ValueError(
+            f"`num_rounds` must stay {num_rounds} with the mechanism {accountant.mechanism}, whose "
+            f"noise depends on it; got {accountant.num_rounds}. Start a new run for more rounds."
+        )
 
 
 def counted_alike(client: Client, round_: Round) -> Client:
@@ -216,9 +271,9 @@ def decoded(total: Structure, uploads: Uploads, round_: Round) -> Uploads:
 
 
 def banded_coefficients(bands: int) -> np.ndarray:
-    """Returns [b] float32, the first coefficients of (1 - x)^(-1/2)."""
+    """Returns [b] float64, the first coefficients of (1 - x)^(-1/2)."""
     factors = [1.0, *(1 - 1 / (2 * j) for j in range(1, bands))]
-    return np.cumprod(factors).astype(np.float32)
+    return np.cumprod(factors)
 
 
 def _norm(nest):
@@ -226,16 +281,18 @@ def _norm(nest):
     return tf.linalg.global_norm(leaves) if leaves else tf.zeros([])
 
 
-def _seed(state, purpose):
-    """Returns the seed of one purpose in this release."""
-    return wrapping.seed_of(
-        tf.random.experimental.stateless_fold_in(state.seed, state.releases), purpose
-    )
+def normals(count: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns [count] float64 of N(0, 1), with tails up to 8.5 deviations.
+
+    These are of Box and Muller. Those of TensorFlow end at 5.7 deviations in either precision, and
+    a sum that is farther away then tells that a client takes part.
+    """
+    pairs = tf.random.stateless_uniform([2, -(-count // 2)], seed, dtype=tf.float64)
+    length, angle = tf.sqrt(-2 * tf.math.log1p(-pairs[0])), 2 * math.pi * pairs[1]
+    return tf.concat([length * tf.cos(angle), length * tf.sin(angle)], 0)[:count]
 
 
-def _noise(like, deviation, seed):
-    return tf.nest.map_structure(
-        lambda leaf, one: deviation * tf.random.stateless_normal(leaf.shape, one),
-        like,
-        wrapping.split_seed(seed, like),
-    )
+def with_noise(nest: Structure, deviation: tf.Tensor, noise: tf.Tensor) -> Structure:
+    """Returns a nest plus noise [d] float64 of this deviation, rounded to float32 at the end."""
+    vector = tf.cast(nests.flat(nest), tf.float64) + tf.cast(deviation, tf.float64) * noise
+    return nests.like(nest, tf.cast(vector, tf.float32))

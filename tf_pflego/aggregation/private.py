@@ -9,6 +9,13 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import FIRST_ROUND, Participation
 from tf_pflego.system import values
 
+_WITHOUT_NOISE = "whether an upload was longer would be uploaded without noise"
+_NOT_ADAPTIVE = {
+    accounting.SKELLAM: _WITHOUT_NOISE,
+    accounting.LOCAL: _WITHOUT_NOISE,
+    accounting.BANDED: "noise that earlier rounds cancel would not fit a bound that falls",
+}
+
 
 def private(
     algorithm: Algorithm,
@@ -19,7 +26,6 @@ def private(
     noise_multiplier: float | None = None,
     delta: float = 1e-5,
     clip_norm: float | str = ADAPTIVE,
-    clip_quantile: float = 0.5,
     mechanism: str = accounting.MECHANISMS[0],
     bits: int = secure.BITS,
 ) -> Algorithm:
@@ -34,8 +40,8 @@ def private(
       noise_multiplier: z, the deviation of the noise over the bound, in place of `epsilon`.
       delta: The probability with which epsilon may not hold; well below 1 / I.
       clip_norm: C, the largest norm of an upload, which is the difference of weights of a method
-        that averages, and the gradient of a client's loss of one that sums gradients; or adaptive.
-      clip_quantile: The share of the uploads that an adaptive bound leaves as they are.
+        that averages, and the gradient of a client's loss of one that sums gradients; or adaptive,
+        for the mechanism gaussian.
       mechanism: gaussian; banded, which needs the participation `cyclic`; skellam, noise that the
         participants add to integers of secure sums, who must be exactly r; or local.
       bits: Those of the integers, for skellam; see `secure`.
@@ -49,22 +55,15 @@ def private(
     values.instance("algorithm", algorithm, Algorithm, "Make one with `build_algorithm`.")
     remedy = "Make one: `Participation(num_clients, clients_per_round)`."
     values.instance("participation", participation, Participation, remedy)
-    values.one_of("mechanism", mechanism, accounting.MECHANISMS)
-    delta = values.number("delta", delta, above=0, below=1)
-    num_rounds = values.whole("num_rounds", num_rounds, 1)
+    numbers = num_rounds, epsilon, noise_multiplier, delta, mechanism, bits
+    accountant = accountant_of(participation, len(algorithm.exchanges), *numbers)
     bound = clip_norm
     if bound != ADAPTIVE:
         bound = values.number("clip_norm", clip_norm, words=(ADAPTIVE,), above=0)
-    quantile = values.number("clip_quantile", clip_quantile, above=0, below=1)
-    if (epsilon is None) == (noise_multiplier is None):
+    if bound == ADAPTIVE and mechanism != accounting.MECHANISMS[0]:
         raise ValueError(
-            "one of `epsilon` and `noise_multiplier` must be given; got "
-            f"{'neither' if epsilon is None else 'both'}. Give one of them."
-        )
-    if bound == ADAPTIVE and mechanism in (accounting.SKELLAM, accounting.LOCAL):
-        raise ValueError(
-            f"`clip_norm` must be a number for the mechanism {mechanism}, as whether an upload was "
-            "longer would be uploaded without noise; got adaptive. Give a number."
+            f"`clip_norm` must be a number for the mechanism {mechanism}, since "
+            f"{_NOT_ADAPTIVE[mechanism]}; got adaptive. Give a number."
         )
     if any(exchange.cohort == FIRST_ROUND for exchange in algorithm.exchanges):
         raise ValueError(
@@ -72,15 +71,34 @@ def private(
             f"of privacy knows; got {algorithm.name}, which begins with an exchange with all "
             "clients. Choose another method."
         )
-    fields = participation, mechanism
-    bits = values.whole("bits", bits, 2, secure.MOST_BITS)
-    releases = num_rounds, len(algorithm.exchanges), bits
-    if noise_multiplier is not None:
-        z = values.number("noise_multiplier", noise_multiplier, above=0)
-        accountant = Accountant(*fields, z, delta, *releases)
-    else:
-        epsilon = values.number("epsilon", epsilon, above=0)
-        accountant = accounting.calibrated(*fields, epsilon, delta, *releases)
     if mechanism == accounting.SKELLAM:
         return skellam.wrap(algorithm, accountant, float(bound))
-    return privacy.wrap(algorithm, accountant, bound, quantile)
+    return privacy.wrap(algorithm, accountant, bound)
+
+
+def accountant_of(
+    participation: Participation,
+    num_exchanges: int,
+    num_rounds: int,
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    delta: float,
+    mechanism: str,
+    bits: int,
+) -> Accountant:
+    """Returns what is claimed of a method with so many exchanges; see `private`."""
+    values.one_of("mechanism", mechanism, accounting.MECHANISMS)
+    delta = values.number("delta", delta, above=0, below=1)
+    num_rounds = values.whole("num_rounds", num_rounds, 1)
+    bits = values.whole("bits", bits, 2, secure.MOST_BITS)
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(
+            "one of `epsilon` and `noise_multiplier` must be given; got "
+            f"{'neither' if epsilon is None else 'both'}. Give one of them."
+        )
+    fields = delta, num_rounds, num_exchanges, bits
+    if noise_multiplier is not None:
+        z = values.number("noise_multiplier", noise_multiplier, above=0)
+        return Accountant(participation, mechanism, z, *fields)
+    epsilon = values.number("epsilon", epsilon, above=0)
+    return accounting.calibrated(participation, mechanism, epsilon, *fields)

@@ -1,4 +1,7 @@
-"""Secure sums: clients upload integers under masks that cancel, and the server learns the sum.
+"""Sums of integers modulo 2^b: the arithmetic of secure sums.
+
+In a simulation nothing hides an upload from the server, which adds integers as a secure sum would:
+the result, its rounding and the bytes of an upload are those of one.
 
 Of c participants, client i has the numbers u_i, which are I times what it sums and I alpha_i times
 what it averages, and its weight alpha_i:
@@ -7,24 +10,12 @@ what it averages, and its weight alpha_i:
   2. It rounds at random, up or down, to integers q_i that are u_i L / C on average. With
      L = floor((2^(b - 1) - 1) / c) no sum of c of them wraps around. Of alpha_i, whose sum is at
      most 1, there are 2^(b - 1) - 1 - c steps.
-  3. It uploads y_i = q_i + sum_k m_(i, i + k) - sum_k m_(i - k, i) modulo 2^b, k = 1 .. h, with
-     uniform numbers m_(i, j) that i and j alone know. The clients are in a ring.
+  3. It uploads q_i modulo 2^b. The server centres the sum modulo 2^b, and scales it back.
 
-Each y_i is uniform whatever q_i is, and the sum of all y_i is that of all q_i, exactly. The server
-centres it and scales it back. A client that is not finite is left out as without secure sums: the
-others upload again under other masks.
+A client that is not finite is left out, and the others upload again.
 
-Each client has 2 h neighbours, and not all others as in (1), so that its work does not grow with c
-(2). A server that follows the protocol, and colludes with fewer than 2 h clients, learns the sum
-over all others and nothing else of them.
-
-What is simulated: the seeds of the masks follow from the round's seed and come from the server, and
-the masks are TensorFlow's random numbers. `secure_protocol` has the cryptography in their place;
-the bytes of an upload are those that it sends.
-
-(1) Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS
-2017).
-(2) Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead" (CCS 2020).
+Source: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS
+2017), for sums modulo a number of integers that are hidden by masks.
 """
 
 from __future__ import annotations
@@ -39,20 +30,11 @@ from tf_pflego.aggregation import privacy, wrapping
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, Client, Federation, Sums
 from tf_pflego.core.nests import Structure
-from tf_pflego.system import secure_protocol, values
+from tf_pflego.system import values
 
-REACH = 2  # h
 BITS, MOST_BITS = 24, 32
 _FLOAT_LEVELS = 2**24  # There are no more in a float32.
 _WITHIN = 1 - 1e-5  # Norms are sums of float32, so that a number may be a little above C.
-
-
-class MaskSeeds(NamedTuple):
-    """What the server sends to a client, or each leaf [c, ...] to all of them."""
-
-    count: tf.Tensor  # [] int32, c
-    ahead: tf.Tensor  # [h, 2] int32, the seeds of what it adds
-    behind: tf.Tensor  # [h, 2] int32, the seeds of what it subtracts
 
 
 class SecureUpload(NamedTuple):
@@ -63,7 +45,7 @@ class SecureUpload(NamedTuple):
 
 
 def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algorithm:
-    """Returns an algorithm whose server learns sums of uploads alone; see `aggregation.secure`.
+    """Returns an algorithm whose uploads are integers of a secure sum; see `aggregation.secure`.
 
     Args:
       algorithm: A method that only uploads what is added up over the participants.
@@ -92,11 +74,11 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
         sums = Sums.share(result, client.client_weight)
         weighted = result._replace(summed=(sums.summed, sums.weighted), averaged=())
         (numbers, _), _, finite = privacy.clipped(weighted, bound, round_)
-        of_numbers, of_weight = steps(client.message.count)
+        of_numbers, of_weight = steps(client.message)
         summed, weighted = nests.scale(of_numbers, numbers)
         sums = Sums(summed, weighted, nests.scale(of_weight, sums.weight))
-        integers = masked(rounded(flat(sums), client), client.message, bits)
-        upload = SecureUpload(like(sums, integers), tf.where(finite, 0.0, np.nan))
+        integers = modulo(rounded(nests.flat(sums), client), bits)
+        upload = SecureUpload(nests.like(sums, integers), tf.where(finite, 0.0, np.nan))
         return result._replace(summed=upload, averaged=()), state
 
     def at_server(uploads, state, round_):
@@ -109,10 +91,11 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
         return uploads._replace(summed=summed, averaged=mean), state
 
     wrapper = wrapping.Wrapper(
-        client_messages=mask_seeds,
+        client_messages=lambda state, ids, round_: tf.fill([tf.size(ids)], tf.size(ids)),
         at_client=at_client,
         at_server=at_server,
         upload_bytes=lambda sums, single, inner: upload_bytes(sums.summed.integers, bits),
+        is_outermost=True,
         sum_bits=bits,
     )
     result = wrapping.wrapped(algorithm, wrapper)
@@ -134,17 +117,6 @@ def refuse_few_bits(bits: int, federation: Federation) -> None:
         )
 
 
-def mask_seeds(state: Structure, ids: tf.Tensor, round_) -> MaskSeeds:
-    """Returns what each of the participants is sent."""
-    count = tf.size(ids)
-    seed = wrapping.seed_of(round_.seed, "masks")
-    # A round that is run again without a client has other masks.
-    seed = tf.random.experimental.stateless_fold_in(seed, count)
-    ahead = tf.random.stateless_uniform([count, REACH, 2], seed, None, None, tf.int32)
-    behind = [tf.roll(ahead[:, k], k + 1, axis=0) for k in range(REACH)]
-    return MaskSeeds(tf.fill([count], count), ahead, tf.stack(behind, 1))
-
-
 def rounded(numbers: tf.Tensor, client: Client) -> tf.Tensor:
     """Returns numbers [d] float32 as int32, rounded up or down at random without a bias."""
     seed = wrapping.seed_of(client.seed, "rounding")
@@ -153,14 +125,8 @@ def rounded(numbers: tf.Tensor, client: Client) -> tf.Tensor:
     return tf.cast(below, tf.int32) + tf.cast(goes_up, tf.int32)
 
 
-def masked(integers: tf.Tensor, seeds: MaskSeeds, bits: int) -> tf.Tensor:
-    """Returns integers [d] int32 as a client uploads them, modulo 2^b under its masks."""
-
-    def mask(seed):
-        return tf.random.stateless_uniform(integers.shape, seed, None, None, tf.int32)
-
-    for k in range(REACH):
-        integers += mask(seeds.ahead[k]) - mask(seeds.behind[k])
+def modulo(integers: tf.Tensor, bits: int) -> tf.Tensor:
+    """Returns int32 modulo 2^b, in [0, 2^b) but for b = 32, where they wrap around as int32 do."""
     return tf.bitwise.bitwise_and(integers, np.uint32(2**bits - 1).view(np.int32))
 
 
@@ -176,19 +142,5 @@ def centred(total: Structure, bits: int) -> Structure:
 
 
 def upload_bytes(integers: Structure, bits: int) -> int:
-    """Returns the bytes that a client sends in the protocol, in cohorts of more than 2 h."""
-    numbers = sum(int(np.prod(leaf.shape)) for leaf in tf.nest.flatten(integers))
-    return secure_protocol.bytes_per_client(numbers, bits, 2 * REACH).up
-
-
-def flat(nest: Structure) -> tf.Tensor:
-    """Returns all numbers of a nest as one vector [d]."""
-    return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(nest)], 0)
-
-
-def like(nest: Structure, vector: tf.Tensor) -> Structure:
-    """Returns a vector [d] in the structure of a nest."""
-    leaves = tf.nest.flatten(nest)
-    parts = tf.split(vector, [int(np.prod(leaf.shape)) for leaf in leaves])
-    parts = [tf.reshape(part, leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return tf.nest.pack_sequence_as(nest, parts)
+    """Returns the bytes of an upload of integers of b bits each."""
+    return -(-nests.size(integers) * bits // 8)

@@ -1,8 +1,9 @@
 """Noise on secure sums: each client adds a part of it, and the server sees no sum without.
 
 Of r participants, client i has u_i B / C as integers of norm B at most. It adds integers n_i, each
-the difference of two numbers of a Poisson distribution with mean (z B)^2 / (2 r), and masks the sum
-as in `secure`. Added up, the n_i are such differences of variance (z B)^2, Skellam's distribution
+the difference of two numbers of a Poisson distribution with mean (z B)^2 / (2 r), and uploads the
+sum modulo 2^b as in `secure`. Added up, the n_i are such differences of variance (z B)^2, Skellam's
+distribution
 (1). In each round r clients must report, or there is less noise; so there is for a server that
 colludes with k of them: (r - k) / r of that variance.
 
@@ -15,8 +16,8 @@ for one in a million vectors.
 B = (2^(b - 1) - 1) / (r + 10 z): a sum is at most r B, and noise is above 10 z B in one of 10^22
 numbers. A sum that wraps around is wrong, and no less private.
 
-What is simulated: the seeds of the noise follow from a secret of the server's state, which no other
-seed gives away; clients would draw their own.
+In a simulation the seeds of the noise follow from the server's secret, as in `privacy`, and nothing
+hides an upload from the server. Clients of a federation would draw noise of their own.
 
 (1) Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Federated Learning"
 (NeurIPS 2021).
@@ -29,11 +30,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_pflego.aggregation import privacy, secure, wrapping
-from tf_pflego.aggregation.accounting import Accountant
-from tf_pflego.core import nests
+from tf_pflego.aggregation.accounting import Accountant, integer_norm
+from tf_pflego.core import nests, seeds
 from tf_pflego.core.algorithm import Algorithm
 
 _SLACK = math.sqrt(2 * math.log(1e6))  # a
@@ -42,68 +44,87 @@ _SLACK = math.sqrt(2 * math.log(1e6))  # a
 class SkellamState(NamedTuple):
     """What the server keeps of an exchange."""
 
-    seed: tf.Tensor  # [2] int64, secret
+    secret: tf.Tensor  # [2] int64
+    noise_multiplier: tf.Tensor  # [] float64, z
     releases: tf.Tensor  # [] int32, how many sums it has received
+    seeds: tf.Tensor  # [c, 2, 2] int64, of what each participant adds and takes away
 
 
 def wrap(algorithm: Algorithm, accountant: Accountant, bound: float) -> Algorithm:
     """Returns an algorithm whose secure sums have noise; `bound` is C."""
     participation, bits = accountant.participation, accountant.bits
-    radius = accountant.integer_norm
-    one = bound / radius
-    mean = (accountant.noise_multiplier * radius) ** 2 / (2 * participation.clients_per_round)
+    count = participation.clients_per_round
+    no_seeds = tf.zeros([0, 2, 2], tf.int64)
 
     def init_server(specs):
-        radius_before_rounding(radius, _numbers(specs))  # It refuses integers that are too coarse.
-        return SkellamState(tf.constant(wrapping.secret_seed()), tf.constant(0))
+        refuse_coarse(accountant.integer_norm, nests.size((specs.summed, specs.averaged)))
+        return SkellamState(
+            secret=tf.constant(seeds.secret()),
+            noise_multiplier=tf.constant(accountant.noise_multiplier, tf.float64),
+            releases=tf.constant(0),
+            seeds=no_seeds,
+        )
 
-    def broadcast(state, round_):
-        return tf.random.experimental.stateless_fold_in(state.seed, state.releases)
+    def seeded(state, ids, number):
+        secret, keys = np.asarray(state.secret), (int(state.releases), ids)
+        drawn = [
+            [seeds.of_secret(secret, name, *keys, client) for name in ("added", "taken")]
+            for client in ids
+        ]
+        return state._replace(seeds=tf.reshape(tf.constant(drawn, tf.int64), [-1, 2, 2]))
 
-    def at_client(result, earlier_state, secret, state, client, round_):
-        limit = one * radius_before_rounding(radius, _numbers(result))
-        upload, _, finite = privacy.clipped(result, limit, round_)
-        vector = secure.flat(upload) / one
+    def at_client(result, earlier_state, multiplier, state, client, round_):
+        radius = integer_norm(bits, count, multiplier)
+        one, size = bound / radius, nests.size((result.summed, result.averaged))
+        limit = one * radius_before_rounding(radius, size)
+        upload, _, finite = privacy.clipped(result, tf.cast(limit, tf.float32), round_)
+        vector = nests.flat(upload) / tf.cast(one, tf.float32)
         integers = secure.rounded(vector, client)
         norm = tf.norm(tf.cast(integers, tf.float64))
         integers = tf.where(norm <= radius, integers, tf.cast(vector, tf.int32))
-        secret = tf.random.experimental.stateless_fold_in(secret, client.seed[1])
-        for name, sign in (("added", 1), ("taken", -1)):
-            seed = wrapping.seed_of(secret, name)
-            drawn = tf.random.stateless_poisson(
-                vector.shape, seed, tf.constant(mean, tf.float64), tf.int64
-            )
+        for row, sign in enumerate((1, -1)):
+            mean = (multiplier * radius) ** 2 / (2 * count)
+            drawn = tf.random.stateless_poisson(vector.shape, client.message[row], mean, tf.int64)
             integers += sign * tf.cast(drawn, tf.int32)  # modulo 2^32, which 2^b divides
-        masked = secure.like(upload, secure.masked(integers, client.message, bits))
         new_state = privacy.kept_if(finite, result.state, earlier_state)
-        uploaded = secure.SecureUpload(masked, tf.zeros([]))
+        uploaded = secure.SecureUpload(
+            nests.like(upload, secure.modulo(integers, bits)), tf.zeros([])
+        )
         return result._replace(state=new_state, summed=uploaded, averaged=()), state
 
     def at_server(uploads, state, round_):
-        total = nests.scale(one, secure.centred(uploads.summed.integers, bits))
-        state = SkellamState(state.seed, state.releases + 1)
+        one = bound / integer_norm(bits, count, state.noise_multiplier)
+        integers = secure.centred(uploads.summed.integers, bits)
+        total = nests.scale(tf.cast(one, tf.float32), integers)
+        state = state._replace(releases=state.releases + 1, seeds=no_seeds)
         return privacy.decoded(total, uploads, round_), state
-
-    def measures(states):
-        releases = sum(int(state.releases) for state in states)
-        return {"privacy_epsilon": accountant.epsilon(releases), "privacy_clip_norm": bound}
 
     wrapper = wrapping.Wrapper(
         init_server=init_server,
-        broadcast=broadcast,
-        client_messages=secure.mask_seeds,
+        broadcast=lambda state, round_: state.noise_multiplier,
+        client_messages=lambda state, ids, round_: state.seeds,
         prepare=privacy.counted_alike,
         at_client=at_client,
         at_server=at_server,
         upload_bytes=lambda sums, single, inner: secure.upload_bytes(sums.summed.integers, bits),
-        measures=measures,
+        seeded=seeded,
+        is_outermost=True,
+        measures=lambda states: {
+            **accountant.measures(float(states[-1].noise_multiplier), states),
+            "privacy_clip_norm": bound,
+        },
         sum_bits=bits,
     )
-    return wrapping.wrapped(algorithm, wrapper, participation=participation)
+    return wrapping.wrapped(
+        algorithm,
+        wrapper,
+        participation=participation,
+        participation_seed=privacy.participation_seed,
+    )
 
 
-def radius_before_rounding(radius: float, numbers: int) -> float:
-    """Returns B_0 of vectors with so many numbers; raises ValueError if it is below B / 2."""
+def refuse_coarse(radius: float, numbers: int) -> None:
+    """Raises ValueError if B_0 of vectors with so many numbers is below B / 2."""
     longer = numbers / 4 + _SLACK * math.sqrt(numbers) / 2
     if radius**2 < 4 * (longer + _SLACK * radius / 2) / 3:
         raise ValueError(
@@ -111,11 +132,10 @@ def radius_before_rounding(radius: float, numbers: int) -> float:
             f"few that an upload has a norm of {radius:.3g} steps. Raise `bits`, or lower "
             "`noise_multiplier`."
         )
-    before = (math.sqrt(_SLACK**2 + 4 * (radius**2 - longer)) - _SLACK) / 2
+
+
+def radius_before_rounding(radius: tf.Tensor, numbers: int) -> tf.Tensor:
+    """Returns B_0 of vectors with so many numbers, [] float64."""
+    longer = numbers / 4 + _SLACK * math.sqrt(numbers) / 2
+    before = (tf.sqrt(_SLACK**2 + 4 * (radius**2 - longer)) - _SLACK) / 2
     return (1 - 1e-5) * before  # Norms are sums of float32.
-
-
-def _numbers(result):
-    """Returns d of an upload."""
-    leaves = tf.nest.flatten((result.summed, result.averaged))
-    return sum(math.prod(leaf.shape) for leaf in leaves)

@@ -8,7 +8,6 @@ beside that of the method, at the server and at the clients, so that checkpoints
 from __future__ import annotations
 
 import dataclasses
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -55,7 +54,11 @@ class Wrapper:
       at_server: (Uploads, state at the server, Round) -> (Uploads, state at the server).
       upload_bytes: (`Sums`, what is individual, that function of what is wrapped) -> bytes of an
         upload.
-      releases_empty_rounds: Whether the server takes part in rounds without participants.
+      seeded: (state at the server, client_ids [c], round number) -> that state, with secret seeds;
+        as of an `Exchange`.
+      is_private: Whether the server releases each sum with noise: in rounds without participants
+        too, with zero for an upload that is lost, and with no wrapper around it.
+      is_outermost: Whether no wrapper may go around it.
       measures: (states at the server, of each exchange) -> numbers for the record of a round.
       sum_bits: As of an `Exchange`.
     """
@@ -74,7 +77,9 @@ class Wrapper:
     upload_bytes: Callable[[Sums, Structure, Callable[[Sums, Structure], int]], int] = (
         lambda sums, single, inner: inner(sums, single)
     )
-    releases_empty_rounds: bool = False
+    seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
+    is_private: bool = False
+    is_outermost: bool = False
     measures: Callable[[tuple], Mapping[str, float]] = lambda states: {}
     sum_bits: int | None = None
 
@@ -83,8 +88,15 @@ def wrapped(algorithm: Algorithm, wrapper: Wrapper, **changes: Any) -> Algorithm
     """Returns an algorithm whose uploads go through a wrapper.
 
     `changes` are fields of the new algorithm that differ. This raises ValueError for a method whose
-    server must see the uploads of single clients, and for one that uploads nothing.
+    server must see the uploads of single clients, for one that uploads nothing, and for one that
+    must be outermost.
     """
+    if algorithm.must_be_outermost:
+        raise ValueError(
+            f"`algorithm` must not be private nor have secure sums before it is wrapped, since its "
+            f"claims hold for the sums that it makes; got {algorithm.name} with one of them. Make "
+            "it private, or its sums secure, last."
+        )
     uploads = [Uploaded(algorithm, exchange) for exchange in algorithm.exchanges]
 
     def init_server(federation):
@@ -123,11 +135,12 @@ def wrapped(algorithm: Algorithm, wrapper: Wrapper, **changes: Any) -> Algorithm
         "served": {name: served(one) for name, one in algorithm.served.items()},
         "measures": measures,
         "published": lambda server: algorithm.published(server.method),
+        "must_be_outermost": wrapper.is_private or wrapper.is_outermost,
     }
     result = dataclasses.replace(algorithm, **fields | changes)
     if hasattr(algorithm.model, "initial_theta"):  # Else one that has it has been tried before.
         init_server(Federation(num_clients=1, mean_clients_per_round=1.0, max_clients_per_round=1))
-    if wrapper.releases_empty_rounds or any(one.of_nobody for one in algorithm.exchanges):
+    if wrapper.is_private or any(one.of_nobody for one in algorithm.exchanges):
         result = _releasing_empty_rounds(result)
     return result
 
@@ -165,6 +178,10 @@ def _wrapped_exchange(exchange, position, wrapper):
         state = server.wrapper[position]
         return Wrapped(of_method, wrapper.client_messages(state, ids, round_))
 
+    def seeded(server, ids, number):
+        state = wrapper.seeded(server.wrapper[position], ids, number)
+        return Wrapped(server.method, at_position(server.wrapper, state))
+
     sends_to_each = exchange.client_messages or wrapper.client_messages
     return Exchange(
         broadcast,
@@ -173,6 +190,8 @@ def _wrapped_exchange(exchange, position, wrapper):
         client_messages if sends_to_each else None,
         exchange.cohort,
         lambda sums, single: wrapper.upload_bytes(sums, single, exchange.upload_bytes),
+        seeded=seeded if wrapper.seeded else None,
+        counts_lost_as_zero=wrapper.is_private,
         sum_bits=wrapper.sum_bits or exchange.sum_bits,
     )
 
@@ -222,8 +241,3 @@ def split_seed(seed: tf.Tensor, structure: Structure) -> Structure:
     leaves = tf.nest.flatten(structure)
     seeds = tf.random.experimental.stateless_split(seed, len(leaves))
     return tf.nest.pack_sequence_as(structure, tf.unstack(seeds, len(leaves)))
-
-
-def secret_seed() -> np.ndarray:
-    """Returns [2] int64 from the system's secret source, which nothing else follows from."""
-    return np.frombuffer(os.urandom(16), np.int64).copy()

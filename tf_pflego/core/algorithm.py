@@ -151,6 +151,11 @@ class Exchange:
         specs or tensors of one client.
       of_nobody: (server_state) -> the `Sums` of no participants, if the server takes part in rounds
         without any. By default nothing moves in them.
+      seeded: (server_state, client_ids [c], round number) -> server_state, with the secret seeds of
+        this exchange. It is called before the exchange, outside of TensorFlow's graphs, which know
+        32 bits of a seed where a secret must have 128. None if nothing is secret.
+      counts_lost_as_zero: Whether an upload that is lost counts as zero. If not, the round begins
+        anew without this client.
       sum_bits: b, if what is summed has integers of which the server may learn the sum modulo 2^b
         alone; where clients are other machines, these hide them from it. None if it may see them.
     """
@@ -162,6 +167,8 @@ class Exchange:
     cohort: str = "participants"
     upload_bytes: Callable[[Sums, Structure], int] = lambda *uploaded: num_bytes(uploaded)
     of_nobody: Callable[[Structure], Sums] | None = None
+    seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
+    counts_lost_as_zero: bool = False
     sum_bits: int | None = None
 
 
@@ -239,6 +246,10 @@ class Algorithm:
       published: (server_state) -> what of it is no secret, which a run's server.npz has.
       participation: The one way of drawing participants that it allows, a `Participation`; None
         for any. What is claimed of privacy depends on it.
+      participation_seed: (server_state) -> the seed from which participants are drawn, where it
+        must be secret. None for the seed of the run.
+      must_be_outermost: Whether no wrapper may go around it, since what it claims of the sums of
+        uploads holds for these sums alone.
     """
 
     name: str
@@ -251,6 +262,8 @@ class Algorithm:
     measures: Callable[[Structure], Mapping[str, float]] = lambda server_state: {}
     published: Callable[[Structure], Structure] = lambda server_state: server_state
     participation: Any = None
+    participation_seed: Callable[[Structure], int] | None = None
+    must_be_outermost: bool = False
 
     @classmethod
     def with_one_exchange(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,24 @@ def subtract(first: Structure, second: Structure) -> Structure:
 def scale(factor: float | tf.Tensor, nest: Structure) -> Structure:
     """Returns factor * nest, for a number or a scalar tensor."""
     return tf.nest.map_structure(lambda leaf: factor * leaf, nest)
+
+
+def flat(nest: Structure) -> tf.Tensor:
+    """Returns all numbers of a nest, of one type, as one vector [d]."""
+    return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(nest)], 0)
+
+
+def like(nest: Structure, vector: tf.Tensor) -> Structure:
+    """Returns a vector [d] in the structure of a nest."""
+    leaves = tf.nest.flatten(nest)
+    parts = tf.split(vector, [size(leaf) for leaf in leaves])
+    parts = [tf.reshape(part, leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return tf.nest.pack_sequence_as(nest, parts)
+
+
+def size(nest: Structure) -> int:
+    """Returns how many numbers a nest of tensors or specs has."""
+    return sum(math.prod(leaf.shape) for leaf in tf.nest.flatten(nest))
 
 
 def mix(share: float | tf.Tensor, first: Structure, second: Structure) -> Structure:

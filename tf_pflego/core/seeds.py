@@ -1,6 +1,7 @@
 """Random streams, each derived from the run's seed, a purpose and keys, never from a position."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,24 @@ def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 def integer(seed: int, purpose: str, *keys: int) -> int:
     """Returns one integer in [0, 2**31), a seed for libraries that take one."""
     return int(generator(seed, purpose, *keys).integers(2**31))
+
+
+def secret() -> np.ndarray:
+    """Returns [2] int64 from the system's secure source, of which nothing else tells anything."""
+    return np.frombuffer(os.urandom(16), np.int64).copy()
+
+
+def of_secret(secret: np.ndarray, purpose: str, *keys: int | np.ndarray) -> np.ndarray:
+    """Returns [2] int64, a seed that only the holder of a secret can know.
+
+    It is a keyed hash (BLAKE2b) of the purpose and the keys, so that two seeds of one secret tell
+    nothing of each other, and a search has to go through all 2^128 secrets.
+    """
+    message = hashlib.blake2b(purpose.encode() + b"\0", key=secret.tobytes(), digest_size=16)
+    for key in keys:
+        content = np.asarray(key, "<i8").tobytes()
+        message.update(len(content).to_bytes(8, "little") + content)
+    return np.frombuffer(message.digest(), "<i8").astype(np.int64)
 
 
 def server_seed(seed: int, purpose: str, *keys: int) -> np.ndarray:

@@ -1,20 +1,25 @@
 """Tries out whether a private run hides a client as well as it claims.
 
-The run is made once more, in process, with the same settings and with canary clients beside its
-own, which upload random directions. How many of them can be told from what the run releases gives a
-lower bound on epsilon. If it is above what the run claims, there is too little noise, and the
-program ends with code 4. A lower bound never shows that there is enough noise.
+Some rounds of the run are made again, in process, with the same settings and another secret, each
+with its noise and without: so its noise, its bound and its draws are seen (`aggregation.inspection`
+says what is looked at), and epsilon is computed anew from what the run has counted. Then the whole
+run is made with canary clients beside its own, which upload random directions. How many of them can
+be told from what the run releases gives a lower bound on epsilon.
+
+If something is not as claimed, the program ends with code 4. That nothing is found shows no claim.
 """
 
 import dataclasses
 
-from tf_pflego.aggregation import canaries
+from tf_pflego.aggregation import canaries, inspection, private
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags
 from tf_pflego.program.failures import RefutedError
 from tf_pflego.program.opened import StoredRunOptions
-from tf_pflego.runs import aggregation_settings, build, methods
+from tf_pflego.runs import aggregation_settings, methods
+from tf_pflego.runs import build as build_lib
 from tf_pflego.runs.stored_run import StoredRun
+from tf_pflego.simulation.records import EPSILON
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import terminal, texts
 from tf_pflego.system.signals import Interruption
@@ -39,7 +44,7 @@ class Options(StoredRunOptions):
 
 
 def run(flag_values, interruption: Interruption) -> None:
-    """Trains with canaries, and shows what is claimed and what is known of it."""
+    """Looks inside, trains with canaries, and shows what is claimed and what is known of it."""
     options = flags.options_from(Options, flag_values)
     with options.opened() as stored:
         if not aggregation_settings.is_private(stored.run_config):
@@ -47,30 +52,92 @@ def run(flag_values, interruption: Interruption) -> None:
                 f"`run` must be a run with differential privacy; {stored.path} has none. Give one "
                 "that was trained with `dp_epsilon` or `dp_noise_multiplier`."
             )
-        with _with_canaries(stored, options) as simulation:
-            num_rounds, delta = stored.run_config.num_rounds, stored.run_config.dp_delta
+        method = methods.method_of_stored(
+            stored.configuration, options.algorithm or None, stored.path
+        )
+        delta = stored.run_config.dp_delta
+        claimed, num_rounds, faults = _of_ledger(stored)
+        terminal.show(f"epsilon claimed      {claimed:.3f}, delta {delta:g}, {num_rounds} rounds")
+        terminal.doing(f"looking into {inspection.ROUNDS} rounds")
+        faults += _seen_inside(stored, method)
+        if not faults:
+            terminal.show("looked inside        noise, bound and draws are as claimed")
+        interruption.check()
+        with _with_canaries(stored, options, method) as simulation:
             for number in range(1, num_rounds + 1):
                 terminal.doing(f"round {number} of {num_rounds}, with canaries")
-                record = simulation.run_round()
+                simulation.run_round()
                 interruption.check()
             scores = canaries.scores(simulation.server_state, options.canaries, _SEED)
-    claimed = record["privacy_epsilon"]
     bound, recognised = canaries.lower_bound(scores, delta, options.confidence)
     counted = f"{recognised} of {texts.counted(options.canaries, 'canary', 'canaries')} recognised"
-    terminal.show(f"epsilon claimed      {claimed:.3f}, delta {delta:g}, {num_rounds} rounds")
     terminal.show(
         f"epsilon at least     {bound:.3f}, confidence {100 * options.confidence:g} %, {counted}"
     )
     if bound > claimed:
+        faults.append(f"epsilon is at least {bound:.3f}, as canaries show")
+    if faults:
         raise RefutedError(
-            f"a private run must have an epsilon of at most the {claimed:.3f} that it claims; got "
-            f"{bound:.3f} at least. There is less noise than claimed: do not rely on this claim, "
-            "and look for what uploads or sums without noise."
+            f"a private run must be as it claims, with an epsilon of {claimed:.3f}; got: "
+            f"{'; '.join(faults)}. Do not rely on this claim."
         )
     terminal.show("The claim is not refuted; only the accounting can show that it holds.")
 
 
-def _with_canaries(stored: StoredRun, options: Options) -> Simulation:
+def _of_ledger(stored: StoredRun) -> tuple[float, int, list[str]]:
+    """Returns what the run claims after how many rounds, and what its own counts say otherwise."""
+    last = {name: values[-1] for name, values in stored.metrics.items()}
+    claimed, num_rounds = float(last[EPSILON]), int(last["round"])
+    count, accountant = int(last["privacy_releases"]), _accountant(stored, num_rounds)
+    epsilon = accountant.epsilon(count)
+    faults = []
+    if count < num_rounds * accountant.releases_per_round:
+        faults.append(f"only {count} sums were counted in {num_rounds} rounds")
+    # Another version of dp-accounting may round otherwise.
+    if epsilon > claimed * 1.01:
+        faults.append(
+            f"{count} sums with a noise multiplier of {accountant.noise_multiplier:.4g} have an "
+            f"epsilon of {epsilon:.3f}"
+        )
+    return claimed, num_rounds, faults
+
+
+def _accountant(stored, num_rounds):
+    """Returns the accountant of a run, with the noise multiplier that it has used."""
+    config = stored.run_config
+    used = float(stored.metrics["privacy_noise_multiplier"][-1])
+    rounds = int(stored.metrics["round"][-1])
+    claim = aggregation_settings.claimed(config) | {"num_rounds": num_rounds}
+    claim |= {"epsilon": None, "noise_multiplier": used}
+    exchanges = round(stored.metrics["privacy_releases"][-1] / rounds)
+    drawn = config.participation_of(stored.clients.num_clients - config.new_clients)
+    return private.accountant_of(drawn, exchanges, **claim)
+
+
+def _seen_inside(stored, method) -> list[str]:
+    """Returns what is not as claimed in a few rounds of the same run with another secret."""
+    config = stored.run_config
+    clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
+    config = dataclasses.replace(config, engine="in_process", new_clients=0, eval_clients=0)
+    inside = []
+
+    def build(model, settings):
+        inside.append(inspection.Inspected(method.build(model, settings)))
+        return inside[-1].algorithm
+
+    # Under a name of its own it shares no traces with the method.
+    looked_at = dataclasses.replace(method, name=f"{method.name}, inspected", build=build)
+    simulation = build_lib.build_simulation(
+        config, clients, algorithm=looked_at, **stored.hyper_parameters
+    )
+    with simulation:
+        accountant = _accountant(stored, config.num_rounds)
+        begun = simulation.server_state.wrapper[0].noise_multiplier
+        accountant = dataclasses.replace(accountant, noise_multiplier=float(begun))
+        return list(inspection.faults(simulation, inside[-1], accountant))
+
+
+def _with_canaries(stored: StoredRun, options: Options, method: methods.Method) -> Simulation:
     """Returns the simulation of a run's clients and of canaries, with the same share per round."""
     config = stored.run_config
     clients = stored.clients.part(0, stored.clients.num_clients - config.new_clients)
@@ -86,11 +153,13 @@ def _with_canaries(stored: StoredRun, options: Options) -> Simulation:
         new_clients=0,
         eval_clients=0,
     )
-    method = methods.method_of_stored(stored.configuration, options.algorithm or None, stored.path)
     planted = dataclasses.replace(
         method,
+        name=f"{method.name}, with canaries",
         build=lambda model, settings: canaries.planted(
             method.build(model, settings), clients.num_clients, _SEED
         ),
     )
-    return build.build_simulation(config, everybody, algorithm=planted, **stored.hyper_parameters)
+    return build_lib.build_simulation(
+        config, everybody, algorithm=planted, **stored.hyper_parameters
+    )

@@ -14,7 +14,7 @@ from tf_pflego.core.statistic_names import first_of
 from tf_pflego.program import command_line, flags, help_pages
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import methods, reader, stored_run, training
-from tf_pflego.runs.progress import result_table
+from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
 from tf_pflego.system import temporary, terminal, values
@@ -76,6 +76,8 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         terminal.show(f"{title}: {first.title} {first.written(last)}")
         return
     terminal.show(result_table(summary, title, clients))
+    for remark in remarks_on_privacy(summary):
+        terminal.show(command_line.as_flags(remark, ["clip_norm"]))
     if run_config.output_dir:
         terminal.show(f"written to {run_config.output_dir}; a page about it:")
         # The terminal breaks a long line itself, so that it can be pasted whole.

@@ -22,7 +22,7 @@ from tf_pflego.reports.series import (
     values_of,
 )
 from tf_pflego.reports.stored import Holdings
-from tf_pflego.simulation.records import PRIVACY
+from tf_pflego.simulation.records import PRIVACY, PRIVACY_DRAWN
 
 Size = tuple[float, float]
 
@@ -62,7 +62,7 @@ def privacy(runs: Runs, size: Size) -> Figure | None:
 
     On a narrow screen the panels are below each other.
     """
-    drawn = {name: lines for name in PRIVACY if (lines := lines_of(runs, name, "rounds"))}
+    drawn = {name: lines for name in PRIVACY_DRAWN if (lines := lines_of(runs, name, "rounds"))}
     if not drawn:
         return None
     columns = len(drawn) if size[0] > 2 * size[1] else 1

@@ -19,6 +19,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import TightLayoutEngine
 
 from tf_pflego.reports.series import Curve
 from tf_pflego.system import terminal
@@ -256,8 +257,9 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     # Without title and legend, one pass of this layout does for two of the constrained one; and
     # whoever saves a figure that has a layout still draws it twice.
     FigureCanvasSVG(figure)
-    figure.set_layout_engine("tight", pad=0.4)
-    figure.get_layout_engine().execute(figure)
+    layout = TightLayoutEngine(pad=0.4)
+    figure.set_layout_engine(layout)
+    layout.execute(figure)
     figure.set_layout_engine(None)
     svg = _saved(figure, format="svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]

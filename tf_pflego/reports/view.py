@@ -14,7 +14,7 @@ from tf_pflego.reports import charts, clients, figures, metrics, series
 from tf_pflego.reports.metrics import PERCENT, UNKNOWN, tidy
 from tf_pflego.reports.parts import NOT_REACHED, Runs, Table
 from tf_pflego.reports.stored import ReportedRun
-from tf_pflego.simulation.records import PRIVACY
+from tf_pflego.simulation.records import EPSILON, EPSILON_UNAMPLIFIED, PRIVACY, PRIVACY_DRAWN
 
 _MOST_METHODS_IN_TITLE = 6
 _ROWS_OF_NUMBERS = 12
@@ -215,26 +215,39 @@ def _cuts(runs):
 
 def _privacy(runs):
     """Returns what is claimed of the private runs."""
-    private = [run for run in runs.begun if "privacy_epsilon" in run.rounds]
+    private = [run for run in runs.begun if EPSILON in run.rounds]
     if not private:
         return None
     keys = ("dp_delta", "dp_mechanism", "participation", "clients_per_round", "clip_norm")
     rows = [
         [
             runs.name(run),
-            metrics.short(metrics.final(run.rounds, "privacy_epsilon")),
+            *(
+                metrics.short(metrics.final(run.rounds, name)) if name in run.rounds else "?"
+                for name in (EPSILON, EPSILON_UNAMPLIFIED)
+            ),
             *(metrics.cell(run.configuration.get(key)) for key in keys),
         ]
         for run in private
     ]
-    head = ["run", "epsilon", "delta", "mechanism", "participation", "clients in a round", "bound"]
+    head = [
+        "run",
+        "epsilon",
+        PRIVACY[EPSILON_UNAMPLIFIED],
+        "delta",
+        "mechanism",
+        "participation",
+        "clients in a round",
+        "bound",
+    ]
     names = {name for name, *_ in rows}
     ends = "; ".join(f"{name} ends at epsilon {epsilon}" for name, epsilon, *_ in rows)
+    drawn = metrics.listed(PRIVACY[name] for name in PRIVACY_DRAWN)
     return {
         "table": Table("What is claimed of each private run so far", head, rows),
         "drawing": runs.drawing(
             charts.privacy,
-            description=f"Line charts of {metrics.listed(PRIVACY.values())} along rounds. {ends}.",
+            description=f"Line charts of {drawn} along rounds. {ends}.",
             series=[one for one in runs.series if names & set(one.names)],
         ),
     }

@@ -47,17 +47,14 @@ class PrivacySettings:
     clip_norm: float = setting(
         privacy.ADAPTIVE,
         "largest norm of an upload, for privacy, secure sums and --robust_sum=norm_bound; adaptive "
-        "for one that follows a quantile of the norms, for privacy alone",
+        "for one that follows the median of the norms, for --dp_mechanism=gaussian alone",
         above=0,
         words=(privacy.ADAPTIVE,),
     )
-    clip_quantile: float = setting(
-        0.5, "share of the uploads that an adaptive bound leaves as they are", above=0, below=1
-    )
     secure_sum_bits: int = setting(
         0,
-        "bits of the integers that clients upload in place of numbers, of which the server learns "
-        "the sum alone; 0 for numbers",
+        "bits of the integers of a secure sum, which clients upload in place of numbers; 0 for "
+        "numbers",
         at_least=0,
         at_most=32,
     )
@@ -79,13 +76,6 @@ class UploadSettings:
         at_least=1,
         at_most=16,
         read_with=("compression", ("quantized",)),
-    )
-    compression_share: float = setting(
-        0.01,
-        "share of the numbers that is uploaded",
-        above=0,
-        at_most=1,
-        read_with=("compression", ("masked", "top_k")),
     )
     robust_sum: str = setting(
         NONE,
@@ -158,10 +148,11 @@ def is_private(config: Any) -> bool:
 
 
 def of_uploads(config: Any) -> tuple[Any, ...]:
-    """Returns the values of all settings of this module, by which traces are known."""
+    """Returns all that the wrappers of a run follow from, by which traces are known."""
     fields = *dataclasses.fields(PrivacySettings), *dataclasses.fields(UploadSettings)
     who_attacks = config.seed if config.attack != NONE else None  # The attackers follow from it.
-    return *(getattr(config, field.name) for field in fields), who_attacks
+    rounds = config.num_rounds if is_private(config) else None  # The noise follows from it.
+    return *(getattr(config, field.name) for field in fields), who_attacks, rounds
 
 
 def wrapped(algorithm: Algorithm, config: Any, participation: Participation) -> Algorithm:
@@ -179,6 +170,27 @@ _SETTINGS = {name: f"dp_{name}" for name in ("epsilon", "delta", "noise_multipli
 _SETTINGS |= {"bits": "secure_sum_bits"}
 
 
+def claimed(config: Any) -> dict[str, Any]:
+    """Returns the arguments of `private.private` that say what a private run claims."""
+    return {
+        "num_rounds": config.num_rounds,
+        "epsilon": config.dp_epsilon or None,
+        "noise_multiplier": config.dp_noise_multiplier or None,
+        "delta": config.dp_delta,
+        "mechanism": config.dp_mechanism,
+        "bits": config.secure_sum_bits or secure.BITS,
+    }
+
+
+def epsilon_at_the_end(config: Any, simulation: Any) -> float:
+    """Returns epsilon of a private simulation after all rounds, by the noise that it has."""
+    multiplier = float(simulation.server_state.wrapper[0].noise_multiplier)
+    claim = claimed(config) | {"epsilon": None, "noise_multiplier": multiplier}
+    exchanges = len(simulation.algorithm.exchanges)
+    accountant = private.accountant_of(simulation.participation, exchanges, **claim)
+    return accountant.epsilon(config.num_rounds * exchanges)
+
+
 def _wrapped(algorithm, config, participation):
     if config.attack != NONE:
         algorithm = attacks.attacked(algorithm, config.attack, config.attackers, seed=config.seed)
@@ -187,28 +199,16 @@ def _wrapped(algorithm, config, participation):
             algorithm,
             config.compression,
             bits=config.compression_bits,
-            share=config.compression_share,
         )
     if is_private(config):
-        algorithm = private.private(
-            algorithm,
-            participation,
-            num_rounds=config.num_rounds,
-            epsilon=config.dp_epsilon or None,
-            noise_multiplier=config.dp_noise_multiplier or None,
-            delta=config.dp_delta,
-            clip_norm=config.clip_norm,
-            clip_quantile=config.clip_quantile,
-            mechanism=config.dp_mechanism,
-            bits=config.secure_sum_bits or secure.BITS,
+        return private.private(
+            algorithm, participation, clip_norm=config.clip_norm, **claimed(config)
         )
-    elif config.secure_sum_bits:
+    if config.secure_sum_bits:
         secure.refuse_few_bits(config.secure_sum_bits, participation.federation)
-        algorithm = secure.secure(
-            algorithm, bits=config.secure_sum_bits, clip_norm=config.clip_norm
-        )
-    elif config.robust_sum != NONE:
-        algorithm = robust.robust(
+        return secure.secure(algorithm, bits=config.secure_sum_bits, clip_norm=config.clip_norm)
+    if config.robust_sum != NONE:
+        return robust.robust(
             algorithm,
             config.robust_sum,
             clip_norm=config.clip_norm,

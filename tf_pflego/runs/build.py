@@ -17,7 +17,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.engines import tracing
 from tf_pflego.engines.devices.links import Links
 from tf_pflego.models import networks
-from tf_pflego.runs import aggregation_settings, config, methods
+from tf_pflego.runs import aggregation_settings, config, device_settings, methods
 from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
@@ -257,8 +257,11 @@ def build_simulation(
         facts = ModelFacts.of(run_config, clients, num_global_classes, model)
     else:
         facts = elsewhere.facts
+    built = algorithm_of(run_config, facts, participation, method, hyper_parameters, model)
+    if elsewhere is not None and aggregation_settings.is_private(run_config):
+        device_settings.refuse_exchanges(built)
     return Simulation(
-        algorithm_of(run_config, facts, participation, method, hyper_parameters, model),
+        built,
         clients,
         participation,
         run_config.place() if elsewhere is None else elsewhere.links,

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
 from tf_pflego.engines.devices.secure_sums import FEWEST
@@ -60,9 +61,24 @@ def check(run_config: Any) -> None:
             f"`min_reports` must be at most clients_per_round={run_config.clients_per_round}; got "
             f"{run_config.min_reports}. Lower `min_reports`."
         )
-    if run_config.dp_mechanism in ("skellam", "local") and (
-        run_config.dp_epsilon or run_config.dp_noise_multiplier
-    ):
+    is_private = bool(run_config.dp_epsilon or run_config.dp_noise_multiplier)
+    if is_private and run_config.spare_clients:
+        raise ValueError(
+            "`spare_clients` must be 0 with differential privacy, since who is among the first to "
+            f"report is no random draw; got {run_config.spare_clients}. Leave it out."
+        )
+    if is_private and run_config.client_weights != "uniform":
+        raise ValueError(
+            "`client_weights` must be uniform with differential privacy, for which clients tell "
+            f"nobody how many examples they have; got {run_config.client_weights}. Set it so."
+        )
+    if is_private and run_config.output_dir and run_config.checkpoint_every != 1:
+        raise ValueError(
+            "`checkpoint_every` must be 1 with differential privacy, so that a server that goes on "
+            "makes no sum again with other participants; got "
+            f"{run_config.checkpoint_every}. Set it to 1."
+        )
+    if is_private and run_config.dp_mechanism in ("skellam", "local"):
         raise ValueError(
             "`dp_mechanism` must be gaussian or banded where clients are other machines, since the "
             "noise of their own is drawn from a seed of the server's; got "
@@ -77,4 +93,14 @@ def check(run_config: Any) -> None:
         raise ValueError(
             "`new_clients` must be 0 where clients are other machines; got "
             f"{run_config.new_clients}. Let a new client personalize an exported model."
+        )
+
+
+def refuse_exchanges(algorithm: Algorithm) -> None:
+    """Raises ValueError if a private method on other machines has several exchanges in a round."""
+    if len(algorithm.exchanges) > 1:
+        raise ValueError(
+            "`algorithm` must have one exchange per round with differential privacy where clients "
+            "are other machines, since a server that is killed between two would make the first "
+            f"sum again; {algorithm.name} has {len(algorithm.exchanges)}. Choose another method."
         )

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import tqdm
@@ -9,7 +10,14 @@ import tqdm
 from tf_pflego.core.statistic_names import first_of, significant
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import Columns, worst_rows
-from tf_pflego.simulation.records import STANDARD_ERROR
+from tf_pflego.simulation.records import (
+    CLIPPED,
+    DELTA,
+    EPSILON,
+    EPSILON_UNAMPLIFIED,
+    SIGNAL,
+    STANDARD_ERROR,
+)
 from tf_pflego.system import terminal, texts
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
@@ -18,7 +26,7 @@ _LEAST_COLUMNS_WITH_BAR = 72
 # As accuracy has them; those of the first statistic are shown.
 _TEST, _VALIDATION = "test_accuracy/client_mean", "validation_accuracy/client_mean"
 _ERROR = f"{_TEST}/{STANDARD_ERROR}"
-_EPSILON = "privacy_epsilon"
+_FEW = 0.02  # A bound that cuts a smaller share of the uploads hardly bounds them.
 
 
 class Progress(Callback):
@@ -42,10 +50,10 @@ class Progress(Callback):
                 text += f" ± {first.written(record[error])}"
             if validation in record:
                 text += f", validation {first.written(record[validation])}"
-            if record.get(_EPSILON) is not None:
-                text += f", epsilon {significant(record[_EPSILON], 3)}"
+            if record.get(EPSILON) is not None:
+                text += f", epsilon {significant(record[EPSILON], 3)}"
         # With either of these, the loss too would leave a bar no room.
-        if "train_loss" in record and not {validation, _EPSILON} & record.keys():
+        if "train_loss" in record and not {validation, EPSILON} & record.keys():
             text = f"loss {first.written(record['train_loss'])}, {text}"
         columns = terminal.stream_of_progress().columns()
         if columns is not None and not terminal.is_quiet():
@@ -100,8 +108,13 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
         rows.append((f"validation {first.title}", "", ""))
         rows += _rows_of(summary, first, "validation", whom)
     rows.append((f"training loss, {whom}", first.written(summary["train_loss"]), ""))
-    if summary.get(_EPSILON) is not None:
-        rows.append(("epsilon of differential privacy", significant(summary[_EPSILON]), ""))
+    if summary.get(EPSILON) is not None:
+        names = {
+            EPSILON: "epsilon of differential privacy",
+            EPSILON_UNAMPLIFIED: "    to who knows the draws",
+        }
+        rows += [(text, significant(summary[name]), "") for name, text in names.items()]
+        rows.append(("    delta", f"{summary[DELTA]:g}", ""))
     rows.append(("seconds per round (median)", f"{summary['seconds_per_round/median']:.3f}", ""))
     for way in ("down", "up"):
         rows.append((f"megabytes {way}, all rounds", f"{summary[f'bytes_{way}'] / 1e6:.1f}", ""))
@@ -109,6 +122,26 @@ def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:
     served_worst = texts.aligned(rows_of_worst, ">>>".rjust(len(rows_of_worst[0]), "<"))
     rule = "-" * max(map(len, [*lines, *served_worst]))
     return "\n".join([title, rule, *lines, rule, *served_worst, rule])
+
+
+def remarks_on_privacy(summary: Mapping[str, Any]) -> list[str]:
+    """Returns what the last round says of the noise and of the bound, if they fit badly."""
+    remarks = []
+    if summary.get(SIGNAL, 1) < 1:
+        remarks.append(
+            "the noise was larger than what it hides: the last sum had "
+            f"{summary[SIGNAL]:.2g} times the norm of its noise. More clients per round, or a "
+            "larger epsilon, help."
+        )
+    clipped = summary.get(CLIPPED)
+    if clipped is not None and not _FEW < clipped < 1 - _FEW:
+        few = clipped <= _FEW
+        remarks.append(
+            f"the bound cut {100 * clipped:.0f} % of the last uploads: "
+            f"{'lower' if few else 'raise'} `clip_norm`, with which the noise "
+            f"{'falls' if few else 'grows'}."
+        )
+    return remarks
 
 
 def _rows_of(summary, first, split, whom, of_all=()):

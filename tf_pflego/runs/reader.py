@@ -75,8 +75,8 @@ _ADDED = {
     **{"category_columns": "", "split": "random", "task": "classification", "min_rows": 2},
     **{"missing": "refuse", "small_clients": "refuse"},
     **{"dp_epsilon": 0.0, "dp_delta": 1e-5, "dp_noise_multiplier": 0.0, "dp_mechanism": "gaussian"},
-    **{"clip_norm": "adaptive", "clip_quantile": 0.5, "secure_sum_bits": 0},
-    **{"compression": "none", "compression_bits": 8, "compression_share": 0.01},
+    **{"clip_norm": "adaptive", "secure_sum_bits": 0},
+    **{"compression": "none", "compression_bits": 8},
     **{"client_names": "", "client_weights": "examples", "spare_clients": 0},
     **{"robust_sum": "none", "trimmed_share": 0.1, "attack": "none", "attackers": 0.2},
 }

@@ -288,6 +288,13 @@ class RunDirectory:
                 "Correct them, or choose another `output_dir`."
             )
         falls = wanted.get("server_schedule", CONSTANT) != CONSTANT
+        is_private = wanted.get("dp_epsilon") or wanted.get("dp_noise_multiplier")
+        is_banded = is_private and wanted["dp_mechanism"] == "banded"
+        if is_banded and wanted["num_rounds"] != rounds:
+            raise RunDirectoryError(
+                f"`num_rounds` must stay {rounds} with dp_mechanism=banded, whose noise depends on "
+                f"it; got {wanted['num_rounds']}. Start a new run for more rounds."
+            )
         if falls and not wanted["schedule_rounds"] and wanted["num_rounds"] != rounds:
             raise RunDirectoryError(
                 f"`num_rounds` must be {rounds}, over which the learning rate of the run in "

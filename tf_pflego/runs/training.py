@@ -12,7 +12,14 @@ import tensorflow as tf
 from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.core import statistic_names
 from tf_pflego.engines.ray import ray_options
-from tf_pflego.runs import build, config, methods, partition_file, reader
+from tf_pflego.runs import (
+    aggregation_settings,
+    build,
+    config,
+    methods,
+    partition_file,
+    reader,
+)
 from tf_pflego.runs import callbacks as callbacks_lib
 from tf_pflego.runs.callbacks import Callback
 from tf_pflego.runs.client_table import client_columns
@@ -26,6 +33,7 @@ from tf_pflego.system import terminal, values
 
 # What a run's directory has for its network, where the user gave a model.
 OWN_NETWORK = "own"
+_MORE = 1.001  # Other versions of dp-accounting may round otherwise.
 
 
 def run(
@@ -217,6 +225,8 @@ class _Run:
                 self.records = self._despite_losses(
                     lambda: directory.begin(self.simulation, clients, _versions())
                 )
+            if self.records and run_config.dp_epsilon:
+                self._say_what_epsilon_will_be()
             terminal.doing(f"tracing round {len(self.records) + 1}, which takes longest")
             self._train()
             terminal.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
@@ -242,6 +252,16 @@ class _Run:
             for callback in self.callbacks:
                 callback.on_run_end(self.simulation, summary)
         return summary
+
+    def _say_what_epsilon_will_be(self):
+        """Says so if the noise that the run began with does not give the epsilon it asks for."""
+        epsilon = aggregation_settings.epsilon_at_the_end(self.run_config, self.simulation)
+        if epsilon > self.run_config.dp_epsilon * _MORE:
+            terminal.say(
+                "tf_pflego: the run goes on with the noise that it began with: after "
+                f"{self.run_config.num_rounds} rounds epsilon will be {epsilon:.3f}, where "
+                f"dp_epsilon is {self.run_config.dp_epsilon:g}"
+            )
 
     @property
     def _checkpointed(self):

@@ -94,7 +94,9 @@ class Checkpoints:
         self.directory.mkdir(parents=True, exist_ok=True)
         number, server = content["round"], nests.named(server_state).items()
         with durable.batch(also) as files:
-            entry = self._write(files, "server", number, ((k, np.asarray(v)) for k, v in server))
+            arrays = ((name, np.asarray(leaf)) for name, leaf in server)
+            # The server's state may have the secret of a private run, which is for its owner alone.
+            entry = self._write(files, "server", number, arrays, 0o600)
             segments = self._with_new_segment(files, number, states)
             content = {
                 "format": _FORMAT,
@@ -213,13 +215,13 @@ class Checkpoints:
             count, level = count + levels.count(level), level + 1
         return count, level
 
-    def _write(self, files, kind, round_number, arrays):
+    def _write(self, files, kind, round_number, arrays, mode=0o666):
         """Writes an .npz file under a name that no file has, and returns what a checkpoint says."""
         name, again = f"{kind}-{round_number}.npz", 0
         while (self.directory / name).exists():
             again += 1
             name = f"{kind}-{round_number}.{again}.npz"
-        stream = files.npz(self.directory / name, arrays)
+        stream = files.npz(self.directory / name, arrays, mode)
         return {"file": name, "bytes": stream.size, "crc32": stream.crc32}
 
     def _manifests(self):

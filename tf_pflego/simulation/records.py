@@ -16,13 +16,21 @@ BOOKKEEPING = (
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 CLIENTS_ABSENT = "absent_clients"
-# What the record of a private run has besides, and what it is called.
+# What the record of a private run has besides, and what it is called. Epsilon is towards those who
+# do not know who took part in which round, and towards those who do.
+EPSILON, EPSILON_UNAMPLIFIED = "privacy_epsilon", "privacy_epsilon_unamplified"
+DELTA, CLIPPED, SIGNAL = "privacy_delta", "privacy_clipped_share", "privacy_signal_to_noise"
 PRIVACY = {
-    "privacy_epsilon": "epsilon so far",
+    EPSILON: "epsilon so far",
+    EPSILON_UNAMPLIFIED: "epsilon without amplification",
+    DELTA: "delta",
+    "privacy_noise_multiplier": "noise multiplier",
+    "privacy_releases": "sums that were released",
     "privacy_clip_norm": "bound of the norm",
-    "privacy_clipped_share": "clipped share",
-    "privacy_signal_to_noise": "signal to noise",
+    CLIPPED: "clipped share",
+    SIGNAL: "signal to noise",
 }
+PRIVACY_DRAWN = (EPSILON, *list(PRIVACY)[-3:])  # The table of a report has the others.
 
 # What a user's own metric may not be called, besides the statistics: the first parts of names that
 # a run's metrics and summary have, and the columns of clients.csv.

@@ -60,11 +60,12 @@ class Rounds:
         with_all = number == 1 and FIRST_ROUND in names
         spare = 0 if with_all else getattr(self._engine, "spare_clients", 0)
         more = {"spare": spare} if spare else {}
-        drawn = {name: participation.draw(self._seed, number, name, **more) for name in names}
+        seed, of_secret = self._seed, self._algorithm.participation_seed
+        if of_secret is not None:
+            seed = of_secret(server_state)
+        drawn = {name: participation.draw(seed, number, name, **more) for name in names}
         record: dict[str, Any] = dict.fromkeys(BOOKKEEPING, 0) | {"round": number}
-        record["dropped"] = sum(
-            len(participation.dropped(self._seed, number, name)) for name in names
-        )
+        record["dropped"] = sum(len(participation.dropped(seed, number, name)) for name in names)
         wanted = {
             name: min(len(ids), participation.clients_per_round) if spare else len(ids)
             for name, ids in drawn.items()
@@ -105,6 +106,7 @@ class Rounds:
             record["dropped"] += sum(max(0, wanted[name] - reporting[name]) for name in names)
             record[CLIENTS_ABSENT] = sorted(absent)
         record |= of_exchanges | self._algorithm.measures(new_state)
+        record["dropped"] += len(of_exchanges.get(CLIENTS_ABSENT, ()))
         if left_out:
             record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
             terminal.say(
@@ -121,11 +123,16 @@ class Rounds:
         participants, and the ids of those that failed, each with whether it has reported at all.
         """
         metrics: dict[str, float] = {}
-        record = {"participants": max(map(len, cohorts.values())), "bytes_down": 0, "bytes_up": 0}
+        record: dict[str, Any] = {"bytes_down": 0, "bytes_up": 0}
+        record["participants"] = max(map(len, cohorts.values()))
+        lost: set[int] = set()
         for position, exchange in enumerate(self._algorithm.exchanges):
             ids = cohorts[exchange.cohort]
             round_ = self._round(number, position, exchange.cohort, scales[exchange.cohort])
             server = self.server[position]
+            if exchange.seeded is not None:
+                identities = self._data.identities[ids]
+                server_state = exchange.seeded(server_state, identities, number)
             if not len(ids):
                 if exchange.of_nobody is not None:
                     received = exchange.of_nobody(server_state), (), ids
@@ -143,7 +150,9 @@ class Rounds:
                 exchange, message, cohort, server_state, round_, evaluate
             )
             fails = ~outcome.finite
-            if fails.any():
+            if exchange.counts_lost_as_zero:
+                lost.update(ids[fails].tolist())
+            elif fails.any():
                 absent = np.zeros(len(ids), bool) if outcome.absent is None else outcome.absent
                 failed = dict(zip(ids[fails].tolist(), ~absent[fails], strict=True))
                 return server_state, record, metrics, failed
@@ -164,6 +173,8 @@ class Rounds:
                 tallies(self._algorithm.model.task, outcome.sums), groups=self._data.groups_of(ids)
             )
             metrics = {f"participant_{name}": value for name, value in tested.metrics().items()}
+        if lost:
+            record[CLIENTS_ABSENT] = sorted(lost)
         return server_state, record, metrics, {}
 
     def _round(self, number, position, cohort, scale):

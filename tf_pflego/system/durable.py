@@ -60,21 +60,30 @@ class Batch:
         self._partial: dict[pathlib.Path, pathlib.Path] = {}
 
     @contextlib.contextmanager
-    def open(self, path: pathlib.Path) -> Iterator[Stream]:
-        """Yields a stream to a new file, which will take the place of `path`."""
+    def open(self, path: pathlib.Path, mode: int = 0o666) -> Iterator[Stream]:
+        """Yields a stream to a new file, which will take the place of `path`.
+
+        Of the permissions `mode` it has those that the process gives to new files.
+        """
         partial = self._partial[path] = path.with_name(f".{path.name}.partial")
         with naming(path):
             partial.unlink(missing_ok=True)
-            with open(partial, "xb") as file:
+            with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 yield Stream(file)
 
-    def npz(self, path: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray | Blocks]]) -> Stream:
+    def npz(
+        self,
+        path: pathlib.Path,
+        arrays: Iterable[tuple[str, np.ndarray | Blocks]],
+        mode: int = 0o666,
+    ) -> Stream:
         """Writes named arrays as `numpy.load` reads them; the same arrays give the same bytes.
 
         Only one of them is needed at a time, so a generator saves memory. The stream that is
         returned has the size and the checksum of the file.
         """
-        with self.open(path) as stream, zipfile.ZipFile(cast(BinaryIO, stream), "w") as archive:
+        opened = self.open(path, mode)
+        with opened as stream, zipfile.ZipFile(cast(BinaryIO, stream), "w") as archive:
             for name, array in arrays:
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                     if isinstance(array, Blocks):

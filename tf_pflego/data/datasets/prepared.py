@@ -62,9 +62,10 @@ def read(builder: tfds.core.DatasetBuilder, split: str, names: Sequence[str]) ->
         if identities != _files_of_last:
             _last.clear()
             _files_of_last[:] = identities
-        if (split, *names) not in _last:
-            _last[split, *names] = _read(builder, split, names)
-        return list(_last[split, *names])
+        key = (split, *names)
+        if key not in _last:
+            _last[key] = _read(builder, split, names)
+        return list(_last[key])
 
 
 def _read(builder, split, names):
