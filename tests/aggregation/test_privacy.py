@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.aggregation.probe import probe, rounds_of
 from tests.conftest import build_method
 from tests.engines.agreement import ENGINES
-from tf_pflego.aggregation import privacy, private
+from tf_pflego.aggregation import accounting, privacy, private, skellam
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
@@ -204,6 +204,40 @@ def test_two_runs_have_other_noise_and_a_restored_one_the_same(tiny_model, tiny_
         same = [np.array_equal(a, b) for a, b in zip(*states[:2], strict=True)]
         assert all(same)
         assert not np.array_equal(states[0][0], states[2][0])
+
+
+def skellam_probe(model, vectors):
+    accountant = Accountant(EVERYBODY, accounting.SKELLAM, 1.0, 1e-5, 10, bits=20)
+    return skellam.wrap(probe(model, vectors, len(vectors[0])), accountant, bound=0.5)
+
+
+@pytest.mark.parametrize("mechanism", accounting.MECHANISMS)
+def test_other_sums_have_other_noise_under_one_secret(
+    mechanism, tiny_model, tiny_clients, tmp_path
+):
+    """A checkpoint is restored by a simulation whose clients upload something else."""
+    participation = Participation(3, 3, "cyclic")
+    options = {"mechanism": mechanism, "participation": participation}
+    received = []
+    for number, last in enumerate((0.0, 0.0, 0.25)):
+        vectors = np.zeros([3, 2000], np.float32)
+        vectors[2, 0] = last
+        if mechanism == accounting.SKELLAM:
+            algorithm = skellam_probe(tiny_model, vectors)
+        else:
+            algorithm = private_probe(tiny_model, vectors, 1.0, 0.5, **options)
+        with Simulation(algorithm, tiny_clients, algorithm.participation, "in_process") as one:
+            if number == 0:
+                one.save(tmp_path)
+            one.restore(tmp_path)
+            one.run_round()
+            received.append(3 * np.concatenate(one.server_state.method[:2]))
+    first, again, other = received
+    np.testing.assert_array_equal(again, first)
+    # Two clients upload the same as before, and hide it by the same noise if they add it.
+    adds = mechanism in (accounting.SKELLAM, accounting.LOCAL)
+    of_one = 0.5 if mechanism == accounting.LOCAL else first[1:].std() / np.sqrt(3 if adds else 1)
+    assert (other - first)[1:].std() == pytest.approx(np.sqrt(2) * of_one, rel=0.1)
 
 
 def test_a_claim_holds_for_one_way_of_drawing_participants(tiny_model, tiny_clients):

@@ -140,8 +140,9 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Al
         upload, is_below, finite = clipped(result, limit, round_)
         below: Structure = tf.where(is_below, 0.5, -0.5)
         if is_local:
-            noise = normals(nests.size(upload), client.message)
-            upload, below = with_noise(upload, multiplier * limit, noise), ()
+            deviation = multiplier * limit
+            noise = normals(nests.size(upload), seed_on(client.message, upload, deviation))
+            upload, below = with_noise(upload, deviation, noise), ()
         new_state = kept_if(finite, result.state, earlier_state)
         return result._replace(
             state=new_state, summed=PrivateUpload(upload, below), averaged=()
@@ -155,10 +156,11 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Al
             multiplier = state.noise_multiplier
             if adaptive:  # A part of what is claimed goes to the share: section 2 of source (4).
                 multiplier = (multiplier**-2 - (2 * share_deviation) ** -2) ** -0.5
-                noisy = below + share_deviation * tf.cast(normals(1, state.seeds[1])[0], tf.float32)
+                noise = normals(1, seed_on(state.seeds[1], below, total))
+                noisy = below + share_deviation * tf.cast(noise[0], tf.float32)
                 next_bound *= tf.exp(-BOUND_RATE * (0.5 + noisy / rate - _QUANTILE))
-            noise = normals(nests.size(total), state.seeds[0])
             deviation = growth * multiplier * tf.cast(state.bound, tf.float64)
+            noise = normals(nests.size(total), seed_on(state.seeds[0], total, below, deviation))
             if bands > 1:
                 noise -= tf.tensordot(coefficients[1:], tf.cast(earlier, tf.float64), 1) / deviation
                 earlier = tf.concat([tf.cast(deviation * noise, tf.float32)[None], earlier[:-1]], 0)
@@ -279,6 +281,20 @@ def banded_coefficients(bands: int) -> np.ndarray:
 def _norm(nest):
     leaves = tf.nest.flatten(nest)
     return tf.linalg.global_norm(leaves) if leaves else tf.zeros([])
+
+
+def seed_on(seed: tf.Tensor, *hidden: Structure) -> tf.Tensor:
+    """Returns [2] int64, the seed of the noise that hides these values of 32 or 64 bits.
+
+    Other values have other noise, also where a checkpoint is restored with other settings, clients'
+    states or examples: the difference of two sums is never without noise. It is `seed` plus a
+    multilinear hash, whose keys follow from `seed`: 2^-66 is the chance that two have one noise.
+    """
+    leaves = tf.nest.flatten(hidden)
+    words = tf.concat([tf.reshape(tf.bitcast(leaf, tf.int32), [-1]) for leaf in leaves], 0)
+    shape = [2, words.shape[0]]
+    keys = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.int64)
+    return seed + tf.reduce_sum(keys * tf.cast(words, tf.int64), 1)
 
 
 def normals(count: int, seed: tf.Tensor) -> tf.Tensor:

@@ -82,9 +82,10 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float) -> Algorith
         integers = secure.rounded(vector, client)
         norm = tf.norm(tf.cast(integers, tf.float64))
         integers = tf.where(norm <= radius, integers, tf.cast(vector, tf.int32))
+        hidden, mean = integers, (multiplier * radius) ** 2 / (2 * count)
         for row, sign in enumerate((1, -1)):
-            mean = (multiplier * radius) ** 2 / (2 * count)
-            drawn = tf.random.stateless_poisson(vector.shape, client.message[row], mean, tf.int64)
+            seed = privacy.seed_on(client.message[row], hidden, mean)
+            drawn = tf.random.stateless_poisson(vector.shape, seed, mean, tf.int64)
             integers += sign * tf.cast(drawn, tf.int32)  # modulo 2^32, which 2^b divides
         new_state = privacy.kept_if(finite, result.state, earlier_state)
         uploaded = secure.SecureUpload(

@@ -95,8 +95,7 @@ class Checkpoints:
         number, server = content["round"], nests.named(server_state).items()
         with durable.batch(also) as files:
             arrays = ((name, np.asarray(leaf)) for name, leaf in server)
-            # The server's state may have the secret of a private run, which is for its owner alone.
-            entry = self._write(files, "server", number, arrays, 0o600)
+            entry = self._write(files, "server", number, arrays)
             segments = self._with_new_segment(files, number, states)
             content = {
                 "format": _FORMAT,
@@ -215,13 +214,16 @@ class Checkpoints:
             count, level = count + levels.count(level), level + 1
         return count, level
 
-    def _write(self, files, kind, round_number, arrays, mode=0o666):
-        """Writes an .npz file under a name that no file has, and returns what a checkpoint says."""
+    def _write(self, files, kind, round_number, arrays):
+        """Writes an .npz file under a name that no file has, and returns what a checkpoint says.
+
+        It is for its owner alone: of a private run it has the secret, or who took part.
+        """
         name, again = f"{kind}-{round_number}.npz", 0
         while (self.directory / name).exists():
             again += 1
             name = f"{kind}-{round_number}.{again}.npz"
-        stream = files.npz(self.directory / name, arrays, mode)
+        stream = files.npz(self.directory / name, arrays, 0o600)
         return {"file": name, "bytes": stream.size, "crc32": stream.crc32}
 
     def _manifests(self):
