@@ -1,0 +1,124 @@
+"""Who takes part in a private run follows from its secret and from what the accounting knows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.methods import each_of
+from tf_pflego.aggregation import accounting, private
+from tf_pflego.core import seeds
+from tf_pflego.runs import build
+from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.reader import PLACES
+
+# Settings of which the accounting knows by the way in which participants are drawn.
+KNOWN = {
+    "num_clients": {"num_clients": 24},
+    "clients_per_round": {"clients_per_round": 7},
+    "participation": {"participation": "cyclic"},
+    "clients_per_round_range": {"participation": "range", "clients_per_round_range": "1,3"},
+    "dropout_rate": {"dropout_rate": 0.3},
+    "new_clients": {"new_clients": 5},
+    "partition": {"partition": "dirichlet", "num_clients": 6},  # It deals to other clients.
+}
+# What else a run in process can be, each with a value that is not the one below.
+OTHERS = {
+    "algorithm": "fedavg",
+    "network": "mlp",
+    "omniglot_splits": "train",
+    "personalization": "medium",
+    "classes_per_client": 3,
+    "dirichlet_alpha": 0.5,
+    "min_examples": 41,
+    "label_space": "global",
+    "class_mask": True,
+    "client_weights": "uniform",
+    "statistics": "accuracy",
+    "standardize_labels": False,
+    "huber_delta": 1.0,
+    "permuted_clients": 0.5,
+    "shifted_clients": 0.5,
+    "shift": "invert",
+    "seed": 5,
+    "num_rounds": 9,
+    "dp_epsilon": 4.0,
+    "dp_delta": 1e-6,
+    "dp_noise_multiplier": 3.0,
+    "dp_mechanism": "local",
+    "clip_norm": 0.3,
+    "secure_sum_bits": 20,
+    "compression": "top_k",
+    "compression_bits": 4,
+    "robust_sum": "median",
+    "trimmed_share": 0.2,
+    "attack": "sign_flip",
+    "attackers": 0.3,
+    "eval_every": 3,
+    "train_loss_every": 3,
+    "eval_clients": 5,
+    "validation_fraction": 0.2,
+    "new_client_epochs": 3,
+    "new_client_learning_rate": 0.1,
+    "activation_gigabytes": 1.0,
+    "num_shards": 3,
+}
+# Of tables, whose clients are counted before participants are drawn, and of real federations, which
+# `runs.device_settings` refuses where the accounting does not know of them.
+NEITHER = {
+    *("dataset", "client_column", "label_column", "feature_columns", "category_columns", "split"),
+    *("time_column", "task", "missing", "min_rows", "small_clients"),
+    *("engine", "client_names", "spare_clients"),
+}
+SECRET = np.array([3, 4])
+
+
+def drawn(monkeypatch, digits_dir, **changes):
+    """The run's accountant, and who takes part in its first rounds; None if it is refused."""
+    settings = {"dataset": "digits", "data_dir": digits_dir, "engine": "in_process"}
+    settings |= {"num_clients": 20, "clients_per_round": 5, "participation": "binomial"}
+    settings |= {"num_rounds": 8, "dp_epsilon": 8.0, "clip_norm": 0.2}
+    monkeypatch.setattr(seeds, "secret", lambda: SECRET)
+    try:
+        simulation = build.build_simulation(RunConfig(**settings | changes))
+    except ValueError:
+        return None
+    with simulation:
+        algorithm, state = simulation.algorithm, simulation.server_state
+        seed = algorithm.participation_seed(state)
+        numbers = 8, None, 1.0, 1e-5, accounting.MECHANISMS[0], 24
+        accountant = private.accountant_of(algorithm.participation, 1, *numbers)
+        return accountant, [simulation.participation.draw(seed, n).tolist() for n in range(1, 200)]
+
+
+def test_each_setting_of_a_run_is_looked_at():
+    of_run = {field.name for field in dataclasses.fields(RunConfig)}
+    assert of_run - set(PLACES) == KNOWN.keys() | OTHERS.keys() | (NEITHER - {"table"})
+
+
+@pytest.mark.parametrize("name", each_of(KNOWN, ("dropout_rate", "clients_per_round_range")))
+def test_the_accounting_knows_how_participants_are_drawn(name, monkeypatch, digits_dir):
+    outcome = drawn(monkeypatch, digits_dir, **KNOWN[name])
+    assert (outcome is None) == (name == "clients_per_round_range")
+    if outcome is not None:
+        accountant, rounds = outcome
+        participation = accountant.participation
+        share = participation.clients_per_round / participation.num_clients
+        took_part = np.mean([len(ids) for ids in rounds]) / participation.num_clients
+        reported = 1 - participation.dropout_rate
+        assert took_part == pytest.approx(share * reported, abs=0.04)
+        assert max(map(max, filter(None, rounds))) == participation.num_clients - 1
+
+
+@pytest.mark.thorough
+def test_nothing_else_changes_who_takes_part(monkeypatch, digits_dir):
+    _, expected = drawn(monkeypatch, digits_dir)
+    refused = set()
+    for name, value in OTHERS.items():
+        outcome = drawn(monkeypatch, digits_dir, **{name: value})
+        if outcome is None:
+            refused.add(name)
+        else:
+            assert outcome[1] == expected, name
+    # These go with other settings, or not with privacy.
+    assert refused == {"dp_noise_multiplier", "secure_sum_bits", "robust_sum"}
