@@ -27,7 +27,7 @@ import ray
 
 from tf_pflego.system import terminal
 
-_START_SECONDS = 60
+_START_SECONDS = 180
 _END_SECONDS = 20
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
@@ -43,6 +43,7 @@ class Node:
                 command, env=environment, start_new_session=True, **streams
             )
         self.leader = self._process.pid
+        self.was_killed = False
 
     def is_running(self) -> bool:
         """Returns whether it runs."""
@@ -50,6 +51,7 @@ class Node:
 
     def kill(self) -> None:
         """Ends all processes of the node at once, as if its machine had lost its power."""
+        self.was_killed = True
         for process in processes_of(self.leader):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -90,9 +92,9 @@ class LocalCluster:
             for _ in range(nodes - 1):
                 # Ray gives a node half a minute, in which two cores start no more than two.
                 if len(self.nodes) > 1:
-                    self._wait_for(len(self.nodes))
+                    self.wait()
                 self.add_node()
-            self._wait_for(nodes)
+            self.wait()
         except BaseException:
             self.close()
             raise
@@ -104,7 +106,7 @@ class LocalCluster:
         self.close()
 
     def add_node(self) -> Node:
-        """Adds a node."""
+        """Adds a node, which is there after `wait`."""
         return self._add([f"--address={self.address}"])
 
     def close(self) -> None:
@@ -113,23 +115,25 @@ class LocalCluster:
             node.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def wait(self) -> None:
+        """Waits until all nodes are there that were not killed."""
+        started = time.monotonic()
+        while time.monotonic() - started < _START_SECONDS:
+            expected = 0
+            for number, node in enumerate(self.nodes):
+                if not node.was_killed and not node.is_running():
+                    log = (self._directory / f"node{number}.log").read_text(errors="replace")
+                    raise ChildProcessError(f"a node has not started; it said: {log[-600:]}")
+                expected += not node.was_killed
+            if _count_nodes(self.environment) >= expected:
+                return
+            time.sleep(0.5)
+        raise ChildProcessError(f"the nodes have not started within {_START_SECONDS} s")
+
     def _add(self, arguments):
         log = self._directory / f"node{len(self.nodes)}.log"
         self.nodes.append(Node([*arguments, f"--num-cpus={self._cpus}"], self._security, log))
         return self.nodes[-1]
-
-    def _wait_for(self, nodes):
-        """Waits until so many nodes are there."""
-        started = time.monotonic()
-        while time.monotonic() - started < _START_SECONDS:
-            for number, node in enumerate(self.nodes):
-                if not node.is_running():
-                    log = (self._directory / f"node{number}.log").read_text(errors="replace")
-                    raise ChildProcessError(f"a node has not started; it said: {log[-600:]}")
-            if _count_nodes(self.environment) >= nodes:
-                return
-            time.sleep(0.5)
-        raise ChildProcessError(f"the nodes have not started within {_START_SECONDS} s")
 
 
 def _count_nodes(environment):
