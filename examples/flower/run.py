@@ -3,10 +3,9 @@
   python examples/flower/run.py --flower=.venv-flower/bin --directory=runs/flower \\
       -- --flagfile=run_configs/quickstart.flags --num_clients=3
 
-What follows `--` are flags of `tf-pflego serve`. Flower's SuperLink and a node beside each client
-speak over TLS, and a node needs a registered key. The directory has the server's run, each client's
-data and state, the keys and the logs. With --supernode, Flower's own SuperNode takes the place of
-node.py.
+What follows `--` are flags of `tf-pflego serve`. Flower's SuperLink and a SuperNode beside each
+client speak over TLS, and a SuperNode needs a registered key. The directory has the server's run,
+each client's data and state, the keys and the logs.
 """
 
 import functools
@@ -27,17 +26,12 @@ def main() -> int:
     """Runs the federation; returns the exit code."""
     parser = one_machine.parser(__doc__)
     parser.add_argument("--flower", type=pathlib.Path, default=".venv-flower/bin")
-    parser.add_argument("--insecure", action="store_true", help="without TLS and node keys")
-    parser.add_argument("--supernode", action="store_true", help="with Flower's own SuperNode")
     options = parser.parse_args()
-    settings = (options.flower.absolute(), options.insecure, options.supernode)
-    return one_machine.run(options, functools.partial(start_carrier, *settings))
+    return one_machine.run(options, functools.partial(start_carrier, options.flower.absolute()))
 
 
 def start_carrier(
     flower: pathlib.Path,
-    insecure: bool,
-    supernode: bool,
     started: Processes,
     directory: pathlib.Path,
     sockets: pathlib.Path,
@@ -55,38 +49,26 @@ def start_carrier(
     start = functools.partial(started.start, environment=environment)
     port = one_machine.free_port()
     here = [f"--host={LOOPBACK}", f"--port={port}"]
-    to_superlink = [f"--superlink={LOOPBACK}:{port}"]
-    if insecure:
-        trusted = "insecure = true"
-        here.append("--insecure")
-        to_superlink.append("--insecure")
-    else:
-        certificate, key = directory / "certificate.pem", directory / "certificate.key"
-        one_machine.make_certificate(started, certificate, key)
-        trusted = f'root-certificates = "{certificate}"'
-        here += [f"--ssl-ca-certfile={certificate}", f"--ssl-certfile={certificate}"]
-        here += [f"--ssl-keyfile={key}", "--enable-supernode-auth"]
-        to_superlink.append(f"--root-certificates={certificate}")
+    certificate, key = directory / "certificate.pem", directory / "certificate.key"
+    one_machine.make_certificate(started, certificate, key)
+    here += [f"--ssl-ca-certfile={certificate}", f"--ssl-certfile={certificate}"]
+    here += [f"--ssl-keyfile={key}", "--enable-supernode-auth"]
+    to_superlink = [f"--superlink={LOOPBACK}:{port}", f"--root-certificates={certificate}"]
     start("superlink", "flower-superlink", "--disable-runtime-dependency-installation", *here)
     (directory / "config.toml").write_text(
         f'[superlink]\ndefault = "{_SUPERLINK}"\n'
-        f'[superlink.{_SUPERLINK}]\naddress = "{LOOPBACK}:{port}"\n{trusted}\n'
+        f'[superlink.{_SUPERLINK}]\naddress = "{LOOPBACK}:{port}"\n'
+        f'root-certificates = "{certificate}"\n'
     )
     started.wait_for(lambda: one_machine.answers(port))
     keys = [directory / f"node_{number}" for number in range(len(clients))]
-    if not insecure:
-        for key in keys:
-            started.run("keys", *"ssh-keygen -q -t ecdsa -b 384".split(), "-N", "", "-f", key)
-            register = ("flwr", "supernode", "register", f"{key}.pub", _SUPERLINK)
-            started.run("keys", *register, environment=environment)
     for key, client in zip(keys, clients, strict=True):
-        with_key = [] if insecure else [f"--auth-supernode-private-key={key}"]
-        if supernode:
-            node = ["flower-supernode", f"--host={LOOPBACK}", f"--port={one_machine.free_port()}"]
-            node.append(f"--node-config=socket='{client}'")
-        else:
-            node = [flower / "python", _HERE / "node.py", f"--socket={client}"]
-        start(key.name, *node, *to_superlink, *with_key)
+        started.run("keys", *"ssh-keygen -q -t ecdsa -b 384".split(), "-N", "", "-f", key)
+        register = ("flwr", "supernode", "register", f"{key}.pub", _SUPERLINK)
+        started.run("keys", *register, environment=environment)
+        node = ("flower-supernode", f"--host={LOOPBACK}", f"--port={one_machine.free_port()}")
+        with_key = f"--auth-supernode-private-key={key}"
+        start(key.name, *node, f"--node-config=socket='{client}'", *to_superlink, with_key)
     config = f"sockets='{sockets}'"
     started.run(
         "app", "flwr", "run", _HERE, _SUPERLINK, "--run-config", config, environment=environment

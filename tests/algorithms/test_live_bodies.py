@@ -222,8 +222,6 @@ def test_a_file_predicts_and_learns_on_as_in_inference(images, tmp_path, kind):
     evaluated = simulation.evaluate().train_loss[1]
     np.testing.assert_allclose(losses[:3:2], [evaluated, losses[1]], rtol=1e-4)
     assert losses[3] < losses[1] < losses[0]
-    with pytest.raises(ValueError, match=r"`federated` must be left out for a body with batch"):
-        pfl.export_clients(simulation, [1], tmp_path / "device", federated=True)
 
 
 @pytest.mark.thorough

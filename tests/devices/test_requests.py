@@ -26,7 +26,7 @@ ROUND = wire.numbered(
 EXCHANGE = {
     "ask": "exchange",
     **{"position": 0, "state": 0, "new": 1, "oldest": 0, "seed": [1, 2]},
-    **{"evaluate": False, "secure": None},
+    "evaluate": False,
 }
 EVALUATE = {"ask": "evaluate", "state": 0, "seed": [1, 2], "train": False}
 
@@ -46,9 +46,8 @@ def without(name):
 FACTS = [
     ({"definition": "0" * 64}, "the definition must be .*, which north was told to expect"),
     ({"definition": None}, "the definition must be"),
-    ({"ask": "predict"}, "`ask` must be one of introduce, exchange, evaluate, secure"),
+    ({"ask": "predict"}, "`ask` must be one of introduce, exchange, evaluate"),
     ({"ask": ["exchange"]}, "`ask` must be one of"),
-    ({"ask": "secure", "step": "unmask"}, "must follow an exchange"),
     ({"position": 1}, "`position` must be whole, from 0 on; got 1"),
     ({"position": True}, "`position` must be whole"),
     ({"state": -1}, "`state` must be whole"),
@@ -59,7 +58,6 @@ FACTS = [
     ({"seed": [1, 2**31]}, "`seed` must be two int32"),
     ({"evaluate": 1}, "`evaluate` must be true or false"),
     ({"all_examples": 3}, "`all_examples` must be whole, from 5 on; got 3"),
-    ({"secure": {"step": "advertise_keys", "members": [0, 1], "bits": 20}}, "`secure` must say"),
     ({"known": [["message/9", "0" * 32]]}, "`known` must be pairs"),
     ({"known": "message/0"}, "`known` must be pairs"),
     ({"known": [["__class__", {}]]}, "`known` must be pairs"),

@@ -13,8 +13,8 @@ import socket
 import ssl
 
 import pytest
-import time_carriers
 
+from tests.examples import carriers
 from tests.starts import ROOT
 from tf_pflego.system import frames
 
@@ -33,7 +33,7 @@ def tried(directory, start_carrier, clients):
     """Gives the processes of a carrier that works, and its directory; all of it ends."""
     directory = directory / ("long" * 25)  # The path of a socket may have 107 bytes only.
     directory.mkdir(mode=0o700)
-    with time_carriers.carried(directory, start_carrier, clients) as (started, sockets, _):
+    with carriers.carried(directory, start_carrier, clients) as (started, sockets):
         assert_carries(sockets)
         assert {address for address, _ in listens_of(directory)} == {LOOPBACK}
         yield started, directory
@@ -51,7 +51,7 @@ def assert_carries(sockets):
     replies = [frames.receive(link) for link in links]
     assert [reply[:-1] for reply in replies] == [body[::-1] for body in bodies]
     assert {reply[-1] for reply in replies} == set(range(len(sockets)))
-    frames.send(links[0], time_carriers.BREAK)
+    frames.send(links[0], carriers.BREAK)
     assert frames.receive(links[0]) is None
     with frames.connected(sockets[0], TIMEOUT) as link:
         assert frames.ask(link, b"")[:-1] == b""
@@ -82,24 +82,9 @@ def listens_of(directory):
 
 
 @needs_flower
-def test_flower_carries_between_nodes_with_registered_keys(tmp_path):
-    start = functools.partial(time_carriers.carrier_of("flower"), FLOWER, False, False)
-    with tried(tmp_path, start, 2) as (started, directory):
-        ((_, port),) = listens_of(directory)  # The nodes listen at none.
-        key, log = directory / "another", directory / "refused.log"
-        started.run("keys", "ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key)
-        node = (FLOWER / "python", ROOT / "examples/flower/node.py", f"--socket={log}")
-        node += (f"--superlink=127.0.0.1:{port}",)
-        node += (f"--root-certificates={directory / 'certificate.pem'}",)
-        for with_key in ((f"--auth-supernode-private-key={key}",), ()):
-            with pytest.raises(RuntimeError, match="Failed to initialize the connection"):
-                started.run("refused", *node, *with_key)
-
-
-@needs_flower
 def test_sockets_vanish_with_a_superlink_that_dies(tmp_path):
-    start = functools.partial(time_carriers.carrier_of("flower"), FLOWER, True, False)
-    waiting = time_carriers.one_machine.Processes(tmp_path)
+    start = functools.partial(carriers.carrier_of("flower"), FLOWER)
+    waiting = carriers.one_machine.Processes(tmp_path)
     with pytest.raises(RuntimeError, match="superlink ended with -9"):
         with tried(tmp_path, start, 1) as (started, directory):
             superlink = dict(started._started)["superlink"]
@@ -111,14 +96,14 @@ def test_sockets_vanish_with_a_superlink_that_dies(tmp_path):
 
 @needs_flower
 def test_flower_carries_by_its_own_supernode(tmp_path):
-    start = functools.partial(time_carriers.carrier_of("flower"), FLOWER, True, True)
+    start = functools.partial(carriers.carrier_of("flower"), FLOWER)
     with tried(tmp_path, start, 1):
         pass
 
 
 @needs_nvflare
 def test_nvflare_carries_between_sides_that_show_certificates(tmp_path):
-    start = functools.partial(time_carriers.carrier_of("nvflare"), NVFLARE)
+    start = functools.partial(carriers.carrier_of("nvflare"), NVFLARE)
     with tried(tmp_path, start, 2) as (_, directory):
         kits = directory / "kits" / "here" / "prod_00"
         server = json.loads((kits / "localhost" / "startup" / "fed_server.json").read_text())

@@ -217,10 +217,6 @@ def test_the_version_is_shown(capsys):
             ["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--format=keras"],
             "--shared_body must be used with --format=savedmodel",
         ),
-        (
-            ["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--federated"],
-            "got savedmodel and none and --federated. Leave these out.",
-        ),
         (["personalize", "--run={run}"], "--data must be given"),
         (["personalize", "--run={run}", "--data=x", "--output_dir={run}"], "must be a new or em"),
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),

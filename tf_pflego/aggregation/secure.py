@@ -96,7 +96,6 @@ def secure(algorithm: Algorithm, *, bits: int = BITS, clip_norm: float) -> Algor
         at_server=at_server,
         upload_bytes=lambda sums, single, inner: upload_bytes(sums.summed.integers, bits),
         is_outermost=True,
-        sum_bits=bits,
     )
     result = wrapping.wrapped(algorithm, wrapper)
 

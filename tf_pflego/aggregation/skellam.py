@@ -114,7 +114,6 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float) -> Algorith
             **accountant.measures(float(states[-1].noise_multiplier), states),
             "privacy_clip_norm": bound,
         },
-        sum_bits=bits,
     )
     return wrapping.wrapped(
         algorithm,

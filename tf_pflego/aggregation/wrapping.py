@@ -59,8 +59,8 @@ class Wrapper:
       is_private: Whether the server releases each sum with noise: in rounds without participants
         too, with zero for an upload that is lost, and with no wrapper around it.
       is_outermost: Whether no wrapper may go around it.
+      longest: (state at the server) -> the largest norm of an upload, where it is known.
       measures: (states at the server, of each exchange) -> numbers for the record of a round.
-      sum_bits: As of an `Exchange`.
     """
 
     init_server: Callable[..., Structure] = lambda uploads: ()
@@ -80,8 +80,8 @@ class Wrapper:
     seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
     is_private: bool = False
     is_outermost: bool = False
+    longest: Callable[[Structure], float] | None = None
     measures: Callable[[tuple], Mapping[str, float]] = lambda states: {}
-    sum_bits: int | None = None
 
 
 def wrapped(algorithm: Algorithm, wrapper: Wrapper, **changes: Any) -> Algorithm:
@@ -182,6 +182,9 @@ def _wrapped_exchange(exchange, position, wrapper):
         state = wrapper.seeded(server.wrapper[position], ids, number)
         return Wrapped(server.method, at_position(server.wrapper, state))
 
+    def longest(server):
+        return wrapper.longest(server.wrapper[position])
+
     sends_to_each = exchange.client_messages or wrapper.client_messages
     return Exchange(
         broadcast,
@@ -192,7 +195,7 @@ def _wrapped_exchange(exchange, position, wrapper):
         lambda sums, single: wrapper.upload_bytes(sums, single, exchange.upload_bytes),
         seeded=seeded if wrapper.seeded else None,
         counts_lost_as_zero=wrapper.is_private,
-        sum_bits=wrapper.sum_bits or exchange.sum_bits,
+        longest=longest if wrapper.longest else None,
     )
 
 

@@ -156,8 +156,7 @@ class Exchange:
         32 bits of a seed where a secret must have 128. None if nothing is secret.
       counts_lost_as_zero: Whether an upload that is lost counts as zero. If not, the round begins
         anew without this client.
-      sum_bits: b, if what is summed has integers of which the server may learn the sum modulo 2^b
-        alone; where clients are other machines, these hide them from it. None if it may see them.
+      longest: (server_state) -> the largest norm that an upload can have; None if none is known.
     """
 
     broadcast: Callable[[Structure, Round], Structure]
@@ -169,7 +168,7 @@ class Exchange:
     of_nobody: Callable[[Structure], Sums] | None = None
     seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
     counts_lost_as_zero: bool = False
-    sum_bits: int | None = None
+    longest: Callable[[Structure], float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

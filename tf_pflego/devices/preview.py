@@ -30,15 +30,12 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
             f"  it receives {_shapes((sent.message, sent.to_one))}",
             f"  it sends    {_shapes((*uploads[0][:2], uploads[1]), size)}",
         ]
-    seen = "The server sees what each client sends."
-    if settings.secure_sum_bits:
-        seen = "The server sees only the sum of what the clients of a round send, by secure sums."
     only = ""
     if settings.client_weights == UNIFORM:
         only = " only if it asks for the training loss"
     return [
         *lines,
-        f"  {seen}",
+        "  The server sees what each client sends.",
         f"  It learns how many training examples the client has{only}.",
         "  It is told sums over the test examples, such as how many of them are predicted rightly.",
         "  No example and no label leaves this machine.",

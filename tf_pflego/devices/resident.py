@@ -5,7 +5,6 @@ leads to expect is refused in one line, and changes nothing.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,16 +15,15 @@ from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.journal import Journal
-from tf_pflego.engines.devices import secure_sums
 from tf_pflego.engines.engine import Cohort
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.engines.tracing import served_leaves_read
-from tf_pflego.system import secure_protocol, values, wire
+from tf_pflego.system import values, wire
 from tf_pflego.system.wire import WireError
 
 ONLY = np.zeros(1, np.int64)  # the number of the client among its own
 _KEPT_FOR = 4  # requests, after which a leaf that none of them had is forgotten
-_MARGIN = 2**21  # bytes of a request's header and of what the secure sums send
+_MARGIN = 2**20  # bytes of a request's header
 _MOST_SHOWN = 300
 
 
@@ -67,7 +65,6 @@ class Resident:
         self._number = 0  # of the state that the engine has; 0 for none
         self._leaves: dict[str, tuple[bytes, int]] = {}
         self._num_requests = 0
-        self._masking: _Masking | None = None
 
     def close(self) -> None:
         """Frees what the engine holds."""
@@ -103,7 +100,6 @@ class Resident:
             "introduce": self._introduced,
             "exchange": self._exchanged,
             "evaluate": self._evaluated,
-            "secure": self._unmasking,
         }
         asked = facts.get("ask")
         if not isinstance(asked, str) or asked not in answers:
@@ -121,12 +117,11 @@ class Resident:
         base, seed = _whole(facts, "state"), _seeds(facts)
         number, oldest = _whole(facts, "new", base + 1), _whole(facts, "oldest")
         sent = self.exchanges[_whole(facts, "position", 0, len(self.exchanges) - 1)]
-        evaluate, masking = _truth(facts, "evaluate"), self._new_masking(facts)
+        evaluate = _truth(facts, "evaluate")
         message, to_one = map(tf.nest.flatten, (sent.message, sent.to_one))
         leaves = self._taken(
             facts, arrays, base, {"round": list(_round()), "message": message, "one": to_one}
         )
-        self._masking = None  # What was begun before this has come to nothing.
         outcome = self.engine.run_exchange(
             sent.exchange,
             tf.nest.pack_sequence_as(sent.message, leaves["message"]),
@@ -141,48 +136,14 @@ class Resident:
         if not outcome.finite[0]:
             self.engine.roll_back()
             return ({"finite": False}, {}), f"{line}: not finite, so it does not count"
-        summed = list(map(np.asarray, tf.nest.flatten(outcome.summed)))
         reply = wire.numbered("individual", [x[0] for x in tf.nest.flatten(outcome.individual)])
         reply |= _counted({"sums": outcome.sums})
-        if masking is not None:
-            reply |= masking.begin([leaf for leaf in summed if leaf.dtype == np.int32])
-            summed = [leaf for leaf in summed if leaf.dtype != np.int32]
+        reply |= wire.numbered("summed", tf.nest.flatten(outcome.summed))
         new = tf.nest.flatten(self.engine.read_states(ONLY, self.first))
         self._journal.write(number, [leaf[0] for leaf in new], base, oldest)
         self.engine.commit()
-        self._number, self._masking = number, masking
-        return ({"finite": True}, reply | wire.numbered("summed", summed)), line
-
-    def _new_masking(self, facts):
-        """Returns the client's part of a secure sum, if the definition has such sums."""
-        secure, bits = facts.get("secure"), self._definition.run_config.secure_sum_bits
-        if not bits and secure is None:
-            return None
-        members = secure.get("members") if isinstance(secure, dict) else None
-        ids = range(len(self._definition.clients))
-        if (
-            not bits
-            or secure != {"step": secure_protocol.STEPS[0], "bits": bits, "members": members}
-            or not (isinstance(members, list) and all(type(one) is int for one in members))
-            or not {self._id} < set(members) <= set(ids)
-            or len(members) < secure_sums.FEWEST
-            or members != sorted(set(members))
-        ):
-            raise WireError(
-                f"`secure` must say the step {secure_protocol.STEPS[0]}, {bits} bits and ascending "
-                f"members with {self._id} and others, if there are secure sums, and else be null"
-            )
-        return _Masking(self._id, members, bits)
-
-    def _unmasking(self, facts, arrays):
-        if self._masking is None:
-            raise WireError("a step of secure sums must follow an exchange, and each comes once")
-        masking, self._masking = self._masking, None  # After a failure it does not go on.
-        step = facts.get("step")
-        reply = masking.answer(step, arrays)
-        if step != secure_protocol.STEPS[-1]:
-            self._masking = masking
-        return ({}, reply), ""
+        self._number = number
+        return ({"finite": True}, reply), line
 
     def _evaluated(self, facts, arrays):
         number, train, seed = _whole(facts, "state"), _truth(facts, "train"), _seeds(facts)
@@ -295,35 +256,6 @@ class Sent:
             lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), to_each
         )
         return cls(exchange, message, to_one)
-
-
-class _Masking:
-    """A client's part of one secure sum; each step is answered once, and in its turn."""
-
-    def __init__(self, number: int, members: list[int], bits: int):
-        self._number, self._members, self._bits = number, members, bits
-        self._steps = iter(secure_protocol.STEPS)
-
-    def begin(self, integers: list[np.ndarray]) -> wire.Arrays:
-        """Returns the answer to the first step, for all of these integers."""
-        vector = np.concatenate([leaf.ravel() for leaf in integers])
-        setup = secure_sums.setup_of(len(self._members), len(vector), self._bits)
-        place = self._members.index(self._number)
-        self._client = secure_protocol.Client(setup, place, vector)
-        return self.answer(secure_protocol.STEPS[0], {})
-
-    def answer(self, step: Any, arrays: wire.Arrays) -> wire.Arrays:
-        """Returns what the client says at a step, to or of the members with these ids."""
-        expected = next(self._steps)
-        if step != expected:
-            raise WireError(f"`step` must be {expected}; got {values.shown(step)}")
-        message = secure_sums.as_message(arrays, self._members)
-        arguments = () if expected == secure_protocol.STEPS[0] else (message,)
-        try:
-            reply = getattr(self._client, step)(*arguments)
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise WireError(f"{step} cannot follow what came before ({error!s:.80})") from error
-        return secure_sums.as_arrays(reply, self._members)
 
 
 def _round():

@@ -9,7 +9,6 @@ from typing import Any
 
 from tf_pflego import data
 from tf_pflego.devices.definition import Definition
-from tf_pflego.devices.monitoring import Monitoring
 from tf_pflego.engines.devices.links import DeviceOptions, Links
 from tf_pflego.runs import build, config, device_settings, training
 from tf_pflego.runs.callbacks import Callback
@@ -41,7 +40,6 @@ def serve(
     between_steps: Callable[[], None] = lambda: None,
     callbacks: Sequence[Callback] = (),
     definition: Definition | None = None,
-    metrics_port: int = 0,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains with clients on other machines, as `run` does with simulated ones.
@@ -54,8 +52,6 @@ def serve(
       between_steps: As in `run`; it is also called while the server waits.
       callbacks: As in `run`.
       definition: What the clients expect; None for what `define` returns.
-      metrics_port: A port of this machine's loopback at which Prometheus finds the rounds, reports,
-        seconds and bytes; 0 for none.
       **hyper_parameters: The method's; those left out keep their defaults.
 
     Returns:
@@ -76,11 +72,7 @@ def serve(
         max(1, run_config.checkpoint_every * (run_config.checkpoints_kept + 1)),
     )
     terminal.note(f"tf_pflego: the definition is {definition.identity}")
-    with contextlib.ExitStack() as closing:
-        links = closing.enter_context(contextlib.closing(Links(options, between_steps)))
-        if metrics_port:
-            monitoring = closing.enter_context(contextlib.closing(Monitoring(metrics_port, links)))
-            callbacks = [*callbacks, monitoring]
+    with contextlib.closing(Links(options, between_steps)) as links:
         links.wait_for(len(definition.clients), known=True)
         return training.run(
             run_config,

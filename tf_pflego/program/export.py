@@ -29,11 +29,6 @@ class Options(RunOptions):
         False, "write the body once, and the heads as one array, for thousands of clients"
     )
     learning: bool = setting(True, "write what lets SavedModel and TFLite files learn on")
-    federated: bool = setting(
-        False,
-        "write what lets a device take part in the rounds of a federation with the run's settings, "
-        "from a SavedModel or TFLite file alone",
-    )
     quantize: str = setting(
         "none",
         "how TFLite holds the weights that do not learn on; how good a model is before and after "
@@ -44,12 +39,10 @@ class Options(RunOptions):
     def __post_init__(self):
         super().__post_init__()
         self.refuse_empty("run", "output_dir")
-        others = self.format != "savedmodel" or self.quantize != "none" or self.federated
-        if self.shared_body and others:
+        if self.shared_body and (self.format != "savedmodel" or self.quantize != "none"):
             raise ValueError(
                 "`shared_body` must be used with `format='savedmodel'` and `quantize='none'`; got "
-                f"{self.format} and {self.quantize}{' and `federated`' * self.federated}. Leave "
-                "these out."
+                f"{self.format} and {self.quantize}. Leave these out."
             )
 
 
@@ -86,7 +79,6 @@ def run(flag_values, interruption: Interruption) -> None:
             options.learning,
             show,
             options.overwrite,
-            options.federated,
         )
     terminal.show(f"written to {options.output_dir}")
 

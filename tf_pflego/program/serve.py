@@ -34,13 +34,6 @@ class Options:
         "dataset; its examples may be made up",
         is_path=True,
     )
-    metrics_port: int = setting(
-        0,
-        "port of this machine's loopback at which Prometheus finds rounds, reports, seconds and "
-        "bytes; 0 for none",
-        at_least=0,
-        at_most=65535,
-    )
 
     def __post_init__(self):
         settings.check(self)
@@ -62,7 +55,7 @@ def run(flag_values, interruption: Interruption) -> None:
     options = flags.options_from(Options, flag_values)
     flag_values["engine"].value = "devices"
     flag_values["engine"].present = 1
-    begin = functools.partial(_served, sample=options.sample, metrics_port=options.metrics_port)
+    begin = functools.partial(_served, sample=options.sample)
     if not options.define:
         train.run(flag_values, interruption, begin)
         return
@@ -85,7 +78,7 @@ def _definition(run_config, sample, hyper_parameters):
     return serving.define(run_config, clients, **hyper_parameters)
 
 
-def _served(run_config, sample, metrics_port, **arguments):
+def _served(run_config, sample, **arguments):
     from tf_pflego.devices import serving
 
     hyper_parameters = {
@@ -94,4 +87,4 @@ def _served(run_config, sample, metrics_port, **arguments):
         if name not in ("on_clients", "between_steps")
     }
     definition = _definition(run_config, sample, hyper_parameters)
-    return serving.serve(run_config, definition=definition, metrics_port=metrics_port, **arguments)
+    return serving.serve(run_config, definition=definition, **arguments)

@@ -7,7 +7,6 @@ from typing import Any
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
-from tf_pflego.engines.devices.secure_sums import FEWEST
 
 _of_devices = functools.partial(setting, read_with=("engine", ("devices",)))
 
@@ -84,10 +83,10 @@ def check(run_config: Any) -> None:
             "noise of their own is drawn from a seed of the server's; got "
             f"{run_config.dp_mechanism}. Choose another, or simulate it."
         )
-    if run_config.secure_sum_bits and run_config.min_reports < FEWEST:
+    if run_config.secure_sum_bits:
         raise ValueError(
-            f"`min_reports` must be at least {FEWEST} with `secure_sum_bits`, since a sum over "
-            f"fewer shows what one has uploaded; got {run_config.min_reports}. Raise `min_reports`."
+            "`secure_sum_bits` must be 0 where clients are other machines, whose uploads the "
+            f"server sees; got {run_config.secure_sum_bits}. Leave it out, or simulate it."
         )
     if run_config.new_clients:
         raise ValueError(

@@ -13,7 +13,6 @@ Each file is read again and tested on its client's test examples before the expo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import logging
 import math
@@ -31,8 +30,6 @@ from tf_pflego.core.tasks import flat
 from tf_pflego.data import client_names
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.engines.tracing import Traced
-from tf_pflego.models.body import graphs, rectifiers
-from tf_pflego.serving.federated import part_of
 from tf_pflego.serving.limits import refuse_what_cannot_leave
 from tf_pflego.simulation.client_models import (
     ServedClient,
@@ -87,7 +84,6 @@ def export_clients(
     learning: bool = True,
     on_client: Callable[[dict], None] | None = None,
     overwrite: bool = False,
-    federated: bool = False,
 ) -> list[dict[str, Any]]:
     """Writes the models of some clients of a simulation, as they would be served now.
 
@@ -104,8 +100,6 @@ def export_clients(
       on_client: Called with each client's entry when its file is written.
       overwrite: Whether the files may take the place of an earlier export. The whole directory is
         replaced when the new one is whole, and stays as it is if the new one fails.
-      federated: Whether SavedModel and TFLite files have what lets a device take part in the rounds
-        of a federation that has the settings of this run.
 
     Returns:
       The entries of clients.json: for each client the file, its size, the classes, and the first
@@ -117,11 +111,9 @@ def export_clients(
       FileExistsError: The directory is not empty, and `overwrite` is not given or it holds no
         export.
     """
-    refuse_what_cannot_leave(simulation, format, name, quantize, learning, federated)
-    part = part_of(simulation) if federated else None
-    chosen = served_clients(simulation, chosen_clients(clients, simulation), name)
+    refuse_what_cannot_leave(simulation, format, name, quantize, learning)
     return export(
-        (dataclasses.replace(client, part=part) for client in chosen),
+        served_clients(simulation, chosen_clients(clients, simulation), name),
         output_dir,
         format,
         quantize,
@@ -291,8 +283,6 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
     functions = model.signatures(learning)
     with _quiet(), tempfile.TemporaryDirectory(prefix="tf_pflego_export_") as directory:
         save(model, directory, functions)
-        if "gradient" in functions:
-            _take_gradients_apart(pathlib.Path(directory))
         converter = tf.lite.TFLiteConverter.from_saved_model(
             directory, signature_keys=list(functions)
         )
@@ -313,16 +303,6 @@ def tflite_of(model: PersonalModel, quantize: str = "none", learning: bool = Tru
                 "`body` must be made of operations that TFLite has; its converter refuses it "
                 f"({_first_words(error)}). Choose {instead}`format='savedmodel'`."
             ) from error
-
-
-def _take_gradients_apart(saved_model):
-    """Makes the gradient of ReLU, in a SavedModel, of operations that TFLite has of its own."""
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    path = saved_model / "saved_model.pb"
-    saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    graphs.replace_by_calls(saved.meta_graphs[0].graph_def, rectifiers.BUILDERS)
-    path.write_bytes(saved.SerializeToString())
 
 
 def _first_words(error):

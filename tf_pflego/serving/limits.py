@@ -18,7 +18,6 @@ def refuse_what_cannot_leave(
     name: str | None = None,
     quantize: str = "none",
     learning: bool = True,
-    federated: bool = False,
 ) -> None:
     """Raises ValueError if models cannot be exported in a way; see `export_clients`."""
     values.instance("simulation", simulation, Simulation, "Make it with `build_simulation`.")
@@ -35,16 +34,6 @@ def refuse_what_cannot_leave(
     if format == "keras":
         model.task.keras_activation()
         model.refuse_lambda_layers("`format='keras'`")
-    if federated and (format == "keras" or (format == "tflite" and model.has_loops)):
-        raise ValueError(
-            "`federated` must be used with savedmodel, or with tflite for a body without loops, of "
-            f"which it has no gradient; got {format}. Choose `format='savedmodel'`."
-        )
-    if federated and model.has_statistics:
-        raise ValueError(
-            "`federated` must be left out for a body with batch normalisation that is trained, "
-            "whose statistics a device does not send. Set `trainable = False` on these layers."
-        )
     if format != "tflite" or not learning or not model.has_loops:
         return
     if served.personalize is None:

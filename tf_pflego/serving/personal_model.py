@@ -6,13 +6,6 @@
   restore      path -> path: reads it
   class_names  -> class_names
 
-Files of clients that are to take part in a federation have three more; see `serving.federated`:
-
-  gradient     examples, labels, theta_0 and so on, head, client_weight, participation_scale,
-               round_number -> gradient_0 and so on, head
-  serve_with   examples, theta_0 and so on, head -> what `serve` gives
-  first_head   -> head: that with which the file serves
-
 The functions are those that the run itself uses, so that an exported model predicts and learns as
 the run's client does.
 """
@@ -33,7 +26,6 @@ from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.data.tables import raw_columns
 from tf_pflego.models.personalization import learning_on
 from tf_pflego.models.split import SplitModel
-from tf_pflego.serving import federated
 from tf_pflego.simulation.client_models import EXAMPLES, ServedClient, lone_client
 
 
@@ -68,7 +60,6 @@ class PersonalModel(tf.Module):
         self._head = tf.Variable(np.asarray(client.weights.head)[: self._rows], name="head")
         self._learnt = [*(self._theta if moves_body else []), self._head]
         self._inputs, self._examples_of = inputs_of(client)
-        self._part = client.part
 
     def signatures(self, learning: bool = True) -> dict[str, Callable]:
         """Returns the concrete functions by their signatures; without `learning` it only serves."""
@@ -82,8 +73,6 @@ class PersonalModel(tf.Module):
                 "save": (self._save, of_path),
                 "restore": (self._restore, of_path),
             }
-        if self._part is not None:
-            functions |= self._federated(self._part)
         # Kept, since a loaded model finds its variables through what the module holds.
         self._functions = {
             name: tf.function(function, input_signature=specs, autograph=False)
@@ -94,35 +83,11 @@ class PersonalModel(tf.Module):
             name: function.get_concrete_function() for name, function in self._functions.items()
         }
 
-    def _predictions(self, *inputs, weights=None):
-        weights = self._weights() if weights is None else weights
+    def _predictions(self, *inputs):
         examples = self._examples_of(*inputs)
-        logits = self._model.predict(weights, examples, tf.constant(self._classes))
+        logits = self._model.predict(self._weights(), examples, tf.constant(self._classes))
         task = self._model.task
         return {task.output: task.predicted(logits[..., : self._rows])}
-
-    def _federated(self, part):
-        """Returns the functions, with their inputs, of a client that takes part in a federation."""
-        model, count = self._model, len(self._inputs)
-        weights = [*federated.theta_specs(model), federated.head_spec(model)]
-
-        def gradient(*arguments):
-            inputs, (labels, *others) = arguments[:count], arguments[count:]
-            *theta, head, client_weight, scale, number = others
-            client = self._client(inputs, labels)._replace(client_weight=client_weight)
-            gradient, head = part(theta, head, client, scale, number)
-            return {"head": head} | {f"gradient_{k}": leaf for k, leaf in enumerate(gradient)}
-
-        def serve_with(*arguments):
-            inputs, (*theta, head) = arguments[:count], arguments[count:]
-            return self._predictions(*inputs, weights=Weights(theta, head))
-
-        specs = [*self._inputs, learning_specs(model)[0], *weights, *federated.fact_specs()]
-        return {
-            "gradient": (gradient, specs),
-            "serve_with": (serve_with, [*self._inputs, *weights]),
-            "first_head": (lambda: {"head": tf.identity(self._weights().head)}, []),
-        }
 
     def _client(self, inputs, labels):
         """Returns the client with examples of the file and with labels, which are checked."""

@@ -54,7 +54,6 @@ class ServedClient:
     rule: Rule | None  # how it learns on; see `Served.personalize`
     predict: Callable[..., tf.Tensor]  # `model.predict`, or the same traced
     preprocessing: Preprocessing | None = None  # by which its files take the columns of a table
-    part: Callable | None = None  # what it does in a round, in files; see `serving.federated`
 
     def logits(self, examples: np.ndarray) -> tf.Tensor:
         """Returns [n, outputs] for examples as the data have them, as the run computes them.

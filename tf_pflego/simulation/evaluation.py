@@ -87,7 +87,8 @@ class Evaluation(NamedTuple):
                 if split == "train":
                     some = tally.sums[:, 1] > 0  # Clients on other machines may be away.
                     values, counts = tally.of_clients()[some], tally.sums[some, 1]
-                    means[name] = float(np.average(values, weights=counts))
+                    if some.any():
+                        means[name] = float(np.average(values, weights=counts))
                 else:
                     means |= self._means(name, tally.of_clients(), tally)
         for name, values in self.own_metrics.items():

@@ -21,6 +21,10 @@ class LinkError(ConnectionError):
     """The other side has gone, or has sent something else than a frame."""
 
 
+class TooLongError(LinkError):
+    """A frame is longer than any that can come."""
+
+
 def send(link: socket.socket, body: bytes) -> None:
     """Sends a frame; a timeout of the socket, or an end of the link, is a `LinkError`."""
     with _explaining():
@@ -39,7 +43,7 @@ def receive(link: socket.socket, most_bytes: int = MOST_BYTES) -> bytes | None:
             return None
         (size,) = _LENGTH.unpack(head)
         if size > most_bytes:
-            raise LinkError(f"a message must have at most {most_bytes} bytes; got {size}")
+            raise TooLongError(f"a message must have at most {most_bytes} bytes; got {size}")
         return _exactly(link, size)
 
 
@@ -53,9 +57,10 @@ def ask(link: socket.socket, body: bytes, most_bytes: int = MOST_BYTES) -> bytes
 
 
 def has_more(link: socket.socket) -> bool:
-    """Returns whether something has come that nobody has asked for."""
+    """Returns whether something has come that nobody has asked for; the link then waits no more."""
+    link.setblocking(False)
     with contextlib.suppress(BlockingIOError), _explaining():
-        return bool(link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return bool(link.recv(1, socket.MSG_PEEK))
     return False
 
 

@@ -57,7 +57,7 @@ def scripted(sockets, node, answer):
         with contextlib.suppress(OSError):
             while True:
                 link, _ = listener.accept()
-                with link, contextlib.suppress(frames.LinkError):
+                with link, contextlib.suppress(ConnectionError):
                     while (request := frames.receive(link)) is not None:
                         reply = answer(request)
                         if reply is None:

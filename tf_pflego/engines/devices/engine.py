@@ -17,22 +17,28 @@ question stays the same, so that clients are asked again only for what has chang
 from __future__ import annotations
 
 import hashlib
+import math
+import statistics
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import FIRST_ROUND
+from tf_pflego.core.statistics import ratio
 from tf_pflego.core.tasks import Task
 from tf_pflego.core.uploaded import Uploaded
 from tf_pflego.engines import tracing
 from tf_pflego.engines.client_states import WrittenStates
-from tf_pflego.engines.devices import secure_sums
 from tf_pflego.engines.devices.links import Answers, Links, Request
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.system import terminal, wire
 
 _NUMBER = "number"
+# An upload with a number beyond the first, or a norm of so many times the median, is left out.
+_LARGEST, _MOST_TIMES = 1e15, 1000.0
+_MARGIN = 2**16  # bytes of an answer's header, and as many for each array
 
 
 class DevicesEngine:
@@ -47,6 +53,7 @@ class DevicesEngine:
         self._uploads = [
             Uploaded(algorithm, exchange).sums(server_state) for exchange in algorithm.exchanges
         ]
+        self._task = algorithm.model.task
         self._served = tracing.served_leaves_read(algorithm, server_state)
         self._sizes: dict[bool, Any] = {}  # of statistics, with and without training examples
         self._round = 0  # of the last exchange
@@ -73,25 +80,17 @@ class DevicesEngine:
                 "new": number,
                 "oldest": max(0, number - self.place.options.horizon * len(self._uploads)),
                 "evaluate": evaluate,
-                "secure": None,
                 **self._about_client(cohort.seeds[row]),
             }
             to_one = wire.numbered("one", [leaf[row] for leaf in messages])
             requests[client] = Request(facts, to_all | to_one | ({} if state else start))
-        if exchange.sum_bits is None:
-            # Of all clients none is to spare.
-            spare = self.spare_clients if exchange.cohort != FIRST_ROUND else 0
-            checked = self._checked(position, evaluate)
-            answers = self._ask_what_is_not_known(requests, checked, spare)
-            total = _added(self._uploads[position][0], cohort.ids, answers.replies)
-        else:
-            answers, total = secure_sums.sum_of(
-                self.place,
-                requests,
-                exchange.sum_bits,
-                self._uploads[position][0],
-                self._checked(position, evaluate, secure=True),
-            )
+        # Of all clients none is to spare.
+        spare = self.spare_clients if exchange.cohort != FIRST_ROUND else 0
+        checked = self._checked(position, evaluate)
+        answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
+        longest = exchange.longest and exchange.longest(server_state)
+        answers = _without_the_longest(answers, longest)
+        total = _added(self._uploads[position][0], cohort.ids, answers.replies)
         self.states.stage(np.array(sorted(answers.replies), np.int64), number)
         return self._outcome(cohort.ids, answers, total)
 
@@ -114,7 +113,10 @@ class DevicesEngine:
             requests[client] = Request(facts, served | ({} if state else start))
         sizes = {name: self._sizes_with(train) for name in self.algorithm.served}
         answers = self.place.ask(
-            requests, lambda facts, arrays: _statistics(sizes, arrays, ""), only_here=True
+            requests,
+            lambda facts, arrays: _statistics(self._task, sizes, arrays, ""),
+            self._most(None),
+            only_here=True,
         )
         self._say_who_is_left_out(answers, "has no part in the evaluation")
         # Of who is not there nothing is counted.
@@ -139,7 +141,16 @@ class DevicesEngine:
         examples = self.place.options.counts_examples and self.place.examples
         return {"seed": seed.tolist(), "all_examples": sum(examples) if examples else None}
 
-    def _ask_what_is_not_known(self, requests, checked, spare):
+    def _most(self, position):
+        """Returns the bytes that an answer can have, with the upload of an exchange."""
+        counted = tf.nest.map_structure(
+            lambda size: tf.TensorSpec([size], tf.float64),
+            {name: self._sizes_with(True) for name in self.algorithm.served},
+        )
+        specs = counted, () if position is None else self._uploads[position]
+        return num_bytes(specs) + _MARGIN * (1 + len(tf.nest.flatten(specs)))
+
+    def _ask_what_is_not_known(self, requests, checked, most_bytes, spare):
         """Returns the answers of clients, without asking again what one has answered already."""
         keys = {client: (client, _key(request)) for client, request in requests.items()}
         known = {client: self._answers[key] for client, key in keys.items() if key in self._answers}
@@ -148,6 +159,7 @@ class DevicesEngine:
         answers = self.place.ask(
             unknown,
             checked,
+            most_bytes,
             min(options.min_reports, len(requests)) - len(known),
             self._at_most(len(requests), len(known)) if spare else 0,
         )
@@ -159,7 +171,7 @@ class DevicesEngine:
         wanted = self.place.options.clients_per_round
         return max(0, wanted - known) if asked > wanted else 0
 
-    def _checked(self, position, evaluate, secure=False):
+    def _checked(self, position, evaluate):
         """Returns a function that makes a part of an outcome of an answer, or refuses it."""
         summed, individual = self._uploads[position]
         sizes = self._sizes_with(False) if evaluate else {}
@@ -169,16 +181,13 @@ class DevicesEngine:
             if not isinstance(finite, bool):
                 raise wire.WireError("it does not say whether its numbers are finite")
             if not finite:  # It sends none of them.
-                return [], (), False, {}, arrays
-            specs = tf.nest.flatten(summed)
-            if secure:  # The integers come later, under masks.
-                specs = [spec for spec in specs if not spec.dtype.is_integer]
-            sums = wire.leaves(arrays, "summed", specs)
+                return [], (), False, {}
+            sums = wire.leaves(arrays, "summed", tf.nest.flatten(summed))
             single = wire.leaves(arrays, "individual", tf.nest.flatten(individual))
             of_floats = (leaf for leaf in [*sums, *single] if leaf.dtype.kind == "f")
             finite = all(np.isfinite(leaf).all() for leaf in of_floats)
-            single = tf.nest.pack_sequence_as(individual, single)
-            return sums, single, finite, _statistics(sizes, arrays, "sums/"), arrays
+            counted = _statistics(self._task, sizes, arrays, "sums/")
+            return sums, tf.nest.pack_sequence_as(individual, single), finite, counted
 
         return checked
 
@@ -275,20 +284,52 @@ def _sizes(model, task: Task, splits):
     }
 
 
-def _statistics(sizes, arrays, prefix):
+def _statistics(task: Task, sizes, arrays, prefix):
     """Returns the sums of statistics in a nest of their sizes, from the arrays of an answer."""
 
     def of(path, nest):
         if isinstance(nest, dict):
             return {name: of(f"{path}/{name}", part) for name, part in nest.items()}
-        array = arrays.get(path)
+        array, (*_, split, name) = arrays.get(path), path.split("/")
         if array is None or array.dtype != np.float64 or array.shape != (nest,):
             raise wire.WireError(f"{path} must be float64 of shape [{nest}]")
-        if not np.isfinite(array).all():
-            raise wire.WireError(f"{path} is not finite")
+        if not (np.abs(array) <= _LARGEST).all():  # A NaN is not either.
+            raise wire.WireError(f"{path} is not finite, or above {_LARGEST:g}")
+        statistic = task.counted(split)[name]
+        if statistic.value is ratio:
+            (counted, examples), is_share = array, statistic.shown.is_share
+            least, most = (0.0, examples) if is_share else (-_LARGEST, _LARGEST)
+            if not (examples == 0 or examples >= 1) or not least <= counted <= most:
+                raise wire.WireError(f"{path} must count examples; got {counted:g}, {examples:g}")
         return array
 
     return {name: of(f"{prefix}{name}", part) for name, part in sizes.items()}
+
+
+def _without_the_longest(answers, longest):
+    """Returns answers without those whose uploads would decide alone what the server learns.
+
+    `longest` is the norm that an upload can have. Where none is known, it is a multiple of the
+    median of three uploads or more, which is the lesser one of two in the middle.
+    """
+    norms = {
+        client: math.sqrt(sum(np.square(leaf, dtype=np.float64).sum() for leaf in leaves))
+        for client, (sums, single, finite, _) in answers.replies.items()
+        if finite
+        for leaves in [[*sums, *tf.nest.flatten(single)]]
+    }
+    limit = _LARGEST
+    if longest is not None:
+        limit = longest * (1 + 1e-3)  # Norms are sums of float32.
+    elif len(norms) >= 3:
+        limit = min(limit, _MOST_TIMES * statistics.median_low(norms.values()) or limit)
+    left_out = {
+        client: f"its upload has norm {norm:.3g}, and at most {limit:.3g} counts"
+        for client, norm in norms.items()
+        if norm > limit
+    }
+    replies = {client: one for client, one in answers.replies.items() if client not in left_out}
+    return Answers(replies, answers.left_out | left_out)
 
 
 def _key(request):

@@ -23,7 +23,8 @@ from tf_pflego.system import durable, frames, limited_files, terminal, texts, wi
 _NAMES = "names.json"
 _PAUSE_SECONDS = 0.05
 _SAY_EVERY_SECONDS, _CONNECT_SECONDS, _REFUSED_SECONDS = 60.0, 10.0, 1.0
-_MOST_EXAMPLES = 10**8  # that a client may tell; the server keeps a number for each
+_MOST_EXAMPLES = 10**7  # that a client may tell; the server keeps a number for each
+_INTRODUCED_SECONDS, _INTRODUCED_BYTES, _MOST_NODES = 30.0, 2**16, 1000
 _SMALLEST_KEPT_BYTES = 1024  # of an array that a client keeps for later requests
 
 
@@ -67,12 +68,10 @@ class Links:
 
     Attributes:
       options: The `DeviceOptions`.
-      counts: How many bytes went to clients and came from them, and how many answers were refused.
     """
 
     def __init__(self, options: DeviceOptions, between: Callable[[], None] = lambda: None):
         self.options = options
-        self.counts = {"bytes_down": 0, "bytes_up": 0, "refused": 0}
         self._between = between
         self._directory = pathlib.Path(options.sockets).expanduser()
         if not options.sockets or not self._directory.is_dir():
@@ -123,6 +122,7 @@ class Links:
         self,
         requests: Mapping[int, Request],
         checked: Callable[[dict[str, Any], wire.Arrays], Any],
+        most_bytes: int,
         at_least: int = 1,
         at_most: int = 0,
         only_here: bool = False,
@@ -131,8 +131,8 @@ class Links:
 
         After the deadline the others are not waited for, as soon as `at_least` have answered; nor
         are they when `at_most` have, if that is not 0. Who answers otherwise than `checked`
-        expects, which is a `WireError`, is left out at once. With `only_here`, so is who cannot be
-        reached.
+        expects, which is a `WireError`, or with more than `most_bytes`, is left out at once. With
+        `only_here`, so is who cannot be reached.
         """
         answers = Answers({}, {})
         if only_here:
@@ -143,7 +143,7 @@ class Links:
         said = end
         with concurrent.futures.ThreadPoolExecutor(max(1, len(requests))) as pool:
             asked = {
-                pool.submit(self._answer, number, request, checked, over): number
+                pool.submit(self._answer, number, request, checked, most_bytes, over): number
                 for number, request in requests.items()
             }
             try:
@@ -190,30 +190,30 @@ class Links:
         try:
             answers.replies[number] = future.result()
         except wire.WireError as error:
-            self.counts["refused"] += 1
             answers.left_out[number] = str(error)
 
-    def _answer(self, number, request, checked, over):
+    def _answer(self, number, request, checked, most_bytes, over):
         """Returns the checked answer of a client, which may take several attempts to reach it."""
         while True:
             try:
                 path = self._path(self._known[self.options.names[number]]["node"])
-                return checked(*self._asked(path, request, over, number))
+                return checked(*self._asked(path, request, over, most_bytes, number))
             except (KeyError, OSError):
                 if over.wait(4 * _PAUSE_SECONDS):
                     raise wire.WireError("it could not be reached") from None
 
-    def _asked(self, path, request, over, number=None):
+    def _asked(self, path, request, over, most_bytes, number=None, seconds=None):
         """Returns facts and arrays of an answer; if arrays are missing there, it asks again."""
         kept = self._kept.get(number, set())
         for _ in range(2):
             body, digests = _packed(request, self.options.definition, kept)
-            with over.link(path) as link:
-                reply = frames.ask(link, body)
+            with over.link(path, seconds) as link:
+                try:
+                    reply = frames.ask(link, body, most_bytes)
+                except frames.TooLongError as error:
+                    raise wire.WireError(str(error)) from error
                 if frames.has_more(link):
                     raise wire.WireError("it has answered twice")
-            self.counts["bytes_down"] += len(body)
-            self.counts["bytes_up"] += len(reply)
             facts, arrays = wire.unpacked(reply)
             if facts.pop("to", None) != wire.answer_to(body):
                 raise wire.WireError("its answer is to another request")
@@ -228,7 +228,7 @@ class Links:
 
     def _introduce_all(self):
         """Asks new nodes who they are, until the links are closed."""
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with concurrent.futures.ThreadPoolExecutor(_MOST_NODES) as pool:
             asked: dict[str, Any] = {}
             while not self._introducing.wait(4 * _PAUSE_SECONDS):
                 known = {one["node"] for one in self._known.values()}
@@ -240,7 +240,8 @@ class Links:
     def _introduce(self, node):
         try:
             request = Request({"ask": "introduce"}, {})
-            facts, _ = self._asked(self._path(node), request, self._introducing)
+            path, limits = self._path(node), (_INTRODUCED_BYTES, None, _INTRODUCED_SECONDS)
+            facts, _ = self._asked(path, request, self._introducing, *limits)
             self._know(node, facts)
         except wire.WireError as error:
             if f"{node} {error}" not in self._said:
@@ -298,10 +299,10 @@ class _Watched:
                     link.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
-    def link(self, path: pathlib.Path) -> Iterator[socket.socket]:
-        """Gives a link to who listens at a path."""
+    def link(self, path: pathlib.Path, seconds: float | None) -> Iterator[socket.socket]:
+        """Gives a link to who listens at a path, which may be silent for so many seconds."""
         with frames.connected(path, _CONNECT_SECONDS) as link:
-            link.settimeout(None)
+            link.settimeout(seconds)
             with self._lock:
                 self._links.add(link)
             try:

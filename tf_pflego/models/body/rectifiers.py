@@ -16,16 +16,6 @@ import tensorflow as tf
 
 from tf_pflego.models.body import graphs
 
-
-def _gradient(node):
-    """Returns the FunctionDef of a gradient of ReLU, made of a comparison and a choice."""
-    spec = tf.TensorSpec(None, tf.as_dtype(node.attr["T"].type))
-    choice = tf.function(lambda gradient, x: tf.where(x > 0, gradient, 0), autograph=False)
-    return choice.get_concrete_function(spec, spec).function_def
-
-
-# By operation, what makes the function that takes the place of a node where TFLite lacks it.
-BUILDERS = {"ReluGrad": _gradient}
 _SUMS = ("BiasAdd", "Add", "AddV2")
 
 
