@@ -9,7 +9,10 @@ import pytest
 import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.devices.federation import NAMES, clients_like, config_of, site_of
+from tf_pflego.devices import preview
 from tf_pflego.devices.definition import Definition, DefinitionError, sample_of
+from tf_pflego.devices.journal import Journal
+from tf_pflego.devices.resident import Resident
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 
@@ -24,6 +27,8 @@ def test_it_is_known_by_all_that_it_says(definition, tmp_path):
     again = Definition.load(tmp_path / "definition.json")
     assert again.identity == definition.identity
     assert again.clients == NAMES
+    named = Definition.of(config_of(), {"local_steps": 2}, clients_like(), name="hospitals")
+    assert (named.dataset, definition.dataset) == ("hospitals", "custom")
     other = Definition.of(config_of(seed=5), {"local_steps": 2}, clients_like())
     longer = Definition.of(config_of(num_rounds=900), {"local_steps": 2}, clients_like())
     assert other.identity != definition.identity == longer.identity
@@ -39,7 +44,14 @@ def test_it_is_known_by_all_that_it_says(definition, tmp_path):
         ({"settings/output_dir": "/tmp/x"}, "must not have the setting 'output_dir'"),
         ({"settings/attack": "sign_flip"}, "must not have the setting 'attack'"),
         ({"settings/label_space": "none"}, "`label_space` must be one of local, global"),
-        ({"settings": []}, "'list' object has no attribute 'keys'"),
+        ({"settings": []}, "`settings` must be of the class Mapping; got list"),
+        ({"hyper_parameters": []}, "`hyper_parameters` must be of the class Mapping; got list"),
+        ({"hyper_parameters/local_steps": 10**7}, "`local_steps` must be at most 1000000"),
+        ({"dataset": "digits\nNothing is sent."}, "texts of one printable line; got 'digits"),
+        ({"dataset": ["digits"]}, "`dataset` must be text"),
+        ({"class_names": ["a", "\x1b[2J", "c", "d"]}, "texts of one printable line"),
+        ({"preprocessing": {"columns": [{"name": "x"}]}}, "`preprocessing` must be of columns"),
+        ({"preprocessing": {"columns": [None]}}, "`preprocessing` must be of columns"),
         ({"hyper_parameters/local_steps": 0}, "`local_steps` must be at least 1"),
         ({"hyper_parameters/code": "x"}, "must be a hyper-parameter of pflego"),
         ({"clients": ["north", "north"]}, "must differ"),
@@ -152,6 +164,8 @@ def test_a_table_of_a_sites_rows(tmp_path):
     site = definition.client(name, definition.arrays_of_table(table))
     assert site.preprocessing == clients.preprocessing
     assert site.class_names == clients.class_names
+    lines = preview.promised(Resident(definition, site, Journal(tmp_path)), definition)
+    assert "  Of its rows it reads Sex, SES, and Passed as the label." in lines
     assert len(site.train.labels) + len(site.test.labels) == 45
     assert (
         pfl.from_table(table, "School", "Passed", ["Sex", "SES"]).train.examples.shape[1:]

@@ -42,6 +42,13 @@ def test_states_are_kept_by_their_numbers(tmp_path):
     assert journal.read(5, [np.zeros([], np.float32)]) == [5]
 
 
+def test_no_server_has_a_client_keep_states_without_end(tmp_path):
+    journal = Journal(tmp_path)
+    for number in range(1, 105):
+        journal.write(10**9 * number, [np.float32(number)], 0, 0)
+    assert journal.numbers() == [10**9 * number for number in range(5, 105)]
+
+
 def test_a_state_that_never_counted_takes_the_place_of_no_other(tmp_path):
     """A client that is late writes one, and the server may go back to what was before."""
     journal = Journal(tmp_path)

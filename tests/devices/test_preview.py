@@ -1,5 +1,7 @@
 """What a client says that it will send."""
 
+import re
+
 import pytest
 
 from tests.devices.federation import Site, clients_like, config_of
@@ -7,8 +9,18 @@ from tf_pflego.devices import preview
 from tf_pflego.devices.definition import Definition
 
 
-@pytest.mark.parametrize("method", ["pflego", "ditto", "pgfed"])  # sums, means, single uploads
-def test_it_is_said_of_uploads_of_every_kind(method, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "uploads"),
+    [
+        ("pflego", "dense/bias [200] (for a sum)"),
+        ("ditto", "dense/bias [200], head [2, 201] (for a mean)"),
+        ("pgfed", "0/gradient/head [2, 201], 0/offset [] and 1 more (as it is)"),
+    ],
+)
+def test_it_is_said_of_uploads_of_every_kind(method, uploads, tmp_path):
     definition = Definition.of(config_of(algorithm=method), {}, clients_like())
     lines = preview.promised(Site(definition, 0, tmp_path).resident, definition)
-    assert any("bytes" in line for line in lines)
+    (sent,) = [re.sub(r"dense_\d+", "dense", line) for line in lines if "it sends" in line]
+    assert "bytes: body/mlp/dense/kernel [3, 200], body/mlp/" in sent
+    assert uploads in sent
+    assert "who sees what is sent can find some of them" in lines[-1]

@@ -205,7 +205,7 @@ def wrap(algorithm: Algorithm, accountant: Accountant, bound: float | str) -> Al
         upload_bytes=upload_bytes,
         seeded=seeded,
         is_private=True,
-        longest=None if is_local else lambda state: math.hypot(float(state.bound), 0.5),
+        fits=None if is_local else lambda state, sums: _fits(sums.summed, float(state.bound)),
         measures=measures,
     )
     return wrapping.wrapped(
@@ -260,6 +260,11 @@ def clipped(
         for scale, part in zip(scales, parts, strict=True)
     )
     return limited, finite & (norm <= bound), finite
+
+
+def _fits(upload: PrivateUpload, bound: float) -> bool:
+    """Returns whether a client can upload this, within what float32 rounds."""
+    return float(_norm(upload.clipped)) <= 1.001 * bound and abs(float(upload.is_below)) == 0.5
 
 
 def decoded(total: Structure, uploads: Uploads, round_: Round) -> Uploads:

@@ -59,7 +59,8 @@ class Wrapper:
       is_private: Whether the server releases each sum with noise: in rounds without participants
         too, with zero for an upload that is lost, and with no wrapper around it.
       is_outermost: Whether no wrapper may go around it.
-      longest: (state at the server) -> the largest norm of an upload, where it is known.
+      fits: (state at the server, the `Sums` of one client) -> whether a client can upload them,
+        where that is known.
       measures: (states at the server, of each exchange) -> numbers for the record of a round.
     """
 
@@ -80,7 +81,7 @@ class Wrapper:
     seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
     is_private: bool = False
     is_outermost: bool = False
-    longest: Callable[[Structure], float] | None = None
+    fits: Callable[[Structure, Sums], bool] | None = None
     measures: Callable[[tuple], Mapping[str, float]] = lambda states: {}
 
 
@@ -182,8 +183,8 @@ def _wrapped_exchange(exchange, position, wrapper):
         state = wrapper.seeded(server.wrapper[position], ids, number)
         return Wrapped(server.method, at_position(server.wrapper, state))
 
-    def longest(server):
-        return wrapper.longest(server.wrapper[position])
+    def fits(server, sums):
+        return wrapper.fits(server.wrapper[position], sums)
 
     sends_to_each = exchange.client_messages or wrapper.client_messages
     return Exchange(
@@ -195,7 +196,7 @@ def _wrapped_exchange(exchange, position, wrapper):
         lambda sums, single: wrapper.upload_bytes(sums, single, exchange.upload_bytes),
         seeded=seeded if wrapper.seeded else None,
         counts_lost_as_zero=wrapper.is_private,
-        longest=longest if wrapper.longest else None,
+        fits=fits if wrapper.fits else None,
     )
 
 

@@ -156,7 +156,8 @@ class Exchange:
         32 bits of a seed where a secret must have 128. None if nothing is secret.
       counts_lost_as_zero: Whether an upload that is lost counts as zero. If not, the round begins
         anew without this client.
-      longest: (server_state) -> the largest norm that an upload can have; None if none is known.
+      fits: (server_state, the `Sums` of one client) -> whether a client can upload them; None if
+        that is not known.
     """
 
     broadcast: Callable[[Structure, Round], Structure]
@@ -168,7 +169,7 @@ class Exchange:
     of_nobody: Callable[[Structure], Sums] | None = None
     seeded: Callable[[Structure, np.ndarray, int], Structure] | None = None
     counts_lost_as_zero: bool = False
-    longest: Callable[[Structure], float] | None = None
+    fits: Callable[[Structure, Sums], bool] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ _SETTINGS = {
     *("label_space", "class_mask", "client_weights", "validation_fraction"),
     "activation_gigabytes",
 } - {"attack", "attackers", "secure_sum_bits"}
+_MOST_STEPS = 10**6  # that a definition can have a client compute in a round
 # How the rows of a table become examples; of a run without a table there are none of these.
 _TABLE = ("label_column", "split", "time_column")
 
@@ -67,6 +68,10 @@ class Definition:
                 f"`definition` must be of tf_pflego {version.__version__}, which is installed; it "
                 f"is of {values.shown(self.version)}. Install that version, or ask for another."
             )
+        for name in ("settings", "hyper_parameters", "facts"):
+            values.instance(name, getattr(self, name), Mapping, "Correct it.")
+        values.text("dataset", self.dataset)
+        _refuse_odd_texts(dataclasses.asdict(self))
         if strange := self.settings.keys() - _SETTINGS:
             raise ValueError(f"`definition` must not have the setting {min(strange)!r:.60}")
         # The name of a file with code is none of these.
@@ -76,7 +81,10 @@ class Definition:
         object.__setattr__(self, "class_names", classes and tuple(classes))
         values.one_of("example_dtype", self.example_dtype, ("uint8", "float32", "int32"))
         algorithms.check(self.settings["algorithm"], dict(self.hyper_parameters))
-        _ = self.participation, self.model_facts  # They check themselves.
+        for name, value in self.hyper_parameters.items():
+            if type(value) is int:
+                values.whole(name, value, at_most=_MOST_STEPS)
+        _ = self.participation, self.model_facts, self._preprocessing()  # They check themselves.
 
     @classmethod
     def of(
@@ -85,20 +93,21 @@ class Definition:
         hyper_parameters: Mapping[str, Any],
         clients_like: ClientData,
         names: Sequence[str] | None = None,
+        name: str = "",
     ) -> Definition:
-        """Returns the definition of the federation that a run describes.
+        """Returns the definition of the federation that a run describes, with a name of its own.
 
         `clients_like` stand in for the real clients: of them only the shapes, the classes, the
         preprocessing and the moments of quantities are told, and their names if there are none.
         """
         method = methods.method_of(run_config)
         unfit = {"attack": run_config.attack != "none", "new_clients": run_config.new_clients > 0}
-        for name, is_unfit in (unfit | {"algorithm": method.is_own}).items():
+        for one, is_unfit in (unfit | {"algorithm": method.is_own}).items():
             if is_unfit:
                 raise ValueError(
-                    f"`{name}` must be another for clients on machines of their own, to whom no "
-                    f"code is sent and whom no simulation makes; got {getattr(run_config, name)}. "
-                    f"Leave `{name}` out."
+                    f"`{one}` must be another for clients on machines of their own, to whom no "
+                    f"code is sent and whom no simulation makes; got {getattr(run_config, one)}. "
+                    f"Leave `{one}` out."
                 )
         clients = clients_like
         if names is None:
@@ -111,7 +120,7 @@ class Definition:
         columns = clients.preprocessing
         return cls(
             version.__version__,
-            clients.dataset,
+            name or clients.dataset,
             settings,
             build.all_hyper_parameters(run_config, method, hyper_parameters),
             tuple(names),
@@ -307,11 +316,14 @@ class Definition:
             return None
         from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
 
-        columns = tuple(
-            Column(**column | {"categories": column["categories"] and tuple(column["categories"])})
-            for column in self.preprocessing["columns"]
-        )
-        return Preprocessing(**{**self.preprocessing, "columns": columns})
+        try:
+            columns = tuple(
+                Column(**{**one, "categories": one["categories"] and tuple(one["categories"])})
+                for one in self.preprocessing["columns"]
+            )
+            return Preprocessing(**{**self.preprocessing, "columns": columns})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"`preprocessing` must be of columns of a table ({error})") from None
 
 
 def sample_of(run_config: config.RunConfig, arrays: Mapping[str, np.ndarray]) -> ClientData:
@@ -329,6 +341,20 @@ def sample_of(run_config: config.RunConfig, arrays: Mapping[str, np.ndarray]) ->
         class_names=names,
         task=run_config.task,
     )
+
+
+def _refuse_odd_texts(content):
+    """Refuses texts that a terminal would not show as they are, on one line each.
+
+    Only the categories of columns, which nobody is shown, may be any.
+    """
+    parts = list(content) if isinstance(content, Mapping | list | tuple) else []
+    if isinstance(content, Mapping):
+        parts += [part for name, part in content.items() if name != "categories"]
+    for part in parts:
+        _refuse_odd_texts(part)
+    if isinstance(content, str) and not content.isprintable():
+        raise ValueError(f"`definition` must have texts of one printable line; got {content!r:.60}")
 
 
 def _pairs(arrays, names):

@@ -11,6 +11,7 @@ A file is whole or absent, and on the disk before the server is told of it.
 """
 
 import contextlib
+import math
 import os
 import pathlib
 import re
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tf_pflego.devices.definition import Definition
+from tf_pflego.engines.devices.links import MOST_STATES
 from tf_pflego.system import durable, limited_files, values, wire
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
@@ -102,9 +104,9 @@ class Journal:
     def write(self, number: int, leaves: Sequence[Any], base: int, oldest: int) -> None:
         """Brings a state that came out of the state `base` to the disk, and then removes old ones.
 
-        Of those that it came out of, the newest up to `oldest` stays, and what has a number above.
-        That may be of a round that was taken back, but also of one that counts, if this request has
-        come late. If the disk is full, it is an OSError, and all is as it was.
+        Of those that it came out of, the newest up to `oldest` stays, and what has a number above:
+        100 in all at most. That may be of a round that was taken back, but also of one that counts,
+        if this request has come late. If the disk is full, it is an OSError, and all is as it was.
         """
         with durable.batch() as files:
             arrays = wire.numbered("state", leaves) | {_BASE: np.asarray(base)}
@@ -112,16 +114,16 @@ class Journal:
         needed = base
         while needed > oldest:
             needed = self._base_of(needed)
-        for one in self.numbers():
-            if one < needed:
+        numbers = self.numbers()
+        for one in numbers:
+            if one < needed or one in numbers[:-MOST_STATES]:
                 (self.path / f"state-{one}.npz").unlink()
 
     def _base_of(self, number):
         """Returns which state another came out of; 0 if it is damaged, so that all others stay."""
         try:
-            with np.load(self.path / f"state-{number}.npz", allow_pickle=False) as arrays:
-                return int(arrays[_BASE])
-        except Exception:  # Of any kind, as NumPy and zipfile raise them.
+            return int(self._arrays(f"state-{number}.npz")[_BASE])
+        except (JournalError, KeyError, TypeError, ValueError):
             return 0
 
     def serve(self, leaves: Sequence[Any], number: int, round_number: int) -> None:
@@ -147,12 +149,12 @@ class Journal:
             return wire.leaves(arrays, prefix, specs)
 
     def _arrays(self, name):
-        with self._reading(name), np.load(self.path / name, allow_pickle=False) as arrays:
-            return dict(arrays)  # Reading all of an array checks its checksum.
+        with self._reading(name):
+            return limited_files.arrays(self.path / name, math.inf)
 
     @contextlib.contextmanager
     def _reading(self, name):
-        """Lets an error of any kind, as NumPy and zipfile raise them, say which file it is of."""
+        """Lets an error of any kind say which file it is of."""
         try:
             yield
         except Exception as error:

@@ -2,9 +2,11 @@
 
 import contextlib
 import pathlib
-import selectors
+import queue
+import socket
+import threading
+import time
 from collections.abc import Callable
-from typing import Any
 
 from tf_pflego.devices.resident import Resident
 from tf_pflego.system import frames, wire
@@ -12,6 +14,7 @@ from tf_pflego.system.frames import LinkError
 
 # A link that stalls in the middle of a message is closed.
 _STALLED_SECONDS, _WAIT_SECONDS = 60.0, 0.2
+_MOST_LINKS = 50
 
 
 def serve(
@@ -22,43 +25,96 @@ def serve(
 ) -> None:
     """Answers until `check` raises an exception; nothing that comes over a link does.
 
-    After each answer `on_answer` is told a line about it, and the bytes that came and went.
+    All is computed in this thread. After each answer `on_answer` is told a line about it, and the
+    bytes that came and went.
     """
-    with selectors.DefaultSelector() as waiting, frames.listening(path) as listener:
-        waiting.register(listener, selectors.EVENT_READ)
-        try:
+    with _Links(path, resident.most_bytes) as links:
+        while True:
+            check()
+            with contextlib.suppress(queue.Empty):
+                request, reply_to = links.requests.get(timeout=_WAIT_SECONDS)
+                reply, line = resident.answer(request)
+                on_answer(line, len(request), len(reply))
+                reply_to.put(reply)
+
+
+class _Links:
+    """Links to a socket, each with a thread that receives whole requests and sends the replies.
+
+    When there are many, the one that has waited longest for a request makes room for a new one.
+    """
+
+    def __init__(self, path, most_bytes):
+        self.requests: queue.SimpleQueue = queue.SimpleQueue()
+        self._path, self._most_bytes = path, most_bytes
+        self._waiting: dict[socket.socket, float] = {}  # since when
+        self._all: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        self._listener = frames.listening(self._path)
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._path.unlink(missing_ok=True)
+        with self._lock:
+            for link in (self._listener, *self._all):
+                _shut(link)
+        self._listener.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):  # The listener is closed.
             while True:
-                check()
-                for key, _ in waiting.select(_WAIT_SECONDS):
-                    link: Any = key.fileobj
-                    if link is listener:
-                        with contextlib.suppress(OSError):  # Whoever asked has gone.
-                            link, _ = listener.accept()
-                            link.settimeout(_STALLED_SECONDS)
-                            waiting.register(link, selectors.EVENT_READ)
-                    elif not _answers(resident, link, on_answer):
-                        waiting.unregister(link)
-                        link.close()
-                    check()
+                link, _ = self._listener.accept()
+                link.settimeout(_STALLED_SECONDS)
+                while not self._has_room():
+                    time.sleep(_WAIT_SECONDS)
+                with self._lock:
+                    self._all.add(link)
+                    self._waiting[link] = time.monotonic()
+                threading.Thread(target=self._answer, args=[link], daemon=True).start()
+
+    def _has_room(self):
+        """Returns whether there may be one link more, for which one that waits is closed."""
+        with self._lock:
+            if len(self._all) < _MOST_LINKS:
+                return True
+            if self._waiting:
+                oldest = min(self._waiting, key=lambda link: self._waiting[link])
+                del self._waiting[oldest]
+                self._all.remove(oldest)
+                _shut(oldest)  # Its thread ends, and closes it.
+                return True
+            return False
+
+    def _answer(self, link):
+        try:
+            with contextlib.suppress(LinkError):
+                while request := self._received(link):
+                    reply: queue.SimpleQueue = queue.SimpleQueue()
+                    self.requests.put((request, reply))
+                    frames.send(link, reply.get())
+                    with self._lock:
+                        self._waiting[link] = time.monotonic()
         finally:
-            path.unlink(missing_ok=True)
-            for key in waiting.get_map().values():
-                key.fileobj.close()  # type: ignore[union-attr]
+            with self._lock:
+                self._all.discard(link)
+                self._waiting.pop(link, None)
+            link.close()
 
-
-def _answers(resident, link, on_answer):
-    """Answers a request; returns whether another may come. A reply that is lost is made again."""
-    try:
-        request = frames.receive(link, resident.most_bytes)
-    except LinkError as error:
-        with contextlib.suppress(LinkError):
+    def _received(self, link):
+        """Returns a whole request; None if none comes."""
+        try:
+            return frames.receive(link, self._most_bytes)
+        except LinkError as error:
             frames.send(link, wire.packed({"error": str(error)}, {}))
-        return False
-    if request is None:
-        return False
-    reply, line = resident.answer(request)
-    on_answer(line, len(request), len(reply))
-    with contextlib.suppress(LinkError):
-        frames.send(link, reply)
-        return True
-    return False
+            return None
+        finally:
+            with self._lock:
+                self._waiting.pop(link, None)
+
+
+def _shut(link):
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)

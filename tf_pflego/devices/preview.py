@@ -11,8 +11,8 @@ from tf_pflego.core.algorithm import Round, num_bytes
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.resident import ONLY, Resident
 from tf_pflego.engines.engine import Cohort
+from tf_pflego.runs import aggregation_settings
 from tf_pflego.runs.config import UNIFORM
-from tf_pflego.system import texts
 
 _MOST_NAMED = 4
 
@@ -25,20 +25,29 @@ def promised(resident: Resident, definition: Definition) -> list[str]:
     for position, sent in enumerate(resident.exchanges, 1):
         uploads = Uploaded(resident.algorithm, sent.exchange).sums(resident.first)
         size = sent.exchange.upload_bytes(*uploads)
+        received = {"to all": sent.message, "to it alone": sent.to_one}
+        sums, single = uploads
+        told = {"for a sum": sums.summed, "for a mean": sums.weighted, "as it is": single}
+        body = _named_weights(resident.algorithm.model)
         lines += [
             f"Exchange {position} of a round, in which it takes part:",
-            f"  it receives {_shapes((sent.message, sent.to_one))}",
-            f"  it sends    {_shapes((*uploads[0][:2], uploads[1]), size)}",
+            f"  it receives {_shapes(received, body)}",
+            f"  it sends    {_shapes(told, body, size)}",
         ]
+    if definition.table is not None and definition.preprocessing is not None:
+        columns = ", ".join(column["name"] for column in definition.preprocessing["columns"])
+        label, time_ = (definition.table[name] for name in ("label_column", "time_column"))
+        lines.append(f"  Of its rows it reads {columns}, and {label} as the label")
+        lines[-1] += f", in the order of {time_}." if time_ else "."
     only = ""
     if settings.client_weights == UNIFORM:
         only = " only if it asks for the training loss"
     return [
         *lines,
-        "  The server sees what each client sends.",
+        "  The server sees what each client sends, and asks as often as it likes.",
         f"  It learns how many training examples the client has{only}.",
         "  It is told sums over the test examples, such as how many of them are predicted rightly.",
-        "  No example and no label leaves this machine.",
+        f"  Examples and labels are not sent. But {_bounded(settings)}.",
     ]
 
 
@@ -76,9 +85,42 @@ def tried(resident: Resident) -> list[str]:
     return [*lines, f"test: {time.monotonic() - started:.1f} s"]
 
 
-def _shapes(nest, size=None):
-    leaves = nests.named(nest)
-    named = [f"{name} {texts.array(x.shape, x.dtype.as_numpy_dtype)}" for name, x in leaves.items()]
-    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    size = num_bytes(nest) if size is None else size
-    return f"{size:,} bytes: {', '.join(named[:_MOST_NAMED]) or 'nothing'}{more}"
+def _bounded(settings):
+    """Returns what of a definition limits how much can be found."""
+    if aggregation_settings.is_private(settings):
+        return "the server can find some of them from what is sent, and others only within epsilon"
+    return "who sees what is sent can find some of them from it, which nothing here limits"
+
+
+def _named_weights(model):
+    """Returns the shapes and the names of the body's weights, in their order."""
+    names = [f"body/{name.removesuffix(':0')}" for name in model.theta_names]
+    return [list(weight.shape) for weight in model.initial_theta], names
+
+
+def _shapes(parts, body, size=None):
+    """Returns the size of what is sent, and which leaves there are, by their names."""
+    size = num_bytes(tuple(parts.values())) if size is None else size
+    said = []
+    for how, nest in parts.items():
+        leaves = nests.named(nest)
+        if not leaves:
+            continue
+        names, shapes = _names_of(leaves, *body), [list(leaf.shape) for leaf in leaves.values()]
+        named = [f"{name} {shape}".strip() for name, shape in zip(names, shapes, strict=True)]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        said.append(f"{', '.join(named[:_MOST_NAMED])}{more} ({how})")
+    return f"{size:,} bytes: {'; '.join(said) or 'nothing'}"
+
+
+def _names_of(leaves, shapes, weights):
+    """Returns names of leaves, those of the body's weights wherever all of them come in a row."""
+    names, found = list(leaves), [list(leaf.shape) for leaf in leaves.values()]
+    place = 0
+    while place + len(shapes) <= len(found) and shapes:
+        if found[place : place + len(shapes)] == shapes:
+            names[place : place + len(shapes)] = weights
+            place += len(shapes)
+        else:
+            place += 1
+    return names

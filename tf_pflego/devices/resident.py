@@ -23,7 +23,6 @@ from tf_pflego.system.wire import WireError
 
 ONLY = np.zeros(1, np.int64)  # the number of the client among its own
 _KEPT_FOR = 4  # requests, after which a leaf that none of them had is forgotten
-_MARGIN = 2**20  # bytes of a request's header
 _MOST_SHOWN = 300
 
 
@@ -58,7 +57,7 @@ class Resident:
         }
         self._specs = {n: [server[k] for k in some] for n, some in self._places.items()}
         specs = *self._specs.values(), [(sent.message, sent.to_one) for sent in self.exchanges]
-        self.most_bytes = _MARGIN + sum(
+        self.most_bytes = wire.MOST_BYTES_OF_HEADER + sum(
             num_bytes(tf.TensorSpec([n or len(definition.clients) for n in spec.shape], spec.dtype))
             for spec in tf.nest.flatten(specs)
         )
@@ -151,7 +150,7 @@ class Resident:
         leaves = self._taken(facts, arrays, number, {"served": self._specs["served"]})
         counts = self.engine.evaluate(ONLY, seed, train, self._server_state(leaves))
         self._journal.serve(leaves["served"], number, round_number)
-        return ({}, _counted(counts)), "tested"
+        return ({}, _counted(counts)), f"test after round {round_number}"
 
     def _taken(self, facts, arrays, number, wanted):
         """Returns the leaves of a request by the names of their nests, each like its spec.

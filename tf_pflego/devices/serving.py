@@ -18,6 +18,7 @@ from tf_pflego.system import terminal
 def define(
     run_config: config.RunConfig,
     clients_like: data.ClientData | None = None,
+    name: str = "",
     **hyper_parameters: Any,
 ) -> Definition:
     """Returns what the server and all clients of a federation have to agree on.
@@ -26,12 +27,13 @@ def define(
       run_config: The run; its `client_names` are the clients.
       clients_like: Clients that stand in for the real ones; None for those that the run has in a
         simulation. Of their data only shapes, classes and the preprocessing of tables are used.
+      name: What the federation is called; empty for what the data are called.
       **hyper_parameters: The method's; those left out keep their defaults.
     """
     names = device_settings.names_of(run_config)
     if clients_like is None:
         clients_like = build.load_clients(dataclasses.replace(run_config, engine="in_process"))
-    return Definition.of(run_config, hyper_parameters, clients_like, names)
+    return Definition.of(run_config, hyper_parameters, clients_like, names, name)
 
 
 def serve(

@@ -92,7 +92,8 @@ def run(flag_values, interruption: Interruption) -> None:
                 _refuse_disagreement(options.consent)
                 journal.begin(definition, resident.name, arrays, lines)
             terminal.show(f"{resident.name} answers at {journal.path / SOCKET}")
-            links.serve(resident, journal.path / SOCKET, interruption.check, _show_answer)
+            with terminal.with_time():
+                links.serve(resident, journal.path / SOCKET, interruption.check, _show_answer)
 
 
 @contextlib.contextmanager
@@ -163,4 +164,4 @@ def _show_lines(lines):
 
 def _show_answer(line, down, up):
     if line and not terminal.is_quiet():
-        terminal.show(f"{line}: {down:,} bytes down, {up:,} up")
+        terminal.show(terminal.timed(f"{line}: {down:,} bytes down, {up:,} up"))

@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
+import math
+import os
 import pathlib
-
-import numpy as np
 
 from tf_pflego import data
 from tf_pflego.core.settings import setting
@@ -14,7 +14,7 @@ from tf_pflego.program.opened import RunOptions
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
-from tf_pflego.system import durable, terminal
+from tf_pflego.system import durable, limited_files, terminal
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
@@ -119,10 +119,10 @@ def arrays_of(paths):
     files = []
     for path in paths:
         try:
-            with np.load(pathlib.Path(path).expanduser(), allow_pickle=False) as arrays:
-                contents = [arrays[name] for name in ARRAYS]
-        except Exception as error:
-            # Of what is no such file NumPy and zipfile raise errors of many kinds.
+            place = os.path.realpath(pathlib.Path(path).expanduser())
+            arrays = limited_files.arrays(place, math.inf)
+            contents = [arrays[name] for name in ARRAYS]
+        except (OSError, KeyError, limited_files.DamagedFileError) as error:
             raise ValueError(
                 f"`data` must name .npz files with the arrays {', '.join(ARRAYS)}; {path} cannot "
                 f"be read as one ({' '.join(str(error).split())}). Correct the path, or write it "

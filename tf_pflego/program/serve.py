@@ -28,6 +28,7 @@ class Options:
     define: str = setting(
         "", "write the definition of the federation to this file, and end", is_path=True
     )
+    name: str = setting("", "what the federation is called; empty for what its data are called")
     sample: str = setting(
         "",
         "an .npz file like those of the sites, which stands in for their data in place of a "
@@ -55,30 +56,31 @@ def run(flag_values, interruption: Interruption) -> None:
     options = flags.options_from(Options, flag_values)
     flag_values["engine"].value = "devices"
     flag_values["engine"].present = 1
-    begin = functools.partial(_served, sample=options.sample)
+    begin = functools.partial(_served, options)
     if not options.define:
-        train.run(flag_values, interruption, begin)
+        with terminal.with_time():
+            train.run(flag_values, interruption, begin)
         return
     run_config, hyper_parameters, _ = flags.from_flags(flag_values)
     start_tensorflow()
-    definition = _definition(run_config, options.sample, hyper_parameters)
+    definition = _definition(run_config, options, hyper_parameters)
     definition.save(options.define)
     terminal.show(f"the definition {definition.identity} is in {options.define}")
 
 
-def _definition(run_config, sample, hyper_parameters):
+def _definition(run_config, options, hyper_parameters):
     from tf_pflego import data  # It starts TensorFlow.
     from tf_pflego.devices import serving
 
     clients = None
-    if sample:
-        ((train, test),) = personalize.arrays_of([sample])
+    if options.sample:
+        ((train, test),) = personalize.arrays_of([options.sample])
         about = {"task": run_config.task, "name": run_config.dataset}
         clients = data.from_arrays([train], [test], label_space=run_config.label_space, **about)
-    return serving.define(run_config, clients, **hyper_parameters)
+    return serving.define(run_config, clients, options.name, **hyper_parameters)
 
 
-def _served(run_config, sample, **arguments):
+def _served(options, run_config, **arguments):
     from tf_pflego.devices import serving
 
     hyper_parameters = {
@@ -86,5 +88,5 @@ def _served(run_config, sample, **arguments):
         for name, value in arguments.items()
         if name not in ("on_clients", "between_steps")
     }
-    definition = _definition(run_config, sample, hyper_parameters)
+    definition = _definition(run_config, options, hyper_parameters)
     return serving.serve(run_config, definition=definition, **arguments)

@@ -1,13 +1,14 @@
 """partition.npz of a run: who holds what and, of a user's own clients, by what they are known."""
 
 import io
+import math
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from tf_pflego.data.clients import ClientData
-from tf_pflego.system import durable
+from tf_pflego.system import durable, limited_files
 
 NAME = "partition.npz"
 
@@ -65,11 +66,10 @@ def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool =
 def _known(path: pathlib.Path) -> tuple[Any, Any]:
     """Returns the fingerprints and the names; None for what is not there."""
     try:
-        with np.load(path) as arrays:
-            prints, names = arrays.get("fingerprints"), arrays.get("names")
-    except Exception:
-        # NumPy and zipfile raise errors of many kinds. A checkpoint has a checksum of the data.
-        return None, None
+        arrays = limited_files.arrays(path, math.inf)
+    except (OSError, limited_files.DamagedFileError):
+        return None, None  # A checkpoint has a checksum of the data.
+    prints, names = arrays.get("fingerprints"), arrays.get("names")
     if prints is None or prints.dtype != np.uint8 or prints.ndim != 2:
         return None, None
     return prints, names if names is not None and names.shape == prints.shape[:1] else None

@@ -17,12 +17,12 @@ import csv
 import gzip
 import io
 import json
+import math
+import os
 import pathlib
 import re
 import shlex
 import shutil
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,11 +65,10 @@ _ANYWHERE = {*PLACES, "engine"}
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV file, compressed if its name ends in .gz; [] if there is none."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", newline="", encoding="utf-8") as file, _as_written(path):
-        rows = list(csv.DictReader(file))
+    with _as_written(path):
+        rows = list(csv.DictReader(io.StringIO(limited_files.text(path), newline="")))
         for row in rows:
             if OWN_STATISTICS in row.get("defaults", ""):
                 learn(json.loads(_parsed(row["defaults"])[OWN_STATISTICS]))
@@ -343,16 +342,13 @@ def read_run(raw: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any], dict[st
 
 
 _DESCRIBED = "config", "summary"
-_UNREADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, EOFError),
-    *(csv.Error, zlib.error, zipfile.BadZipFile),
-)
+_UNREADABLE = OSError, ValueError, KeyError, TypeError, csv.Error
 
 
 def _records(raw):
     """Returns the rounds of a run, each of which has its number."""
-    lines = (raw / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    lines = limited_files.content(raw / "metrics.jsonl").splitlines()
+    records = [limited_files.object_of(line) for line in lines]
     if [record["round"] for record in records] != list(range(1, len(records) + 1)):
         raise ValueError("metrics.jsonl has not each of its rounds")
     return records
@@ -365,7 +361,6 @@ def _numbers_of(record):
 
 def _risk_weights(raw):
     """Yields the entries of the matrix A of a finished run, if it has one."""
-    with np.load(raw / "server.npz") as server:
-        if "risk_weights" in server:
-            for (client, other), weight in np.ndenumerate(server["risk_weights"]):
-                yield {"client": client, "other": other, "weight": f"{weight:.6g}"}
+    server = limited_files.arrays(raw / "server.npz", math.inf)
+    for (client, other), weight in np.ndenumerate(server.get("risk_weights", np.zeros([0, 0]))):
+        yield {"client": client, "other": other, "weight": f"{weight:.6g}"}

@@ -82,12 +82,7 @@ def listening(path: pathlib.Path) -> socket.socket:
 
     Its directory must be this user's alone, since whoever reaches a socket is answered.
     """
-    mode = stat.S_IMODE(path.parent.stat().st_mode)
-    if mode & 0o077:
-        raise PermissionError(
-            f"the directory of a socket must be yours alone (mode 700); {path.parent} has mode "
-            f"{mode:o}. Do `chmod 700 {path.parent}`."
-        )
+    refuse_shared(path.parent)
     if path.is_socket():
         path.unlink()  # Whoever holds the lock on the directory listens there, and nobody else.
     listener = socket.socket(socket.AF_UNIX)
@@ -99,6 +94,17 @@ def listening(path: pathlib.Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def refuse_shared(directory: pathlib.Path) -> None:
+    """Raises PermissionError unless a directory is this user's alone, as one of sockets must be."""
+    status = directory.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid() or mode & 0o077:
+        raise PermissionError(
+            f"a directory of sockets must be yours alone (mode 700); {directory} is of user "
+            f"{status.st_uid} and has mode {mode:o}. Do `chmod 700 {directory}`, or make another."
+        )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@ A directory may be damaged, or come from others. Only regular files are read, ne
 devices; sizes are checked before memory is taken. TensorFlow is not needed.
 """
 
+import contextlib
 import errno
+import gzip
 import io
 import json
 import math
@@ -13,13 +15,15 @@ import pathlib
 import re
 import stat
 import zipfile
-from typing import Any, TypeGuard
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, TypeGuard
 
 import numpy as np
 
 _MOST_BYTES, _MOST_BYTES_OF_JSON = 2**28, 2**20
-_MOST_BYTES_OF_ARRAYS = 2**29  # of all in a file, as they are in memory
-_MOST_ARRAYS = 100
+_MOST_BYTES_MORE = 2**29  # of the arrays of a compressed file than the file has
+_MOST_ARRAYS = 10_000
 _DEEPEST, _LONGEST_TEXT, MOST_DIGITS = 8, 10_000, 18
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -33,6 +37,28 @@ def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
 
     If it is missing or cannot be read, that is an OSError, here and below.
     """
+    with _opened(path, most) as (file, size):
+        return file.read(size)
+
+
+def text(path: pathlib.Path) -> str:
+    """Returns the text of a file, of which gzip has made less if its name ends in .gz."""
+    packed = content(path)
+    if path.suffix != ".gz":
+        return packed.decode()
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            unpacked = file.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedFileError(f"cannot be read ({error})") from None
+    if len(unpacked) > _MOST_BYTES:
+        raise DamagedFileError(f"has more than {_MOST_BYTES} bytes of text")
+    return unpacked.decode()
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path, most: float) -> Iterator[tuple[IO[bytes], int]]:
+    """Gives a regular file and its size, which is at most `most`."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -40,7 +66,7 @@ def content(path: pathlib.Path, most: int = _MOST_BYTES) -> bytes:
                 raise DamagedFileError("is no regular file")
             if status.st_size > most:
                 raise DamagedFileError(f"has {status.st_size} bytes, more than {most}")
-            return file.read(status.st_size)
+            yield file, status.st_size
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise DamagedFileError("is a link, which is not followed") from None
@@ -63,24 +89,26 @@ def json_object(path: pathlib.Path) -> dict[str, Any]:
         raise DamagedFileError(f"cannot be read ({error})") from None
 
 
-def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the arrays, numbers or text, of an .npz file, or raises DamagedFileError."""
-    file = io.BytesIO(content(pathlib.Path(path)))
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            if size > _MOST_BYTES_OF_ARRAYS or len(members) > _MOST_ARRAYS:
-                raise ValueError(
-                    f"{len(members)} arrays of {size} bytes; at most {_MOST_ARRAYS} of "
-                    f"{_MOST_BYTES_OF_ARRAYS} are read"
-                )
-            return {
-                member.filename.removesuffix(".npy"): _array(archive.read(member))
-                for member in members
-            }
-    except Exception as error:  # Of what is no archive, zipfile raises errors of many kinds.
-        raise DamagedFileError(f"cannot be read ({error})") from None
+def arrays(path: str | pathlib.Path, most: float = _MOST_BYTES) -> dict[str, np.ndarray]:
+    """Returns the arrays, numbers or text, of an .npz file, or raises DamagedFileError.
+
+    A file that is compressed may have only 512 MB more in it than it has itself.
+    """
+    with _opened(pathlib.Path(path), most) as (file, size):
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                held, limit = sum(one.file_size for one in members), size + _MOST_BYTES_MORE
+                if held > limit or len(members) > _MOST_ARRAYS:
+                    raise ValueError(
+                        f"{len(members)} arrays of {held} bytes; at most {_MOST_ARRAYS} of {limit} "
+                        "are read"
+                    )
+                return {
+                    one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in members
+                }
+        except Exception as error:  # Of what is no archive, zipfile raises errors of many kinds.
+            raise DamagedFileError(f"cannot be read ({error})") from None
 
 
 def is_number(value: Any) -> TypeGuard[float]:

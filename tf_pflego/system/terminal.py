@@ -30,6 +30,7 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u206
 # The descriptor of standard error, which is another one within `without_native_messages`.
 stderr_descriptor = _STDERR
 _quiet = False
+_with_time = False
 
 
 class Stream:
@@ -105,7 +106,23 @@ def show(text: str, end: str = "\n") -> None:
 def say(text: str) -> None:
     """Writes a line about the run to standard error, above a bar that `STDERR` may show."""
     with _doing.aside():
-        tqdm.tqdm.write(wrapped(_safe(text), STDERR.columns()), file=STDERR)
+        tqdm.tqdm.write(wrapped(_safe(timed(text)), STDERR.columns()), file=STDERR)
+
+
+def timed(text: str) -> str:
+    """Returns a line with the time before it, in programs `with_time`."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}" if _with_time else text
+
+
+@contextlib.contextmanager
+def with_time() -> Iterator[None]:
+    """Lets lines begin with the time, as those of programs that run for days."""
+    global _with_time
+    _with_time = True
+    try:
+        yield
+    finally:
+        _with_time = False
 
 
 def printable(text: str) -> str:

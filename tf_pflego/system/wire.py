@@ -18,7 +18,8 @@ from tf_pflego.system import limited_files
 
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool")
 _LENGTH = struct.Struct(">I")
-_MOST_BYTES_OF_HEADER, _MOST_ARRAYS = 2**20, 10_000
+MOST_BYTES_OF_HEADER, _MOST_ARRAYS = 2**20, 10_000  # of a message, with its length
+_MOST_AXES = 8
 
 Facts = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -43,9 +44,9 @@ def unpacked(body: bytes) -> tuple[Facts, Arrays]:
     """Returns the facts and the arrays of a message, or raises `WireError`."""
     try:
         (size,) = _LENGTH.unpack_from(body)
-        if size > _MOST_BYTES_OF_HEADER:
-            raise WireError(f"its header has {size} bytes, more than {_MOST_BYTES_OF_HEADER}")
         start = _LENGTH.size + size
+        if start > MOST_BYTES_OF_HEADER:
+            raise WireError(f"its header has {size} bytes, more than {MOST_BYTES_OF_HEADER}")
         facts = limited_files.object_of(body[_LENGTH.size : start])
         about = facts.pop("arrays")
         if not isinstance(about, list) or len(about) > _MOST_ARRAYS:
@@ -54,7 +55,7 @@ def unpacked(body: bytes) -> tuple[Facts, Arrays]:
         for name, dtype, shape in about:
             if not isinstance(name, str) or name in arrays or dtype not in DTYPES:
                 raise WireError(f"an array is called {name!r:.60} and of dtype {dtype!r:.20}")
-            if not all(type(axis) is int and axis >= 0 for axis in shape):
+            if not len(shape) <= _MOST_AXES or not all(type(n) is int and n >= 0 for n in shape):
                 raise WireError(f"{name:.60} has the shape {shape!r:.60}")
             count = math.prod(shape)
             stop = start + count * np.dtype(dtype).itemsize

@@ -35,16 +35,34 @@ def counted(right, examples):
     return change
 
 
+def of_norm(length):
+    """What is clipped of an upload has this norm; whether it was below the bound stays."""
+
+    def change(facts, arrays):
+        long = {key: a for key, a in arrays.items() if key.startswith("summed/") and a.ndim}
+        if long:
+            scale = length / np.sqrt(sum((a.astype(float) ** 2).sum() for a in long.values()))
+            arrays |= {key: (scale * a).astype(a.dtype) for key, a in long.items()}
+        return facts, arrays
+
+    return change
+
+
+BOUND = 0.05
+PRIVATE = {
+    **{"clip_norm": BOUND, "dp_noise_multiplier": 0.1, "client_weights": "uniform"},
+    **{"checkpoint_every": 1},
+}
 CASES = {
-    "a huge number": (filled("summed/", 3e38), "is left out of the round: its upload has norm"),
-    "a long upload": (filled("summed/", 1e4), "is left out of the round: its upload has norm"),
+    "a huge number": (filled("summed/", 3e38), "is left out of round 1: its upload has norm"),
+    "a long upload": (filled("summed/", 1e4), "is left out of round 1: its upload has norm"),
     "more right than there are": (counted(900, 3), "must count examples; got 900, 3"),
     "fewer than none": (counted(-5, -3), "must count examples; got -5, -3"),
     "infinitely many": (counted(1e308, 1e308), "is not finite, or above 1e+15"),
 }
 
 
-def trained(tmp_path, monkeypatch, changed):
+def trained(tmp_path, monkeypatch, changed, **settings):
     """Trains with residents whose replies are `changed(resident, request, reply)`."""
     answer = Resident.answer
 
@@ -53,8 +71,9 @@ def trained(tmp_path, monkeypatch, changed):
         return changed(resident, request, reply), line
 
     monkeypatch.setattr(Resident, "answer", other)
-    config = config_of(num_rounds=2, clients_per_round=3, eval_every=1)
-    definition = Definition.of(config, {}, clients_like(), NAMES)
+    config = config_of(num_rounds=2, clients_per_round=3, eval_every=1, **settings)
+    clients = clients_like(uniform=config.client_weights == "uniform")
+    definition = Definition.of(config, {}, clients, NAMES)
     with residents(definition, tmp_path) as sockets:
         places = {"sockets": str(sockets), "output_dir": str(tmp_path / "run")}
         devices = dataclasses.replace(
@@ -66,20 +85,31 @@ def trained(tmp_path, monkeypatch, changed):
     return reader.records(tmp_path / "run/metrics.jsonl")
 
 
-@pytest.mark.parametrize("what", each_of(CASES, ("a huge number",)))
-def test_one_client_does_not_stop_the_others(what, tmp_path, monkeypatch, capsys):
-    change, said = CASES[what]
-
-    def hostile(resident, request, reply):
+def hostile(change):
+    def changed(resident, request, reply):
         if resident.name != HOSTILE:
             return reply
         facts, arrays = wire.unpacked(reply)
         return wire.packed(*change(facts, dict(arrays)))
 
-    records = trained(tmp_path, monkeypatch, hostile)
+    return changed
+
+
+@pytest.mark.parametrize("what", each_of(CASES, ("a huge number",)))
+def test_one_client_does_not_stop_the_others(what, tmp_path, monkeypatch, capsys):
+    change, said = CASES[what]
+    records = trained(tmp_path, monkeypatch, hostile(change))
     assert [record["participants"] for record in records] == [2, 2]
     (line, *_) = [one for one in capsys.readouterr().err.splitlines() if said in one]
     assert line.startswith(f"tf_pflego: {HOSTILE} ")
+
+
+@pytest.mark.parametrize(("length", "times"), [(BOUND, 0), (1.1 * BOUND, 2)])
+def test_no_upload_of_a_private_run_is_longer_than_its_bound(
+    length, times, tmp_path, monkeypatch, capsys
+):
+    trained(tmp_path, monkeypatch, hostile(of_norm(length)), **PRIVATE)
+    assert capsys.readouterr().err.count("its upload is longer than the bound") == times
 
 
 def test_a_test_that_nobody_answers_has_no_metric(tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.engines.devices.clients import NAMES, framed, introduced, links_to, scripted
-from tf_pflego.engines.devices.links import Request
+from tf_pflego.engines.devices import links as links_lib
+from tf_pflego.engines.devices.links import DeviceOptions, Links, Request
 from tf_pflego.system import frames, wire
 
 EXPECTED = np.arange(3, dtype=np.float32)
@@ -78,6 +79,7 @@ HOSTILE = {
     "a dtype of fields": (_with_arrays(["summed/0", "f4,f4", [3]], rest=bytes(24)), "dtype"),
     "a negative shape": (_with_arrays(["summed/0", "float32", [-1]], rest=bytes(12)), "shape"),
     "a shape of floats": (_with_arrays(["summed/0", "float32", [3.0]], rest=bytes(12)), "shape"),
+    "a shape without end": (_with_arrays(["summed/0", "float32", [99] * 10**5]), "shape"),
     "more numbers than bytes": (_with_arrays(["summed/0", "float32", [2**40]]), "ends before"),
     "more bytes than numbers": (
         _with_arrays(["summed/0", "float32", [3]], rest=bytes(13)),
@@ -155,6 +157,40 @@ def test_who_is_late_is_not_waited_for_once_enough_have_answered(federation):
     result = links.ask(requests, _checked, 2**20, at_most=2)
     assert sorted(result.replies) == [0, 1] and result.left_out == {2: "others were sooner"}
     late.set()
+
+
+def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch, capsys):
+    """Its socket is there, as that of a carrier whose client has gone."""
+    links, answers = federation
+    is_dead, asked = threading.Event(), []
+
+    def dead(request):
+        asked.append(wire.unpacked(request)[0]["ask"])
+        return None if is_dead.is_set() else introduced(request, NAMES[2]) or _frame(request)
+
+    is_dead.set()
+    monkeypatch.setattr(links_lib, "_SHORT_SECONDS", 0.5)
+    monkeypatch.setitem(answers, NAMES[2], _frame)
+    requests = dict.fromkeys(range(3), REQUEST)
+    with scripted(sockets, "d", dead):
+        monkeypatch.setitem(links._known, NAMES[2], {"node": "d", "examples": 5})
+        object.__setattr__(links.options, "round_deadline", 1.5)
+        first = links.ask(requests, _checked, 2**20)
+        object.__setattr__(links.options, "round_deadline", 600.0)
+        second = links.ask(requests, _checked, 2**20)  # It would take ten minutes.
+        for answered in (first, second):
+            assert answered.left_out == {2: "it has not answered in time"}
+        assert "exchange" not in asked[asked.index("introduce") :]
+        is_dead.clear()
+        third = links.ask(requests, _checked, 2**20)
+        assert sorted(third.replies) == [0, 1, 2] and asked[-2:] == ["introduce", "exchange"]
+    assert f"tf_pflego: {NAMES[2]} is back" in capsys.readouterr().err
+
+
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path):
+    tmp_path.chmod(0o770)
+    with pytest.raises(PermissionError, match=r"yours alone \(mode 700\); .* has mode 770"):
+        Links(DeviceOptions(str(tmp_path), NAMES, "the definition"))
 
 
 def test_what_a_client_has_is_not_sent_again(federation, monkeypatch):

@@ -31,20 +31,25 @@ from tf_pflego.core.tasks import Task
 from tf_pflego.core.uploaded import Uploaded
 from tf_pflego.engines import tracing
 from tf_pflego.engines.client_states import WrittenStates
-from tf_pflego.engines.devices.links import Answers, Links, Request
+from tf_pflego.engines.devices.links import MOST_STATES, Answers, Links, Request
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.system import terminal, wire
 
 _NUMBER = "number"
 # An upload with a number beyond the first, or a norm of so many times the median, is left out.
 _LARGEST, _MOST_TIMES = 1e15, 1000.0
-_MARGIN = 2**16  # bytes of an answer's header, and as many for each array
 
 
 class DevicesEngine:
     """Runs an algorithm's exchanges at clients that are reached by links, its `place`."""
 
     def __init__(self, algorithm, clients, server_state, seed, place: Links):
+        if place.options.horizon * len(algorithm.exchanges) > MOST_STATES:
+            raise ValueError(
+                f"`checkpoint_every` times one more than `checkpoints_kept` must be at most "
+                f"{MOST_STATES // len(algorithm.exchanges)}, since clients keep no older states; "
+                f"got {place.options.horizon}. Lower `checkpoint_every`."
+            )
         self.algorithm, self.place = algorithm, place
         self.states = _NumberedStates(algorithm, server_state, clients.num_clients)
         self._splits = tuple(clients.splits)
@@ -88,8 +93,7 @@ class DevicesEngine:
         spare = self.spare_clients if exchange.cohort != FIRST_ROUND else 0
         checked = self._checked(position, evaluate)
         answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
-        longest = exchange.longest and exchange.longest(server_state)
-        answers = _without_the_longest(answers, longest)
+        answers = self._without_the_longest(answers, exchange, server_state)
         total = _added(self._uploads[position][0], cohort.ids, answers.replies)
         self.states.stage(np.array(sorted(answers.replies), np.int64), number)
         return self._outcome(cohort.ids, answers, total)
@@ -118,7 +122,7 @@ class DevicesEngine:
             self._most(None),
             only_here=True,
         )
-        self._say_who_is_left_out(answers, "has no part in the evaluation")
+        self._say_who_is_left_out(answers, f"has no part in the test after round {self._round}")
         # Of who is not there nothing is counted.
         nothing = tf.nest.map_structure(np.zeros, sizes)
         rows = [answers.replies.get(client, nothing) for client in requests]
@@ -148,7 +152,7 @@ class DevicesEngine:
             {name: self._sizes_with(True) for name in self.algorithm.served},
         )
         specs = counted, () if position is None else self._uploads[position]
-        return num_bytes(specs) + _MARGIN * (1 + len(tf.nest.flatten(specs)))
+        return num_bytes(specs) + wire.MOST_BYTES_OF_HEADER
 
     def _ask_what_is_not_known(self, requests, checked, most_bytes, spare):
         """Returns the answers of clients, without asking again what one has answered already."""
@@ -192,7 +196,7 @@ class DevicesEngine:
         return checked
 
     def _outcome(self, ids, answers, total):
-        self._say_who_is_left_out(answers, "is left out of the round")
+        self._say_who_is_left_out(answers, f"is left out of round {self._round}")
         absent = np.array([client in answers.left_out for client in ids.tolist()])
         replies = [answers.replies[client] for client in ids[~absent].tolist()]
         finite = np.zeros(len(ids), bool)
@@ -202,6 +206,31 @@ class DevicesEngine:
         single = tf.nest.map_structure(lambda *one: np.stack(one), *(one[1] for one in replies))
         sums = tf.nest.map_structure(lambda *one: np.stack(one), *(one[3] for one in replies))
         return Outcome(total, single, finite, sums, absent)
+
+    def _without_the_longest(self, answers, exchange, server_state):
+        """Returns answers without those whose uploads would decide alone what the server learns.
+
+        They are those that no client can send, where that is known, and those that are longer than
+        a multiple of the median of three or more, which is the lesser one of two in the middle.
+        """
+        specs, _ = self._uploads[self.algorithm.exchanges.index(exchange)]
+        norms, left_out = {}, {}
+        for client, (sums, single, finite, _) in answers.replies.items():
+            if not finite:
+                continue
+            leaves = [*sums, *tf.nest.flatten(single)]
+            norms[client] = math.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in leaves))
+            packed = tf.nest.pack_sequence_as(specs, sums)
+            if exchange.fits is not None and not exchange.fits(server_state, packed):
+                left_out[client] = "its upload is longer than the bound"
+        limit = _LARGEST
+        if exchange.fits is None and len(norms) >= 3:
+            limit = min(limit, _MOST_TIMES * statistics.median_low(norms.values()) or limit)
+        for client, norm in norms.items():
+            if norm > limit:
+                left_out[client] = f"its upload has norm {norm:.3g}, and at most {limit:.3g} counts"
+        replies = {client: one for client, one in answers.replies.items() if client not in left_out}
+        return Answers(replies, answers.left_out | left_out)
 
     def _sizes_with(self, train):
         """Returns by split and by statistic how many numbers are counted at a test."""
@@ -304,32 +333,6 @@ def _statistics(task: Task, sizes, arrays, prefix):
         return array
 
     return {name: of(f"{prefix}{name}", part) for name, part in sizes.items()}
-
-
-def _without_the_longest(answers, longest):
-    """Returns answers without those whose uploads would decide alone what the server learns.
-
-    `longest` is the norm that an upload can have. Where none is known, it is a multiple of the
-    median of three uploads or more, which is the lesser one of two in the middle.
-    """
-    norms = {
-        client: math.sqrt(sum(np.square(leaf, dtype=np.float64).sum() for leaf in leaves))
-        for client, (sums, single, finite, _) in answers.replies.items()
-        if finite
-        for leaves in [[*sums, *tf.nest.flatten(single)]]
-    }
-    limit = _LARGEST
-    if longest is not None:
-        limit = longest * (1 + 1e-3)  # Norms are sums of float32.
-    elif len(norms) >= 3:
-        limit = min(limit, _MOST_TIMES * statistics.median_low(norms.values()) or limit)
-    left_out = {
-        client: f"its upload has norm {norm:.3g}, and at most {limit:.3g} counts"
-        for client, norm in norms.items()
-        if norm > limit
-    }
-    replies = {client: one for client, one in answers.replies.items() if client not in left_out}
-    return Answers(replies, answers.left_out | left_out)
 
 
 def _key(request):

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 from tf_pflego.system import durable, frames, limited_files, terminal, texts, wire
 
+MOST_STATES = 100  # that a client keeps, whatever it is asked
 _NAMES = "names.json"
 _PAUSE_SECONDS = 0.05
 _SAY_EVERY_SECONDS, _CONNECT_SECONDS, _REFUSED_SECONDS = 60.0, 10.0, 1.0
+_SHORT_SECONDS = 5.0  # for who has not answered before to say that it is there
 _MOST_EXAMPLES = 10**7  # that a client may tell; the server keeps a number for each
 _INTRODUCED_SECONDS, _INTRODUCED_BYTES, _MOST_NODES = 30.0, 2**16, 1000
 _SMALLEST_KEPT_BYTES = 1024  # of an array that a client keeps for later requests
@@ -48,6 +50,9 @@ class Request(NamedTuple):
 
     facts: dict[str, Any]
     arrays: wire.Arrays
+
+
+_INTRODUCE = Request({"ask": "introduce"}, {})
 
 
 class RefusedError(wire.WireError):
@@ -79,10 +84,12 @@ class Links:
                 "`sockets` must be a directory in which carriers show the clients' sockets; got "
                 f"{options.sockets!r}. Make it, with mode 700."
             )
+        frames.refuse_shared(self._directory)
         self._lock = threading.Lock()
         self._kept: dict[int, set[str]] = {}  # digests of the arrays that each client has
         self._known = self._remembered()  # by name: node and examples
         self._said: set[str] = set()  # refusals of nodes that have been shown
+        self._silent: set[int] = set()  # who has let a deadline pass, and has not answered since
         self._introducing = _Watched()
         self._watch = threading.Thread(target=self._introduce_all, daemon=True)
         self._watch.start()
@@ -130,17 +137,18 @@ class Links:
         """Asks clients side by side, and returns what `checked` makes of their answers.
 
         After the deadline the others are not waited for, as soon as `at_least` have answered; nor
-        are they when `at_most` have, if that is not 0. Who answers otherwise than `checked`
-        expects, which is a `WireError`, or with more than `most_bytes`, is left out at once. With
-        `only_here`, so is who cannot be reached.
+        are they when `at_most` have, if that is not 0. Who let a deadline pass before has only a
+        few seconds to say that it is there, after which it has the whole deadline again. Who
+        answers otherwise than `checked` expects, which is a `WireError`, or with more than
+        `most_bytes`, is left out at once. With `only_here`, so is who cannot be reached.
         """
         answers = Answers({}, {})
         if only_here:
             away = {number for number in requests if not self._listens(number)}
             answers.left_out.update(dict.fromkeys(away, "it cannot be reached"))
             requests = {number: requests[number] for number in requests.keys() - away}
-        end, over = time.monotonic() + self.options.round_deadline, _Watched()
-        said = end
+        begin, over = time.monotonic(), _Watched()
+        said = end = begin + self.options.round_deadline
         with concurrent.futures.ThreadPoolExecutor(max(1, len(requests))) as pool:
             asked = {
                 pool.submit(self._answer, number, request, checked, most_bytes, over): number
@@ -156,7 +164,9 @@ class Links:
                     if at_most and len(answers.replies) >= at_most:
                         break
                     late = time.monotonic() > end
-                    if late and len(answers.replies) >= at_least:
+                    tried = time.monotonic() > begin + _SHORT_SECONDS
+                    over_for_all = late or (tried and self._silent.issuperset(asked.values()))
+                    if over_for_all and len(answers.replies) >= at_least:
                         break
                     if late and time.monotonic() - said > _SAY_EVERY_SECONDS:
                         said = time.monotonic()
@@ -171,6 +181,8 @@ class Links:
                 over.end()
         reason = "others were sooner" if at_most else "it has not answered in time"
         answers.left_out.update(dict.fromkeys(asked.values(), reason))
+        if not at_most:
+            self._silent.update(asked.values())
         return answers
 
     def close(self) -> None:
@@ -197,6 +209,10 @@ class Links:
         while True:
             try:
                 path = self._path(self._known[self.options.names[number]]["node"])
+                if number in self._silent:
+                    self._asked(path, _INTRODUCE, over, _INTRODUCED_BYTES, seconds=_SHORT_SECONDS)
+                    self._silent.discard(number)
+                    terminal.say(f"tf_pflego: {self.options.names[number]} is back")
                 return checked(*self._asked(path, request, over, most_bytes, number))
             except (KeyError, OSError):
                 if over.wait(4 * _PAUSE_SECONDS):
@@ -239,9 +255,8 @@ class Links:
 
     def _introduce(self, node):
         try:
-            request = Request({"ask": "introduce"}, {})
             path, limits = self._path(node), (_INTRODUCED_BYTES, None, _INTRODUCED_SECONDS)
-            facts, _ = self._asked(path, request, self._introducing, *limits)
+            facts, _ = self._asked(path, _INTRODUCE, self._introducing, *limits)
             self._know(node, facts)
         except wire.WireError as error:
             if f"{node} {error}" not in self._said:

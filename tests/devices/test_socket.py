@@ -1,0 +1,69 @@
+"""Links to a client's socket: none of them, be it slow or idle, keeps others from an answer."""
+
+import contextlib
+import threading
+
+import pytest
+
+from tf_pflego.devices import links
+from tf_pflego.system import frames
+
+SECONDS = 30.0
+
+
+class Echo:
+    most_bytes = 10**6
+
+    def answer(self, request):
+        return request, ""
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A socket that is listened at in a thread, as a client's program does in its own."""
+    tmp_path.chmod(0o700)
+    over = threading.Event()
+
+    def check():
+        if over.is_set():
+            raise Ended
+
+    def serve():
+        with contextlib.suppress(Ended):
+            links.serve(Echo(), tmp_path / "socket", check, lambda *told: None)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    while not (tmp_path / "socket").exists():
+        assert thread.is_alive()
+    yield tmp_path / "socket"
+    over.set()
+    thread.join()
+    assert not (tmp_path / "socket").exists()
+
+
+def asked(path, request=b"request"):
+    with frames.connected(path, SECONDS) as link:
+        return frames.ask(link, request)
+
+
+@pytest.mark.parametrize("part", [b"\0\0\0", (900_000).to_bytes(8, "big") + b"x"])
+def test_a_link_that_stalls_keeps_nobody(path, part):
+    with frames.connected(path, SECONDS) as slow:
+        slow.sendall(part)
+        assert asked(path) == b"request"
+
+
+def test_idle_links_make_room_for_new_ones(path):
+    with contextlib.ExitStack() as idle:
+        many = [
+            idle.enter_context(frames.connected(path, SECONDS))
+            for _ in range(links._MOST_LINKS + 5)
+        ]
+        assert asked(path) == b"request"
+        assert many[0].recv(1) == b""  # The oldest was closed.
+        assert frames.ask(many[-1], b"again") == b"again"

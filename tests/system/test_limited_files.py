@@ -1,0 +1,95 @@
+"""Files in directories that may come from others are read by one module, with limits."""
+
+import gzip
+import os
+import re
+import zipfile
+
+import numpy as np
+import pytest
+
+from tests.starts import ROOT
+from tf_pflego.devices.journal import Journal, JournalError
+from tf_pflego.runs import partition_file
+from tf_pflego.sweeps import store
+from tf_pflego.system import limited_files
+
+READS = re.compile(r"np\.load\(|gzip\.open\(|(?<![\w.])open\(|\.read_(?:text|bytes)\(")
+# Who reads otherwise, and what.
+OTHERS = {
+    "system/limited_files.py": "it reads for all others",
+    "system/durable.py": "what it writes",
+    "system/terminal.py": "the terminal, and /dev/null",
+    "system/signals.py": "/proc",
+    "system/rows.py": "/proc and /sys",
+    "system/temporary.py": "/proc",
+    "engines/tff/watch.py": "/proc",
+    "engines/tff/files.py": "what its own process has just written",
+    "serving/export.py": "/dev/null",
+    "serving/shared_body.py": "an example in its documentation",
+    "reports/writing.py": "files of the package",
+    "sweeps/work.py": "a log that is written",
+    "sweeps/processes.py": "a log that is written",
+    "runs/run_directory.py": "metrics.jsonl, after a check that it is a plain file",
+    "simulation/checkpoint.py": "manifests, after the same check",
+    "algorithms/own_methods.py": "the source of a user's own method",
+    "data/datasets/office_home.py": "pictures of a data set",
+    "data/datasets/organamnist.py": "a data set, by its checksum",
+}
+
+
+def test_files_are_read_by_one_module():
+    package = ROOT / "tf_pflego"
+    reading = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if READS.search(path.read_text(encoding="utf-8"))
+    }
+    assert reading == OTHERS.keys()
+
+
+def fifo(path):
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def link(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def bomb(path):
+    """Zeros that are many more than the bytes of the file."""
+    if path.suffix == ".gz":
+        with gzip.open(path, "wb", 1) as file:
+            file.write(b"run,seed,round\n")
+            for _ in range(30):
+                file.write(bytes(10**7))
+        return
+    about = {"descr": "|u1", "fortran_order": False, "shape": (6 * 10**7, 10)}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("fingerprints.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_2_0(member, about)
+            for _ in range(60):
+                member.write(bytes(10**7))
+
+
+@pytest.mark.parametrize("put", [fifo, link, bomb])
+def test_what_is_in_a_files_place_is_refused(put, tmp_path):
+    for name in ("examples.npz", "partition.npz", "curves.csv.gz"):
+        put(tmp_path / name)
+    with pytest.raises(JournalError, match=r"examples.npz in .* must be what a client wrote"):
+        Journal(tmp_path).examples()
+    assert partition_file._known(tmp_path / "partition.npz") == (None, None)
+    with pytest.raises(ValueError, match=r"files of a sweep must be as it wrote them; .*curves"):
+        store.read(tmp_path / "curves.csv.gz")
+
+
+def test_arrays_may_be_as_large_as_their_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(limited_files, "_MOST_BYTES_MORE", 100)
+    array = np.arange(1000.0)
+    np.savez(tmp_path / "as_it_is.npz", array=array)
+    np.testing.assert_array_equal(limited_files.arrays(tmp_path / "as_it_is.npz")["array"], array)
+    np.savez_compressed(tmp_path / "packed.npz", array=np.zeros(1000))
+    with pytest.raises(limited_files.DamagedFileError, match=r"1 arrays of 8128 bytes; at most"):
+        limited_files.arrays(tmp_path / "packed.npz")
