@@ -3,14 +3,17 @@
   python tools/benchmark_devices.py --flower=.venv-flower/bin --nvflare=.venv-nvflare/bin
 
 Each method runs for 30 rounds of the digits: over the clients' sockets alone, over Flower with TLS
-and node keys, and over NVFlare with certificates. results/devices.json has whether the weights and
-all metrics are the same bits as the simulation's, and the seconds of a round. What is in it already
-is not run again.
+and node keys, and over NVFlare with certificates; by root, over NVFlare between networks of their
+own too. results/devices.json has whether the weights and all metrics are the same bits as the
+simulation's, and the seconds of a round. What is in it already is not run again.
 """
 
 import argparse
+import atexit
+import contextlib
 import functools
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -25,7 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "examples"), str(ROOT / "examples/flower"), str(ROOT / "examples/nvflare")]
 _CLIENTS, _ROUNDS = 5, 30
 _METHODS = ("pflego", "fedrep", "ditto", "pflego_shared_head")
-_SLOW = {"flower": _METHODS[:1]}  # A round takes a process at each client.
+# With Flower a round takes a process at each client.
+_SOME = {"flower": _METHODS[:1], "nvflare between networks": _METHODS[:1]}
 _FLAGS = [f"--num_rounds={_ROUNDS}", "--network=mlp", "--eval_every=5"]
 _SIMULATED = [
     "--dataset=digits",
@@ -45,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     results = json.loads(options.json.read_text()) if options.json.exists() else {}
     for carrier, start in _carriers(options).items():
-        for method in _SLOW.get(carrier, _METHODS):
+        for method in _SOME.get(carrier, _METHODS):
             name = f"{carrier}/{method}"
             if name not in results:
                 with tempfile.TemporaryDirectory(prefix="tf_pflego_devices_") as scratch:
@@ -68,7 +72,16 @@ def _carriers(options):
         from run import start_carrier
 
         carriers["nvflare"] = functools.partial(start_carrier, options.nvflare.absolute())
+        if not os.geteuid():
+            carriers["nvflare between networks"] = functools.partial(_apart, carriers["nvflare"])
     return carriers
+
+
+def _apart(start_carrier, *about):
+    """Starts it with networks that are removed with this program."""
+    networks = contextlib.ExitStack()
+    atexit.register(networks.close)
+    start_carrier(*about, networks=networks)
 
 
 def _link(started, directory, sockets, clients):

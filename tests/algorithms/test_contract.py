@@ -123,14 +123,12 @@ def test_a_clients_model_predicts_what_the_run_does(case):
             model = simulation.client_model(client, name)
             examples, labels = clients.test.of(client)
             trained, trained_labels = clients.train.of(client)
-            whole = np.asarray(model(np.concatenate([examples, trained])))
+            whole = np.asarray(model(np.concatenate([examples, trained])), np.float64)
             probabilities, of_trained = np.split(whole, [len(labels)])
             own = clients.num_classes[client]
             all_classes = algorithm.model.outputs_of(own)
             assert probabilities.shape == (len(labels), all_classes)
-            hits = np.sum(probabilities.argmax(axis=1) == labels)
-            assert hits == evaluation.test_hits[client]
-            of_trained = of_trained.astype(np.float64)
+            assert np.sum(probabilities.argmax(axis=1) == labels) == evaluation.test_hits[client]
             loss = -np.log(of_trained[np.arange(len(trained_labels)), trained_labels]).mean()
             assert loss == pytest.approx(evaluation.train_loss[client], rel=2e-6)
             absent = [f"absent_{k}" for k in range(own, all_classes)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import pytest
 
@@ -12,9 +13,10 @@ SECONDS = 30.0
 
 
 class Echo:
-    most_bytes = 10**6
+    most_bytes, has_ended = 10**6, False
 
     def answer(self, request):
+        self.has_ended = request == b"the end"
         return request, ""
 
 
@@ -49,6 +51,12 @@ def path(tmp_path):
 def asked(path, request=b"request"):
     with frames.connected(path, SECONDS) as link:
         return frames.ask(link, request)
+
+
+def test_it_ends_after_the_last_reply(path):
+    assert asked(path, b"the end") == b"the end"
+    while path.exists():
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("part", [b"\0\0\0", (900_000).to_bytes(8, "big") + b"x"])

@@ -123,7 +123,8 @@ def own_method():
 
 def refuse_bad_command(command, where):
     """Asserts that the program would take a command line: its verb, flags and their values."""
-    words = command.split()
+    # Another test makes this file, and runs the page.
+    words = [word for word in command.split() if word != "--flagfile=hospitals.flags"]
     verb = words.pop(0) if not words[0].startswith("-") else "train"
     assert verb in verbs.VERBS, where
     most = getattr(importlib.import_module(f"tf_pflego.program.{verb}"), "MOST_PLACES", 0)

@@ -105,7 +105,7 @@ def test_flower_carries_by_its_own_supernode(tmp_path):
 def test_nvflare_carries_between_sides_that_show_certificates(tmp_path):
     start = functools.partial(carriers.carrier_of("nvflare"), NVFLARE)
     with tried(tmp_path, start, 2) as (_, directory):
-        kits = directory / "kits" / "here" / "prod_00"
+        kits = directory / "kits"
         server = json.loads((kits / "localhost" / "startup" / "fed_server.json").read_text())
         port = int(server["servers"][0]["service"]["target"].split(":")[1])
         startup = kits / "client_0" / "startup"

@@ -20,10 +20,11 @@ def test_a_server_goes_on(tmp_path, capsys):
     path = tmp_path / "definition.json"
     defined = in_this_process([*flags, f"--define={path}"], capsys)
     assert defined.returncode == 0, defined.stderr
-    with residents(Definition.load(path), tmp_path) as sockets:
-        flags += [f"--sockets={sockets}", f"--output_dir={tmp_path / 'run'}"]
-        for rounds in (1, 2):
-            served = in_this_process([*flags, f"--num_rounds={rounds}", "--resume"], capsys)
-            assert served.returncode == 0, served.stderr
-            metrics = tmp_path / "run" / "metrics.jsonl"
-            assert len(metrics.read_text().splitlines()) == rounds
+    flags += [f"--output_dir={tmp_path / 'run'}", "--resume"]
+    for rounds in (1, 2):  # At the end the clients stop; for more rounds they begin again.
+        with residents(Definition.load(path), tmp_path) as sockets:
+            more = [f"--sockets={sockets}", f"--num_rounds={rounds}"]
+            served = in_this_process([*flags, *more], capsys)
+        assert served.returncode == 0, served.stderr
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        assert len(metrics.read_text().splitlines()) == rounds

@@ -1,6 +1,7 @@
 """Exported models serve and learn on as the run's clients do, with TensorFlow alone."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -19,42 +20,7 @@ from tf_pflego.serving.export import new_directory, served_clients, tflite_of
 from tf_pflego.serving.personal_model import PersonalModel
 
 STEPS, RATE = 15, 0.1
-# What a program that has TensorFlow alone does with the files: it serves, learns on, and serves.
-ALONE = """
-import json, os, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import numpy as np, tensorflow as tf
-data, steps, rate = np.load(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-found = {}
-for path in sys.argv[5:]:
-    client = path.partition("client_")[2][:1]
-    test, train, labels = (data[f"{name}_{client}"] for name in ("test", "train", "labels"))
-    learnt = f"{path}.learnt"
-    if path.endswith(".tflite"):
-        interpreter = tf.lite.Interpreter(path)
-        def call(name, **values):
-            values = {k: np.array(v, np.bytes_) if k == "path" else v for k, v in values.items()}
-            return interpreter.get_signature_runner(name)(**values)
-    else:
-        model = tf.saved_model.load(path)
-        def call(name, **values):
-            values = {key: tf.constant(value) for key, value in values.items()}
-            return {k: v.numpy() for k, v in model.signatures[name](**values).items()}
-    found[f"serve_{path}"] = call("serve", examples=test)["probabilities"]
-    found[f"names_{path}"] = call("class_names")["class_names"].astype(bytes)
-    given = {"steps": np.int32(steps), "learning_rate": np.float32(rate)}
-    losses = call("personalize", examples=train, labels=labels, **given)
-    found[f"losses_{path}"] = [losses["loss_before"], losses["loss_after"]]
-    found[f"after_{path}"] = call("serve", examples=test)["probabilities"]
-    call("save", path=learnt)
-    names = [name for name, _ in tf.train.list_variables(learnt)]
-    head = tf.train.load_variable(learnt, names[-1])
-    found[f"head_{path}"] = head
-    call("personalize", examples=train, labels=labels, **given)
-    call("restore", path=learnt)
-    found[f"restored_{path}"] = call("serve", examples=test)["probabilities"]
-np.savez(sys.argv[4], **found)
-"""
+ALONE = pathlib.Path(__file__).with_name("alone.py").read_text(encoding="utf-8")
 
 
 def learnt(client, examples, labels, steps=STEPS, rate=RATE):

@@ -14,7 +14,7 @@ from tf_pflego.runs import partition_file
 from tf_pflego.sweeps import store
 from tf_pflego.system import limited_files
 
-READS = re.compile(r"np\.load\(|gzip\.open\(|(?<![\w.])open\(|\.read_(?:text|bytes)\(")
+READS = re.compile(r"np\.load\(|gzip\.open\(|(?<!def )(?<![\w.])open\(|\.read_(?:text|bytes)\(")
 # Who reads otherwise, and what.
 OTHERS = {
     "system/limited_files.py": "it reads for all others",

@@ -23,7 +23,7 @@ def serve(
     check: Callable[[], None],
     on_answer: Callable[[str, int, int], None],
 ) -> None:
-    """Answers until `check` raises an exception; nothing that comes over a link does.
+    """Answers until the federation has ended, or `check` raises an exception.
 
     All is computed in this thread. After each answer `on_answer` is told a line about it, and the
     bytes that came and went.
@@ -31,11 +31,15 @@ def serve(
     with _Links(path, resident.most_bytes) as links:
         while True:
             check()
-            with contextlib.suppress(queue.Empty):
+            try:
                 request, reply_to = links.requests.get(timeout=_WAIT_SECONDS)
-                reply, line = resident.answer(request)
-                on_answer(line, len(request), len(reply))
-                reply_to.put(reply)
+            except queue.Empty:
+                if resident.has_ended:  # The last reply has been sent.
+                    return
+                continue
+            reply, line = resident.answer(request)
+            on_answer(line, len(request), len(reply))
+            reply_to.put(reply)
 
 
 class _Links:

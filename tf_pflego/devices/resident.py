@@ -40,6 +40,7 @@ class Resident:
       first: The server's state before the first round.
       exchanges: What the client is sent in each exchange.
       most_bytes: The size of the largest request that it can be asked.
+      has_ended: Whether the server has said that the federation has ended.
     """
 
     def __init__(self, definition: Definition, clients: ClientData, journal: Journal):
@@ -61,6 +62,7 @@ class Resident:
             num_bytes(tf.TensorSpec([n or len(definition.clients) for n in spec.shape], spec.dtype))
             for spec in tf.nest.flatten(specs)
         )
+        self.has_ended = False
         self._number = 0  # of the state that the engine has; 0 for none
         self._leaves: dict[str, tuple[bytes, int]] = {}
         self._num_requests = 0
@@ -99,6 +101,7 @@ class Resident:
             "introduce": self._introduced,
             "exchange": self._exchanged,
             "evaluate": self._evaluated,
+            "end": self._ended,
         }
         asked = facts.get("ask")
         if not isinstance(asked, str) or asked not in answers:
@@ -111,6 +114,10 @@ class Resident:
             examples = int(self._clients.train.num_labels[0])
         about = {"client": self.name, "version": version.__version__, "examples": examples}
         return (about, {}), f"introduced {self.name}"
+
+    def _ended(self, facts, arrays):
+        self.has_ended = True
+        return ({}, {}), "the federation has ended"
 
     def _exchanged(self, facts, arrays):
         base, seed = _whole(facts, "state"), _seeds(facts)

@@ -46,7 +46,8 @@ def serve(
 ) -> dict[str, Any]:
     """Trains with clients on other machines, as `run` does with simulated ones.
 
-    It waits until every client has introduced itself, unless the run goes on.
+    It waits until every client has introduced itself, unless the run goes on. After the last round
+    the clients are told that it has ended, and stop.
 
     Args:
       run_config: The run, with `engine="devices"`.
@@ -76,7 +77,7 @@ def serve(
     terminal.note(f"tf_pflego: the definition is {definition.identity}")
     with contextlib.closing(Links(options, between_steps)) as links:
         links.wait_for(len(definition.clients), known=True)
-        return training.run(
+        summary = training.run(
             run_config,
             clients=definition.server_clients(links.examples),
             between_steps=between_steps,
@@ -85,3 +86,5 @@ def serve(
             elsewhere=build.Elsewhere(definition.model_facts, links),
             **hyper_parameters,
         )
+        links.tell_the_end()
+    return summary

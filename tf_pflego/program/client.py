@@ -1,4 +1,4 @@
-"""Takes part in a federation with the data of this machine, which never leave it.
+"""Takes part in a federation with the data of this machine; examples and labels are not sent.
 
 The server of the federation gives each site a definition, a file that says what is learnt and how.
 The client says what it will send, and begins when that is agreed to. From then on it answers the

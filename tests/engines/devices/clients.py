@@ -21,7 +21,7 @@ class _Ended(Exception):
 def residents(definition: Definition, directory):
     """Gives a directory with the sockets of resident clients, each in a thread of its own."""
     sockets = directory / "sockets"
-    sockets.mkdir(mode=0o700)
+    sockets.mkdir(mode=0o700, exist_ok=True)
     over, threads, sites = threading.Event(), [], []
 
     def check():
@@ -34,6 +34,7 @@ def residents(definition: Definition, directory):
 
     for number, name in enumerate(NAMES):
         sites.append(federation.Site(definition, number, directory / name))
+        (sockets / f"node_{number}.socket").unlink(missing_ok=True)
         (sockets / f"node_{number}.socket").symlink_to(directory / name / "socket")
         threads.append(threading.Thread(target=serve, args=[sites[-1]]))
         threads[-1].start()

@@ -64,9 +64,10 @@ CASES = {
 
 def trained(tmp_path, monkeypatch, changed, **settings):
     """Trains with residents whose replies are `changed(resident, request, reply)`."""
-    answer = Resident.answer
+    answer, last = Resident.answer, {}
 
     def other(resident, request):
+        last[resident.name] = wire.unpacked(request)[0]["ask"]
         reply, line = answer(resident, request)
         return changed(resident, request, reply), line
 
@@ -80,6 +81,7 @@ def trained(tmp_path, monkeypatch, changed, **settings):
             config, engine="devices", client_names=",".join(NAMES), **places
         )
         serving.serve(devices, definition=definition)
+    assert last == dict.fromkeys(NAMES, "end")
     with np.load(tmp_path / "run/server.npz") as state:
         assert all(np.isfinite(state[name]).all() for name in state)
     return reader.records(tmp_path / "run/metrics.jsonl")

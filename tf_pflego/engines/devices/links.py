@@ -52,7 +52,7 @@ class Request(NamedTuple):
     arrays: wire.Arrays
 
 
-_INTRODUCE = Request({"ask": "introduce"}, {})
+_INTRODUCE, _END = Request({"ask": "introduce"}, {}), Request({"ask": "end"}, {})
 
 
 class RefusedError(wire.WireError):
@@ -184,6 +184,13 @@ class Links:
         if not at_most:
             self._silent.update(asked.values())
         return answers
+
+    def tell_the_end(self) -> None:
+        """Tells those clients that can be reached that there will be no more requests."""
+        for name in self.options.names:
+            with contextlib.suppress(KeyError, OSError, wire.WireError):
+                path, limits = self._path(self._known[name]["node"]), (_INTRODUCED_BYTES, None)
+                self._asked(path, _END, _Watched(), *limits, _SHORT_SECONDS)
 
     def close(self) -> None:
         """Ends the search for new clients."""

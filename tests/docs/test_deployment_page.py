@@ -1,0 +1,41 @@
+"""Three hospitals on one machine: the commands of the page, as they stand."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.docs import pages
+from tests.starts import TIMEOUT_SECONDS
+from tf_pflego.runs import reader
+
+PAGE = (pages.ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_its_commands_train_three_hospitals(tmp_path):
+    files, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
+    pages.run(files, tmp_path)
+    commands, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
+    program = pathlib.Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{program}:{os.environ['PATH']}"}
+
+    shell = ["bash", "-e", "-c", commands]
+    told = dict(cwd=tmp_path, env=environment, capture_output=True, text=True)
+    ended = subprocess.run(shell, timeout=4 * TIMEOUT_SECONDS, **told)
+
+    assert ended.returncode == 0, ended.stderr
+    records = reader.records(tmp_path / "hospitals" / "metrics.jsonl")
+    assert [record["participants"] for record in records] == 20 * [3]
+    assert (tmp_path / "hospitals" / "report.html").exists()
+    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "model_of_north" / "client_north.keras").exists()
+    for site in ("north", "south", "east"):
+        last = (tmp_path / f"{site}.log").read_text().splitlines()[-1]
+        assert "the federation has ended" in last
+        examples = np.load(tmp_path / f"{site}.npz")["train_examples"]
+        assert f"{site} takes part in hospitals" in (tmp_path / f"{site}.log").read_text()
+        assert len(examples) > 100
