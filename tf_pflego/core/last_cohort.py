@@ -78,7 +78,7 @@ def regrouped(
     do. Along it, what belongs to clients that stay moves to their new positions, and clients that
     join have what they would have before the first round. A `LastCohort` loses those of its members
     that leave. All else stays as it is.
-    `former` [I] is the position that each client had, ascending, and then -1 for those that join.
+    `former` [I] is the position that each client had, or -1 for those that join.
     """
     fresh = init_server(federation)
     # A federation of one client more shows which axes count clients.
@@ -110,6 +110,7 @@ def _members_that_stay(cohort, former):
     position = {old: new for new, old in enumerate(former.tolist()) if old >= 0}
     ids = cohort.ids.numpy().tolist()
     stay = [place for place, client in enumerate(ids) if client in position]
+    stay.sort(key=lambda place: position[ids[place]])
     kept = tf.nest.map_structure(
         lambda leaf: tf.gather(leaf, tf.constant(stay, tf.int32)), cohort.kept
     )

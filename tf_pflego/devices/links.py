@@ -22,8 +22,9 @@ def serve(
     path: pathlib.Path,
     check: Callable[[], None],
     on_answer: Callable[[str, int, int], None],
+    has_ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Answers until the federation has ended, or `check` raises an exception.
+    """Answers until `has_ended`, or `check` raises an exception.
 
     All is computed in this thread. After each answer `on_answer` is told a line about it, and the
     bytes that came and went.
@@ -34,7 +35,7 @@ def serve(
             try:
                 request, reply_to = links.requests.get(timeout=_WAIT_SECONDS)
             except queue.Empty:
-                if resident.has_ended:  # The last reply has been sent.
+                if has_ended():  # The last reply has been sent.
                     return
                 continue
             reply, line = resident.answer(request)

@@ -93,7 +93,13 @@ def run(flag_values, interruption: Interruption) -> None:
                 journal.begin(definition, resident.name, arrays, lines)
             terminal.show(f"{resident.name} answers at {journal.path / SOCKET}")
             with terminal.with_time():
-                links.serve(resident, journal.path / SOCKET, interruption.check, _show_answer)
+                links.serve(
+                    resident,
+                    journal.path / SOCKET,
+                    interruption.check,
+                    _show_answer,
+                    lambda: resident.has_ended,
+                )
 
 
 @contextlib.contextmanager

@@ -141,20 +141,28 @@ class Checkpoints:
             )
         return None
 
-    def load(self, content: dict[str, Any], server_state: Structure, engine: Engine) -> Structure:
+    def load(
+        self,
+        content: dict[str, Any],
+        server_state: Structure,
+        engine: Engine,
+        positions: np.ndarray | None = None,
+    ) -> Structure:
         """Puts the clients' states of a checkpoint into an engine, and returns the server's.
 
         If the files hold something else than states like these, this raises `CheckpointError`, and
-        nothing has changed.
+        nothing has changed. If the checkpoint is one of other clients, `positions` has for each of
+        them its number in the engine, or -1 if it is not there.
         """
         states, specs = engine.states, nests.named(engine.states.spec)
+        num_clients = states.num_clients if positions is None else len(positions)
         spec = {_of_leaf(name): specs[name] for name in states.leaf_names}
         paths = [self.directory / entry["file"] for entry in content["clients"]]
         path = self.directory / content["server"]["file"]
         try:
-            server = checkpoint_checks.check_server(path, server_state, states.num_clients)
+            server = checkpoint_checks.check_server(path, server_state, num_clients)
             for path in paths:
-                for _ in checkpoint_checks.blocks(path, spec, states.num_clients):
+                for _ in checkpoint_checks.blocks(path, spec, num_clients):
                     pass  # Each is checked when it is read.
         except DamagedError as error:
             raise CheckpointError(
@@ -166,14 +174,16 @@ class Checkpoints:
         segments = []
         for path, entry in zip(paths, content["clients"], strict=True):
             every = [np.zeros(0, np.int64)]
-            for ids, leaves in checkpoint_checks.blocks(path, spec, states.num_clients):
+            for ids, leaves in checkpoint_checks.blocks(path, spec, num_clients):
                 every.append(ids)
-                new = ~states.have_state(ids)
+                numbers = ids if positions is None else positions[ids]
+                new = (numbers >= 0) & ~states.have_state(numbers)
                 if new.any():
                     nest = tf.nest.pack_sequence_as(states.spec, [leaf[new] for leaf in leaves])
-                    engine.write_states(ids[new], nest)
+                    engine.write_states(numbers[new], nest)
             segments.append(_Segment(entry, np.concatenate(every)))
-        self._segments, self._commit, self._contents = segments, states.num_commits, [content]
+        if positions is None:  # What is saved next adds to these files.
+            self._segments, self._commit, self._contents = segments, states.num_commits, [content]
         return tf.nest.pack_sequence_as(server_state, flat)
 
     def _with_new_segment(self, files, round_number, states):

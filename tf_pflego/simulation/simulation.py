@@ -22,6 +22,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import refuse_eager
+from tf_pflego.simulation import earlier
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_unfit
@@ -355,5 +356,33 @@ class Simulation(Trained):
         self.server_state = checkpoints.load(content, self._spec, self._engine)
         self.round_number = content["round"]
         self.in_round = False
+
+    @in_turn(moves=True)
+    def start_from(self, directory: str | os.PathLike, former: Sequence[int] | None = None) -> None:
+        """Begins with what another simulation had learnt at its newest checkpoint.
+
+        The method and the shapes of its states are the same; clients, examples and settings may be
+        others. The server's state goes on, what it knows of single clients follows these, and
+        clients that were there keep their states. All others begin as any client does that is drawn
+        for the first time. Rounds are counted from 1.
+
+        Args:
+          directory: The checkpoints, as `save` wrote them or those of a run.
+          former: For each client of this simulation its number in the other one, or -1 if it is
+            new; None if they are the same.
+
+        Raises:
+          CheckpointError: There is no whole checkpoint, or it is one of another method, or of
+            states of other shapes.
+          ValueError: This simulation has had a round, or its method is private, whose ledger would
+            not have what was spent; or `former` does not name different clients of the other one.
+        """
+        if self.round_number or self.algorithm.participation is not None:
+            what = "is private" if self.algorithm.participation else "has had a round"
+            raise ValueError(
+                "`start_from` must be called on a simulation without privacy before its first "
+                f"round; this one {what}. Make a new one."
+            )
+        self.server_state = earlier.take_over(self, directory, former)
 
     _identity = functools.cached_property(identity)
