@@ -43,12 +43,12 @@ def help_page(flag_values, columns: int | None) -> str:
 
 def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | None = None) -> None:
     """Runs what the flags describe by a function like `runs.training.run`, and shows its table."""
-    resumed = _resumed(flag_values)
-    run_config, hyper_parameters, unused = flags.from_flags(flag_values, resumed)
+    earlier = _resumed(flag_values) or _started_from(flag_values)
+    run_config, hyper_parameters, unused = flags.from_flags(flag_values, earlier)
     places = [
-        f"`{name}={resumed[name]}`"
+        f"`{name}={earlier[name]}`"
         for name in _PLACES_SAID
-        if resumed.get(name) and not flag_values[name].present
+        if earlier.get(name) and not flag_values[name].present
     ]
     if places:
         unused.append(f"the run goes on with {' and '.join(places)}")
@@ -124,6 +124,27 @@ def _resumed(flag_values):
         methods.method_of_stored(stored.configuration, None, directory)  # It refuses.
     # That run may have replaced another one; this does not.
     return stored.configuration | {"overwrite": False}
+
+
+def _started_from(flag_values):
+    """Returns the configuration of the run that another one starts from; empty if there is none."""
+    place = values.path("start_from", flag_values["start_from"].value)
+    if not place:
+        return {}
+    stored = stored_run.load_run(place)
+    if not stored.is_of_program:
+        raise ValueError(
+            "`start_from` must be a run on a dataset and with a network that the program has; "
+            f"{place} has one on arrays, or with a model, of your own. Use Python: "
+            "`pfl.run(config, clients=..., model=..., start_from=DIR)`."
+        )
+    if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
+        methods.method_of_stored(stored.configuration, None, stored.path)  # It refuses.
+    # What it is called and where its data were says the table or the dataset that is given now.
+    left = {*reader.PLACES} - {"table", "data_dir"}
+    if flag_values["table"].present or flag_values["dataset"].present:
+        left |= {"dataset", "table"}
+    return {name: value for name, value in stored.configuration.items() if name not in left}
 
 
 def _start_new(flag_values, directory):

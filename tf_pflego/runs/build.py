@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,20 +18,25 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.engines import tracing
 from tf_pflego.engines.devices.links import Links
 from tf_pflego.models import networks
-from tf_pflego.runs import aggregation_settings, config, device_settings, methods
+from tf_pflego.runs import aggregation_settings, config, device_settings, earlier_run, methods
 from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
 
 
-def load_clients(run_config: config.RunConfig) -> data.ClientData:
-    """Loads the dataset of a run and deals it out to its clients."""
+def load_clients(
+    run_config: config.RunConfig, directory: pathlib.Path | None = None
+) -> data.ClientData:
+    """Loads the dataset of a run and deals it out to its clients.
+
+    If the run starts from another one, `directory` is that of the run itself, if it has begun.
+    """
     load = _clients_of_table if run_config.client_column else _clients_of_dataset
     uniform = run_config.client_weights == config.UNIFORM
-    return dataclasses.replace(load(run_config), uniform_weights=uniform)
+    return dataclasses.replace(load(run_config, directory), uniform_weights=uniform)
 
 
-def _clients_of_dataset(run_config):
+def _clients_of_dataset(run_config, directory):
     splits = [split for split in run_config.omniglot_splits.split(",") if split]
     dataset = data.load(
         run_config.dataset, run_config.data_dir or None, run_config.download, splits
@@ -48,12 +54,12 @@ def _clients_of_dataset(run_config):
         partition, run_config.permuted_clients, dataset.num_classes, seed
     )
     partition = data.shift_images(partition, run_config.shifted_clients, run_config.shift, seed)
-    load = functools.partial(load_clients, run_config)
+    load = functools.partial(load_clients, run_config, directory)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     return data.federate(dataset, partition, run_config.label_space, load, class_mask)
 
 
-def _clients_of_table(run_config):
+def _clients_of_table(run_config, directory):
     from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
 
     where = run_config.data_dir or None, run_config.download
@@ -71,10 +77,11 @@ def _clients_of_table(run_config):
         small_clients=run_config.small_clients,
         label_space=run_config.label_space,
         seed=run_config.seed,
+        preprocessing=earlier_run.Beginning.of(run_config, directory).preprocessing,
     )
     if run_config.validation_fraction:
         clients = clients.with_validation(run_config.validation_fraction, run_config.seed)
-    load = functools.partial(load_clients, run_config)
+    load = functools.partial(load_clients, run_config, directory)
     class_mask = run_config.class_mask and run_config.label_space == "global"
     origin = data.Origin(load, np.arange(clients.num_clients))
     return dataclasses.replace(
@@ -86,10 +93,15 @@ def _names(text):
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def all_clients(run_config: config.RunConfig, clients: data.ClientData | None) -> data.ClientData:
+def all_clients(
+    run_config: config.RunConfig,
+    clients: data.ClientData | None,
+    directory: pathlib.Path | None = None,
+) -> data.ClientData:
     """Returns all clients of a run, loaded or given, with validation examples if it wants some."""
     if clients is None:
-        return load_clients(run_config)
+        clients = load_clients(run_config, directory)
+    earlier_run.Beginning.of(run_config, directory).refuse_others(clients)
     if run_config.validation_fraction and clients.validation is None:
         return clients.with_validation(run_config.validation_fraction, run_config.seed)
     return clients
@@ -103,7 +115,7 @@ def recorded_clients(run_config: config.RunConfig, clients: data.ClientData) -> 
     settings = {"dataset": clients.dataset, "num_clients": clients.num_clients}
     loader = clients.origin and clients.partition and clients.origin.load
     if isinstance(loader, functools.partial) and loader.func is load_clients:
-        (of_clients,) = loader.args
+        of_clients, *_ = loader.args
         names = {*OF_CLIENTS, "dataset", "num_clients", "seed"} - {"network"}
         if all(getattr(of_clients, name) == getattr(run_config, name) for name in names):
             return settings
@@ -140,6 +152,7 @@ class ModelFacts(NamedTuple):
         clients: data.ClientData,
         num_global_classes: int,
         model: models.SplitModel | None = None,
+        directory: pathlib.Path | None = None,
     ) -> "ModelFacts":
         """Returns them of clients that are all here; a `model` may standardise by itself."""
         facts = cls(
@@ -159,7 +172,8 @@ class ModelFacts(NamedTuple):
                 "of all clients are no part of what is noised; got true. Scale the labels by what "
                 "is known of them."
             )
-        mean, deviation = map(tuple, clients.moments())
+        earlier = earlier_run.Beginning.of(run_config, directory).moments
+        mean, deviation = map(tuple, earlier or clients.moments())
         return facts._replace(mean=mean, deviation=deviation)
 
 
@@ -219,6 +233,7 @@ def build_simulation(
     model: models.SplitModel | None = None,
     algorithm: algorithms.Named | None = None,
     elsewhere: Elsewhere | None = None,
+    directory: pathlib.Path | None = None,
     **hyper_parameters: Any,
 ) -> Simulation:
     """Returns the simulation that a configuration describes.
@@ -232,6 +247,7 @@ def build_simulation(
       model: The model that they train; None for the network of `run_config`.
       algorithm: As in `run`.
       elsewhere: If the clients are programs on other machines, of whom `clients` has no examples.
+      directory: As in `load_clients`.
       **hyper_parameters: The algorithm's hyper-parameters; those left out keep their defaults.
 
     Raises:
@@ -243,7 +259,7 @@ def build_simulation(
     check_arguments(run_config, clients, model, elsewhere)
     method = methods.method_of(run_config, algorithm)
     hyper_parameters = all_hyper_parameters(run_config, method, hyper_parameters)
-    clients = all_clients(run_config, clients)
+    clients = all_clients(run_config, clients, directory)
     if run_config.new_clients >= clients.num_clients:
         raise ValueError(
             f"`new_clients` must be fewer than the {clients.num_clients} clients; got "
@@ -254,7 +270,7 @@ def build_simulation(
         clients = clients.part(0, clients.num_clients - run_config.new_clients)
     participation = run_config.participation_of(clients.num_clients)
     if elsewhere is None:
-        facts = ModelFacts.of(run_config, clients, num_global_classes, model)
+        facts = ModelFacts.of(run_config, clients, num_global_classes, model, directory)
     else:
         facts = elsewhere.facts
     built = algorithm_of(run_config, facts, participation, method, hyper_parameters, model)

@@ -18,9 +18,10 @@ from tf_pflego.engines import NAMES as ENGINES
 from tf_pflego.engines import RayOptions
 from tf_pflego.engines.ray import ray_options
 from tf_pflego.models.networks import NETWORKS
-from tf_pflego.runs import aggregation_settings, device_settings, table_settings
+from tf_pflego.runs import aggregation_settings, device_settings, output_settings, table_settings
 from tf_pflego.runs.aggregation_settings import PrivacySettings, UploadSettings
 from tf_pflego.runs.device_settings import DeviceSettings
+from tf_pflego.runs.output_settings import OutputSettings
 from tf_pflego.runs.table_settings import TableSettings
 from tf_pflego.system import values
 
@@ -30,7 +31,6 @@ UNIFORM = "uniform"  # weights of clients
 _of_round_robin = functools.partial(setting, read_with=("partition", ("round_robin",)))
 _of_dirichlet = functools.partial(setting, read_with=("partition", ("dirichlet",)))
 _of_new_clients = functools.partial(setting, read_with=("new_clients", None))
-_of_output = functools.partial(setting, read_with=("output_dir", None))
 _of_ray = functools.partial(setting, read_with=("engine", ("ray",)))
 _of_cluster = functools.partial(setting, read_with=("ray_address", None))
 
@@ -237,35 +237,6 @@ class NewClientSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputSettings:
-    """Output directory, as in --output_dir=runs/first --resume."""
-
-    output_dir: str = setting(
-        "",
-        "directory for configuration, partition and metrics; empty to write no files",
-        is_path=True,
-    )
-    overwrite: bool = _of_output(
-        False, "replace the run that the output directory holds, when the new one is whole"
-    )
-    resume: bool = setting(
-        False,
-        "go on with the run in the output directory from its newest checkpoint, with its flags "
-        "where they are left out; start it if there is none",
-    )
-    checkpoint_every: int = _of_output(
-        10,
-        "write a checkpoint after each round whose number this divides, after the last one and "
-        "when a signal ends the run; 0 for none",
-        at_least=0,
-    )
-    checkpoints_kept: int = _of_output(2, "how many checkpoints stay", at_least=1)
-    tensorboard: bool = _of_output(
-        False, "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class PlaceSettings:
     """Where the clients run, as in --engine=in_process."""
 
@@ -351,13 +322,7 @@ class RunConfig(
         table_settings.check_source(self)
         aggregation_settings.check(self)
         device_settings.check(self)
-        if self.resume and (self.overwrite or not self.output_dir):
-            expected, got = ("without", "both") if self.overwrite else ("with", "no output_dir")
-            other = "overwrite" if self.overwrite else "output_dir"
-            raise ValueError(
-                f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
-                f"`{other}`."
-            )
+        output_settings.check(self)
         ray_options.check_address("ray_address", self.ray_address)
         ray_options.resources_of("shard_resources", self.shard_resources)
         for name in ("cpus_per_shard", "gpus_per_shard"):

@@ -7,19 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from tf_pflego.core.tasks import Task
 from tf_pflego.data.clients import ClientData
 from tf_pflego.system import durable, limited_files
 
 NAME = "partition.npz"
+MOMENTS = "label_mean", "label_deviation"
 
 
-def write(directory: pathlib.Path, clients: ClientData, are_own: bool) -> None:
+def write(directory: pathlib.Path, clients: ClientData, are_own: bool, task: Task) -> None:
     """Writes the partition of all clients of a run into its directory.
 
     If a user gave them (`are_own`), the file has `fingerprints` [I, 16] and, if there are any, the
-    `class_names` of all global classes. It has the clients' `names` [I] wherever there are some.
+    `class_names` of all global classes. It has the clients' `names` [I] wherever there are some,
+    and the MOMENTS [K] by which the task standardises quantities.
     """
     about = {"fingerprints": clients.fingerprints} if are_own else {}
+    if task.mean:
+        about |= dict(zip(MOMENTS, map(np.array, (task.mean, task.deviation)), strict=True))
     if clients.client_names is not None:
         about["names"] = np.array(clients.client_names)
     if are_own and clients.class_names is not None:

@@ -77,7 +77,7 @@ _ADDED = {
     **{"dp_epsilon": 0.0, "dp_delta": 1e-5, "dp_noise_multiplier": 0.0, "dp_mechanism": "gaussian"},
     **{"clip_norm": "adaptive", "secure_sum_bits": 0},
     **{"compression": "none", "compression_bits": 8},
-    **{"client_names": "", "client_weights": "examples", "spare_clients": 0},
+    **{"start_from": "", "client_names": "", "client_weights": "examples", "spare_clients": 0},
     **{"robust_sum": "none", "trimmed_share": 0.1, "attack": "none", "attackers": 0.2},
 }
 

@@ -29,6 +29,7 @@ from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.data.clients import ClientData
 from tf_pflego.runs import partition_file, reader
 from tf_pflego.runs.client_table import client_columns, new_client_columns
+from tf_pflego.runs.earlier_run import PREPROCESSING
 from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
@@ -37,10 +38,10 @@ from tf_pflego.system import durable, terminal
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
-_CHECKPOINTS, TENSORBOARD, _PREPROCESSING = "checkpoints", "tensorboard", "preprocessing.json"
+_CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 # What a run makes, the last first. A directory that has a summary has all that belongs to it.
 _RESULTS = (_SUMMARY, "new_clients.csv", "server.npz", "clients.csv")
-_INPUTS = (partition_file.NAME, _PREPROCESSING, _CONFIG)
+_INPUTS = (partition_file.NAME, PREPROCESSING, _CONFIG)
 _FILES = (*_RESULTS, _CHECKPOINTS, TENSORBOARD, _METRICS, *_INPUTS)
 _NEW = ".new_run"
 _STEPS = (_NEW, ".whole_run", ".old_run")
@@ -108,6 +109,11 @@ class RunDirectory:
             self._metrics.close()
         self._lock.release()
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self._checkpoint is not None
+
     def begin(
         self, simulation: Simulation, clients: ClientData, versions: dict[str, Any]
     ) -> list[dict[str, Any]]:
@@ -122,8 +128,9 @@ class RunDirectory:
         are_own = self._configuration["partition"] == OWN_CLIENTS
         if clients.preprocessing is not None:  # The table's file may change.
             are_own = True
-            self._write_json(_PREPROCESSING, dataclasses.asdict(clients.preprocessing))
-        partition_file.write(self.work, clients, are_own)
+            self._write_json(PREPROCESSING, dataclasses.asdict(clients.preprocessing))
+        task = simulation.algorithm.model.task
+        partition_file.write(self.work, clients, are_own, task)
         self._metrics = open(self.work / _METRICS, "xb")
         self._written = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1

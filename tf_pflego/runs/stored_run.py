@@ -129,7 +129,7 @@ class StoredRun:
         """The clients' data, loaded again by the configuration; also of those that took no part."""
         if self._given_clients is not None:
             build.check_arguments(self.run_config, self._given_clients)
-            clients = build.all_clients(self.run_config, self._given_clients)
+            clients = build.all_clients(self.run_config, self._given_clients, self.path)
             partition_file.refuse_others(self.path, clients)
             return clients
         if not self._has_dataset:
@@ -139,7 +139,7 @@ class StoredRun:
                 "with what the run was given."
             )
         try:
-            clients = build.load_clients(self.run_config)
+            clients = build.load_clients(self.run_config, self.path)
             if self.run_config.client_column:
                 partition_file.refuse_others(self.path, clients, of_table=True)
             return clients
@@ -206,7 +206,12 @@ class StoredRun:
         run_config = dataclasses.replace(self.run_config, engine=engine)
         method = methods.method_of_stored(self.configuration, self._given_algorithm, self.path)
         simulation = build.build_simulation(
-            run_config, self.clients, self._given_model, method, **self.hyper_parameters
+            run_config,
+            self.clients,
+            self._given_model,
+            method,
+            directory=self.path,
+            **self.hyper_parameters,
         )
         try:
             self._restore(simulation, checkpoints)

@@ -16,6 +16,7 @@ from tf_pflego.runs import (
     aggregation_settings,
     build,
     config,
+    earlier_run,
     methods,
     partition_file,
     reader,
@@ -47,6 +48,7 @@ def run(
     metrics: Metrics | None = None,
     callbacks: Sequence[Callback] = (),
     elsewhere: build.Elsewhere | None = None,
+    start_from: Any = None,
     **hyper_parameters: Any,
 ) -> dict[str, Any]:
     """Trains, writes the output directory if there is one, shows progress, returns the summary.
@@ -73,6 +75,8 @@ def run(
       callbacks: What is called before, between and after the rounds, in this order; each may end
         the run, as `EarlyStopping` does. See `Callback`.
       elsewhere: As in `build_simulation`.
+      start_from: The earlier run with which this one begins: what `load_run` returns, or its
+        directory; None for what `run_config` says.
       **hyper_parameters: Those of the algorithm; any that are left out keep their defaults.
 
     Raises:
@@ -84,6 +88,9 @@ def run(
         checkpoint.
     """
     between_steps()
+    if start_from is not None:
+        place = values.path("start_from", getattr(start_from, "path", start_from))
+        run_config = dataclasses.replace(run_config, start_from=place)
     build.check_arguments(run_config, clients, model, elsewhere)
     statistic_names.learn(_own_statistics(model))
     method = methods.method_of(run_config, algorithm)
@@ -95,13 +102,12 @@ def run(
         callbacks.insert(0, _Calls(on_round))
     if on_clients is not None:
         values.function("on_clients", on_clients)
+    configuration = _configuration(run_config, method, hyper_parameters, clients, model)
     with contextlib.ExitStack() as closing:
         closing.callback(terminal.done)
         directory = None
         if run_config.output_dir:
-            directory = closing.enter_context(
-                _directory(run_config, method, hyper_parameters, clients, model)
-            )
+            directory = closing.enter_context(_directory(run_config, method, configuration))
             if clients is not None and run_config.resume:
                 clients = build.all_clients(run_config, clients)
                 partition_file.refuse_others(directory.work, clients)
@@ -113,6 +119,8 @@ def run(
                 if on_clients is not None:
                     on_clients(reader.columns(directory.path / "clients.csv"))
                 return directory.finished
+        if run_config.start_from and not (directory is not None and directory.goes_on):
+            earlier_run.refuse_another(run_config, configuration)
         return _Run(run_config, callbacks, between_steps, metrics, directory, elsewhere).to_its_end(
             clients, model, method, hyper_parameters, on_clients
         )
@@ -126,8 +134,11 @@ def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
     refuse_few_clients(run_config)
     if run_config.engine == "ray":
         ray_options.refuse_unreachable(run_config.ray_address)
+    configuration = _configuration(run_config, method, hyper_parameters)
     if run_config.output_dir and not run_config.resume:
-        _directory(run_config, method, hyper_parameters).close()
+        _directory(run_config, method, configuration).close()
+    if run_config.start_from and not run_config.resume:
+        earlier_run.refuse_another(run_config, configuration)
 
 
 def refuse_few_clients(run_config: config.RunConfig) -> None:
@@ -141,7 +152,8 @@ def refuse_few_clients(run_config: config.RunConfig) -> None:
             ray_options.refuse_empty_shards(run_config.num_shards, count)
 
 
-def _directory(run_config, method, hyper_parameters, clients=None, model=None):
+def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
+    """Returns what a run's directory says of it."""
     configuration = dataclasses.asdict(run_config) | methods.recorded(method)
     configuration |= dict(sorted(hyper_parameters.items()))
     if clients is not None:
@@ -150,6 +162,10 @@ def _directory(run_config, method, hyper_parameters, clients=None, model=None):
         configuration["network"] = OWN_NETWORK
     if own := _own_statistics(model):
         configuration[reader.OWN_STATISTICS] = own
+    return configuration
+
+
+def _directory(run_config, method, configuration):
     return RunDirectory(
         run_config.output_dir,
         configuration,
@@ -210,14 +226,15 @@ class _Run:
         run_config, directory = self.run_config, self.directory
         if clients is None:
             terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
-        clients = build.all_clients(run_config, clients)
+        begun = directory.work if directory is not None and directory.goes_on else None
+        clients = build.all_clients(run_config, clients, begun)
         if directory is not None and run_config.resume and run_config.client_column:
             partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
         worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
         terminal.doing(f"building the model{worker}")
         with build.build_simulation(
-            run_config, clients, model, method, self.elsewhere, **hyper_parameters
+            run_config, clients, model, method, self.elsewhere, begun, **hyper_parameters
         ) as self.simulation:
             self.between_steps()
             self.records: list[dict[str, Any]] = []
@@ -225,6 +242,8 @@ class _Run:
                 self.records = self._despite_losses(
                     lambda: directory.begin(self.simulation, clients, _versions())
                 )
+            if run_config.start_from and begun is None:
+                earlier_run.take_over(self.simulation, run_config)
             if self.records and run_config.dp_epsilon:
                 self._say_what_epsilon_will_be()
             terminal.doing(f"tracing round {len(self.records) + 1}, which takes longest")

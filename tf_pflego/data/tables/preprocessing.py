@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,17 @@ class Preprocessing:
     columns: tuple[Column, ...]
     encoding: str = "one_hot"
     missing: str = "refuse"
+
+    @classmethod
+    def of_json(cls, written: Mapping[str, Any]) -> Preprocessing:
+        """Returns that whose fields were written; ValueError, TypeError or KeyError if none was."""
+        columns = []
+        for column in written["columns"]:
+            categories = column["categories"]
+            categories = None if categories is None else tuple(categories)
+            mean, deviation = float(column["mean"]), float(column["deviation"])
+            columns.append(Column(str(column["name"]), categories, mean, deviation))
+        return cls(tuple(columns), written["encoding"], written["missing"])
 
     @property
     def num_codes(self) -> tuple[int, ...]:

@@ -1,0 +1,131 @@
+"""Next month's run: begins with what last month's has learnt, on other rows and clients."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.data.tables import schools
+from tests.starts import in_this_process
+
+FLAGS = (
+    *("--client_column=School", "--feature_columns=Sex,SES", "--split=last"),
+    *("--time_column=year", "--min_rows=6", "--small_clients=drop", "--clients_per_round=2"),
+    *("--local_steps=2", "--num_rounds=2", "--engine=in_process"),
+)
+
+
+def month(path, gone, **changed):
+    """Writes the table without the rows of one school, and with others in some columns."""
+    columns = schools.columns()
+    rows = [row for row, school in enumerate(columns["School"]) if str(school) != gone]
+    columns = {name: [column[row] for row in rows] for name, column in columns.items()}
+    for name, change in changed.items():
+        columns[name] = [change(value) for value in columns[name]]
+    return schools.written(path, columns)
+
+
+@pytest.fixture(params=["Passed", "MathAch"])
+def june(request, tmp_path, capsys):
+    task = "regression" if request.param == "MathAch" else "classification"
+    flags = [*FLAGS, f"--label_column={request.param}", f"--task={task}"]
+    table = month(tmp_path / "june.csv", "1308")
+    place = tmp_path / "june"
+    result = in_this_process([f"--table={table}", *flags, f"--output_dir={place}"], capsys)
+    assert result.returncode == 0, result.stderr
+    return place
+
+
+def arrays(path):
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
+    table = month(tmp_path / "july.csv", "1224", SES=lambda value: float(value) + 3)
+    july = tmp_path / "july"
+    begin = [f"--start_from={june}", f"--table={table}", f"--output_dir={july}", "--num_rounds=1"]
+    result = in_this_process(begin, capsys)
+    assert result.returncode == 0, result.stderr
+    said = (
+        f"starts from {june}; clients that go on: 1, that begin: 1, that are not there any more: 1"
+    )
+    assert said in result.stderr
+
+    about = [json.loads((place / "config.json").read_text()) for place in (june, july)]
+    assert about[1]["start_from"] == str(june)
+    differing = {name for name in about[0] if about[0][name] != about[1].get(name)}
+    assert differing == {"dataset", "num_rounds", "output_dir", "start_from", "table"}
+    preprocessing = [(place / "preprocessing.json").read_bytes() for place in (june, july)]
+    assert preprocessing[0] == preprocessing[1]
+
+    last, first = (
+        arrays(june / "checkpoints/server-2.npz"),
+        arrays(july / "checkpoints/server-0.npz"),
+    )
+    assert last.keys() == first.keys()
+    for name, leaf in last.items():
+        np.testing.assert_array_equal(first[name], leaf)
+    had, has = (
+        arrays(june / "checkpoints/clients-2.npz"),
+        arrays(july / "checkpoints/clients-0.npz"),
+    )
+    # School 1296 is the second one of June and the first one of July.
+    assert has["ids"].tolist() == [0]
+    (row,) = np.flatnonzero(had["ids"] == 1)
+    for name in had.keys() - {"ids"}:
+        np.testing.assert_array_equal(has[name], had[name][[row]])
+
+    # It is loaded and goes on by itself, also if last month's run is no more.
+    june.rename(tmp_path / "archive")
+    with pfl.load_run(july) as run, pfl.load_run(tmp_path / "archive") as earlier:
+        assert run.clients.preprocessing == earlier.clients.preprocessing
+        tasks = [one.simulation().algorithm.model.task for one in (run, earlier)]
+        assert tasks[0].mean == tasks[1].mean
+        name = next(name for name in run.summary if name.endswith("/client_mean"))
+        assert run.evaluate().metrics()[name] == pytest.approx(run.summary[name])
+    result = in_this_process([f"--output_dir={july}", "--resume", "--num_rounds=2"], capsys)
+    assert result.returncode == 0, result.stderr
+
+
+def test_arrays_of_next_month_follow_in_python(june, tmp_path):
+    table = month(tmp_path / "july.csv", "1224")
+    with pfl.load_run(june) as earlier:
+        config = dataclasses.replace(
+            earlier.run_config, table="", client_column="", dataset="digits", output_dir=""
+        )
+        told = {"test": "last", "time": "year", "task": earlier.clients.task}
+        told |= {"min_rows": 6, "small_clients": "drop"}
+        label = earlier.run_config.label_column
+        columns = table, "School", label, ["Sex", "SES"]
+        with pytest.raises(ValueError, match="must have the preprocessing of the run"):
+            pfl.run(config, clients=pfl.from_table(*columns, **told), start_from=earlier)
+        told["preprocessing"] = earlier.clients.preprocessing
+        summary = pfl.run(config, clients=pfl.from_table(*columns, **told), start_from=earlier)
+        assert summary["round"] == 2
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--seed=1"], "--seed: expected 0, got 1"),
+        (["--algorithm=fedper"], "--algorithm: expected pflego, got fedper"),
+        (["--dp_epsilon=4"], "--start_from must be left out of a private run"),
+        (["--start_from=nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_what_cannot_go_on_is_refused_at_once(flags, said, run_of, digits_dir, tmp_path, capsys):
+    start = [f"--start_from={run_of('pflego')}", f"--data_dir={digits_dir}", "--engine=in_process"]
+    refused = in_this_process([*start, f"--output_dir={tmp_path / 'new'}", *flags], capsys)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_clients_without_names_go_on_by_their_numbers(run_of, digits_dir, capsys):
+    start = [f"--start_from={run_of('pflego')}", f"--data_dir={digits_dir}", "--engine=in_process"]
+    result = in_this_process([*start, "--num_clients=9", "--num_rounds=1"], capsys)
+    assert result.returncode == 0, result.stderr
+    assert "clients that go on: " in result.stderr

@@ -1,0 +1,133 @@
+"""What a run takes over from the directory of an earlier one.
+
+It is in part in the directory of the later run as well, by which that is resumed and loaded.
+"""
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tf_pflego.core.tasks import CLASSIFICATION
+from tf_pflego.data.clients import ClientData
+from tf_pflego.data.partitions.partition import Partition
+from tf_pflego.data.tables.preprocessing import Preprocessing
+from tf_pflego.runs import partition_file, reader
+from tf_pflego.simulation.simulation import Simulation
+from tf_pflego.system import limited_files, terminal
+
+PREPROCESSING = "preprocessing.json"
+# What an earlier run must have had in common, apart from the shapes of its states.
+_OF_CLASSES = ("label_space", "class_mask")
+_ALIKE = ("algorithm", "algorithm_source", "network", *_OF_CLASSES, "task", "seed")
+
+
+class Beginning(NamedTuple):
+    """How the clients' data were prepared, which does not change when a run goes on with others."""
+
+    preprocessing: Preprocessing | None = None
+    class_names: tuple[str, ...] | None = None
+    moments: tuple[list[float], ...] = ()  # [K] mean and deviation that standardise quantities
+
+    @classmethod
+    def of(cls, run_config: Any, directory: pathlib.Path | None) -> "Beginning":
+        """Returns that of a run, or raises ValueError; nothing if it starts from no other one.
+
+        It is in the directory of the run itself if that has begun.
+        """
+        if not run_config.start_from:
+            return cls()
+        directory = directory or _place(run_config)
+        path = directory / PREPROCESSING
+        try:
+            preprocessing = None
+            if path.exists():
+                preprocessing = Preprocessing.of_json(reader.json_object(path))
+            path = directory / partition_file.NAME
+            arrays = limited_files.arrays(path, math.inf)
+            names = tuple(map(str, arrays["class_names"])) if "class_names" in arrays else None
+            moments = [arrays[n].tolist() for n in partition_file.MOMENTS if n in arrays]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"`start_from` must be the directory of a run; {path} cannot be read as a file of "
+                f"one ({error}). Correct it, or get the run from a copy."
+            ) from error
+        return cls(preprocessing, names, tuple(moments))
+
+    def refuse_others(self, clients: ClientData) -> None:
+        """Raises ValueError if clients were prepared in another way."""
+        if self.preprocessing not in (None, clients.preprocessing):
+            raise ValueError(
+                "`clients` must have the preprocessing of the run that they start from; theirs was "
+                "fitted anew. Give `preprocessing=pfl.load_run(DIR).clients.preprocessing` to "
+                "`from_table`."
+            )
+        if self.class_names not in (None, clients.class_names):
+            raise ValueError(
+                f"`clients` must have the classes of the run that they start from, "
+                f"{self.class_names}; got {clients.class_names}. Number the labels as they were."
+            )
+
+
+def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
+    """Raises ValueError if a run of this configuration cannot start from the one it names."""
+    directory = _place(run_config)
+    try:
+        earlier = reader.of_today(reader.json_object(directory / "config.json"))
+    except (OSError, reader.DamagedFileError) as error:
+        raise ValueError(
+            f"`start_from` must be the output directory of a run; config.json in {directory} "
+            f"cannot be read ({error}). Correct it."
+        ) from error
+    if earlier.get("dp_epsilon") or earlier.get("dp_noise_multiplier"):
+        raise ValueError(
+            f"`start_from` must be a run without privacy, since epsilon would not count what is "
+            f"released from now on; {directory} has a private one. Go on with it by `resume`."
+        )
+    pairs = [
+        f"`{name}`: expected {earlier[name]!s:.60}, got {configuration.get(name)!s:.60}"
+        for name in _ALIKE
+        if name in earlier
+        and earlier[name] != configuration.get(name)
+        # The shapes of the states tell what the dataset's own network is.
+        and "auto" not in (earlier[name], configuration.get(name))
+        and (name not in _OF_CLASSES or earlier.get("task") == CLASSIFICATION)
+    ]
+    if pairs:
+        raise ValueError(
+            f"`start_from` needs the method and model of the run in {directory}; "
+            f"{'; '.join(pairs)}. Correct them, or begin without it."
+        )
+
+
+def take_over(simulation: Simulation, run_config: Any) -> None:
+    """Lets a simulation begin with the states of the run it starts from, by the clients' names."""
+    directory = _place(run_config)
+    config = reader.json_object(directory / "config.json")
+    partition = Partition.load(directory / partition_file.NAME)
+    count = partition.num_clients - int(config.get("new_clients") or 0)
+    names = limited_files.arrays(directory / partition_file.NAME, math.inf).get("names")
+    known = map(str, range(count)) if names is None else names[:count].tolist()
+    numbers = {name: number for number, name in enumerate(known)}
+    clients = simulation.data
+    former = [numbers.pop(clients.name_of(one), -1) for one in range(clients.num_clients)]
+    others = 0
+    if clients.label_space == "local":  # A head's outputs are those of the client's own classes.
+        for client, number in enumerate(former):
+            if number >= 0 and [*partition.classes[number]] != [*clients.classes[client]]:
+                former[client], others = -1, others + 1
+    simulation.start_from(directory / "checkpoints", former)
+    stay = sum(number >= 0 for number in former)
+    terminal.say(
+        f"tf_pflego: starts from {directory}; clients that go on: {stay}, that begin: "
+        f"{len(former) - stay}, that are not there any more: {len(numbers)}"
+    )
+    if others:
+        terminal.say(
+            f"tf_pflego: {others} of those that begin were there with other classes, which number "
+            "the labels of label_space=local; with label_space=global they would go on"
+        )
+
+
+def _place(run_config):
+    return pathlib.Path(run_config.start_from).expanduser()

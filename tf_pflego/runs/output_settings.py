@@ -1,0 +1,67 @@
+"""The settings of what a run begins with and of what it writes."""
+
+import dataclasses
+import functools
+from typing import Any
+
+from tf_pflego.core.settings import setting
+from tf_pflego.runs import aggregation_settings
+
+_of_output = functools.partial(setting, read_with=("output_dir", None))
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSettings:
+    """Output directory, as in --output_dir=runs/first --resume."""
+
+    output_dir: str = setting(
+        "",
+        "directory for configuration, partition and metrics; empty to write no files",
+        is_path=True,
+    )
+    overwrite: bool = _of_output(
+        False, "replace the run that the output directory holds, when the new one is whole"
+    )
+    resume: bool = setting(
+        False,
+        "go on with the run in the output directory from its newest checkpoint, with its flags "
+        "where they are left out; start it if there is none",
+    )
+    start_from: str = setting(
+        "",
+        "output directory of an earlier run, such as last month's: begin with what its server and "
+        "its clients of the same names had learnt, with its preprocessing and classes, and with "
+        "its flags where they are left out",
+        is_path=True,
+    )
+    checkpoint_every: int = _of_output(
+        10,
+        "write a checkpoint after each round whose number this divides, after the last one and "
+        "when a signal ends the run; 0 for none",
+        at_least=0,
+    )
+    checkpoints_kept: int = _of_output(2, "how many checkpoints stay", at_least=1)
+    tensorboard: bool = _of_output(
+        False, "write the metrics also as TensorBoard reads them, into OUTPUT_DIR/tensorboard"
+    )
+
+
+def check(config: Any) -> None:
+    """Raises ValueError if a run cannot go on or begin as it is to."""
+    if config.resume and (config.overwrite or not config.output_dir):
+        expected, got = ("without", "both") if config.overwrite else ("with", "no output_dir")
+        other = "overwrite" if config.overwrite else "output_dir"
+        raise ValueError(
+            f"`resume` must be given {expected} `{other}`; got {got}. Correct `resume` or "
+            f"`{other}`."
+        )
+    if config.start_from and aggregation_settings.is_private(config):
+        raise ValueError(
+            "`start_from` must be left out of a private run, whose epsilon would not count what "
+            "the earlier run has released; got both. Go on with that run by `resume`."
+        )
+    if config.start_from and config.engine == "devices":
+        raise ValueError(
+            "`start_from` must be left out with engine=devices, where the clients have their own "
+            "states; got both. Go on with the federation by `resume`."
+        )
