@@ -37,6 +37,8 @@ def test_the_commands_of_pages_end_well(run_of, digits_dir, tmp_path, monkeypatc
         method = "local" if name.endswith("local") else "pflego"
         shutil.copytree(run_of(method, num_clients=20), tmp_path / "runs" / name)
     write_method(tmp_path)
+    next_month = (ROOT / "docs" / "next_month.md").read_text(encoding="utf-8")
+    pages.run(next(block.text for block in pages.blocks(next_month) if block.runs), tmp_path)
     digits = pfl.load_dataset("digits", data_dir=digits_dir)
     arrays = {}
     for part in ("train", "test"):
@@ -56,5 +58,5 @@ def test_the_commands_of_pages_end_well(run_of, digits_dir, tmp_path, monkeypatc
             shutil.rmtree(tmp_path / "models", ignore_errors=True)
         ended.append((command, in_this_process(words, capsys)))
 
-    assert len(ended) >= 9
+    assert len(ended) >= 11
     assert [(command, result.stderr) for command, result in ended if result.returncode] == []
