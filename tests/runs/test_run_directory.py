@@ -2,7 +2,10 @@
 
 import subprocess
 
+import pytest
+
 from tf_pflego.runs.training import source_commit
+from tf_pflego.sweeps.runner import refuse_changed
 
 
 def test_source_commit_is_the_packages_own(tmp_path):
@@ -28,3 +31,9 @@ def test_source_commit_is_the_packages_own(tmp_path):
     assert source_commit(package) == commit
     module.write_text("x = 2\n")
     assert source_commit(package) == f"{commit}+changes"
+    # Committed results are of a commit.
+    refuse_changed(tmp_path / "elsewhere", package)
+    with pytest.raises(ValueError, match=rf"{commit}\+changes. Commit the changes"):
+        refuse_changed(tmp_path / "results" / "field", package)
+    module.write_text("x = 1\n")
+    refuse_changed(tmp_path / "results" / "field", package)

@@ -122,7 +122,7 @@ def load(path: str | pathlib.Path) -> Sweep:
     directory = pathlib.Path(values.path("path", path)).expanduser()
     try:
         return Sweep(directory, limited_files.json_object(directory / _DESCRIPTION))
-    except (OSError, KeyError, TypeError, limited_files.DamagedFileError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, limited_files.DamagedFileError) as error:
         raise ValueError(
             f"`path` must be the directory of a sweep; {directory} is not ({_DESCRIPTION}: "
             f"{error}). Name what `sweep` was given as `output_dir`."

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_pflego.runs import training
 from tf_pflego.sweeps import processes, results, work
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
@@ -15,6 +16,7 @@ from tf_pflego.system import durable, terminal, texts, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _POLL_SECONDS = 0.1
+_PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 def sweep(
@@ -77,6 +79,7 @@ def sweep(
         queue = Queue(experiment, cells, root)
         try:
             if queue.total > queue.done:
+                refuse_changed(root)
                 if beside:
                     _beside(queue, jobs, source * is_own, ray_address, between_steps)
                 else:
@@ -113,6 +116,18 @@ def redraw(outcome: results.Sweep, experiment: Experiment) -> list[pathlib.Path]
             with files.open(path) as stream:
                 stream.write(content)
     return list(written)
+
+
+def refuse_changed(root: pathlib.Path, package: pathlib.Path = _PACKAGE) -> None:
+    """Raises ValueError if runs for `results` of the package's repository are from no commit."""
+    commit = training.source_commit(package) or ""
+    is_result = root.resolve().is_relative_to(package.parent.resolve() / "results")
+    if is_result and commit.endswith("+changes"):
+        raise ValueError(
+            f"`output_dir` must be outside of {package.parent / 'results'} while the package "
+            f"differs from its commit, which could not make the runs again; got {root} at "
+            f"{commit}. Commit the changes, or choose another `output_dir`."
+        )
 
 
 @contextlib.contextmanager
