@@ -152,3 +152,13 @@ def test_a_bar_goes_back_with_the_run(monkeypatch):
     assert [number for k, number in enumerate(rounds) if rounds[k - 1 : k] != [number]] == list(
         "123453456"
     )
+
+
+def test_a_clone_in_the_current_directory_is_not_taken_for_the_package(tmp_path):
+    (tmp_path / "tf_pflego").symlink_to(ROOT)
+    code = "import tf_pflego; print(tf_pflego.__file__, tf_pflego.__version__)"
+    others = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=others, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
