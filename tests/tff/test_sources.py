@@ -46,6 +46,21 @@ def test_tffs_clients_are_those_of_the_arrays(change, tiny_clients):
     assert file_arrays.file_of(clients.train.examples) is not None
 
 
+def test_datasets_by_name_or_in_a_list_are_clients(tiny_clients):
+    splits = [
+        [tf.data.Dataset.from_tensor_slices(split.of(client)) for client in range(len(NAMES))]
+        for split in (tiny_clients.train, tiny_clients.test)
+    ]
+    expected = pfl.from_tff(
+        *(client_data(tiny_clients, split) for split in (tiny_clients.train, tiny_clients.test))
+    )
+    by_name = pfl.from_tff(*(dict(zip(NAMES, split, strict=True)) for split in splits))
+    listed = pfl.from_tff(*splits)
+    assert (by_name.client_names, listed.client_names) == (NAMES, None)
+    for clients in (by_name, listed):
+        np.testing.assert_array_equal(clients.fingerprints, expected.fingerprints)
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_way_back_gives_the_same_clients(split, tiny_clients):
     back = pfl.tff.to_client_data(tiny_clients, split)
@@ -58,10 +73,10 @@ def test_the_way_back_gives_the_same_clients(split, tiny_clients):
 
 def test_other_things_are_refused(tiny_clients):
     good = client_data(tiny_clients, tiny_clients.train)
-    with pytest.raises(
-        TypeError, match=r"must be a `tff\.simulation\.datasets\.ClientData`; got l"
-    ):
-        pfl.from_tff(good, [])
+    with pytest.raises(TypeError, match=r"a dictionary or list of `tf\.data\.Dataset`; got int"):
+        pfl.from_tff(good, 3)
+    with pytest.raises(TypeError, match=r"client 0 of `test` must have a `tf\.data\.Dataset`"):
+        pfl.from_tff(good, [3])
     for change in (lambda x, y: (x, y, y), lambda x, y: {"x": x, "z": y}):
         bad = client_data(tiny_clients, tiny_clients.test, lambda d, change=change: d.map(change))
         with pytest.raises(TypeError, match=r"an element of `test` must be a pair"):

@@ -85,6 +85,28 @@ class Training:
             [data_of(self._clients, client, split) for client in everybody],
         )
 
+    def program_state(self) -> dict[str, Any]:
+        """Returns what a `tff.program.ProgramStateManager` saves.
+
+        It is the `state`, the `ids` [c] of the clients that have taken part and their
+        `client_states`, each leaf [c, ...]. A manager loads it with that of a new training as the
+        structure.
+        """
+        ids = sorted(self.client_states)
+        states = [self.client_states[client] for client in ids]
+        if not ids:  # One state has the structure.
+            states = self._process.initialize_clients(self.state, self.inputs([0], "client_state"))
+        stacked = tf.nest.map_structure(lambda *leaves: np.stack(leaves)[: len(ids)], *states)
+        return {"state": self.state, "ids": np.array(ids, np.int64), "client_states": stacked}
+
+    def restore(self, program_state: Mapping[str, Any]) -> None:
+        """Goes on, or back, to what `program_state` has returned and a manager has loaded."""
+        self.state, states = program_state["state"], program_state["client_states"]
+        self.client_states = {
+            client: tf.nest.map_structure(lambda leaf, row=row: np.asarray(leaf)[row], states)
+            for row, client in enumerate(np.asarray(program_state["ids"]).tolist())
+        }
+
     def _states(self, ids):
         new = [client for client in ids if client not in self.client_states]
         if new:

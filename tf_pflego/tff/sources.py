@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,20 @@ _SOURCES: weakref.WeakValueDictionary[bytes, ClientsSource] = weakref.WeakValueD
 
 
 def from_tff(
-    train: tff.simulation.datasets.ClientData,
-    test: tff.simulation.datasets.ClientData,
+    train: tff.simulation.datasets.ClientData | Mapping[str, Any] | Sequence[Any],
+    test: tff.simulation.datasets.ClientData | Mapping[str, Any] | Sequence[Any],
     **options: Any,
 ) -> ClientData:
-    """Returns the clients of TFF's client data, by their names.
+    """Returns the clients of TFF's client data, by their names, or of a `tf.data.Dataset` each.
 
     One client after the other is read into files that are mapped into memory, so the data may be
     larger than the memory. The files have no names, and are gone with the clients.
 
     Args:
-      train: The clients with their training examples. An element of a client's dataset is a pair
-        (example, label), or a dictionary of two with the key `label`, `labels` or `y`; or a batch
-        of such elements, if the shapes of all are the same but for the first axis.
+      train: The clients with their training examples: TFF's client data, a dictionary of datasets
+        by the clients' names, or a list of datasets. An element of a dataset is a pair (example,
+        label), or a dictionary of two with the key `label`, `labels` or `y`; or a batch of such
+        elements, if the shapes of all are the same but for the first axis.
       test: The same clients with their test examples, in any order.
       **options: `label_space`, `num_classes`, `name`, `class_names` and `class_mask` of
         `from_arrays`.
@@ -44,20 +45,32 @@ def from_tff(
       TypeError: These are no client data, or an element has another form.
       ValueError: As `from_arrays`.
     """
-    return from_arrays(_by_name("train", train), _by_name("test", test), **options)
+    return from_arrays(_of_clients("train", train), _of_clients("test", test), **options)
 
 
-def _by_name(split, source):
-    """Returns {name: (examples, labels)}, whose examples are parts of one mapped file."""
-    if not isinstance(source, tff.simulation.datasets.ClientData):
+def _of_clients(split, source):
+    """Returns (examples, labels) by name, or in a list; the examples are parts of a mapped file."""
+    if isinstance(source, tff.simulation.datasets.ClientData):
+        names, dataset_of = source.client_ids, source.create_tf_dataset_for_client
+    elif isinstance(source, Mapping):
+        names, dataset_of = list(source), source.__getitem__
+    elif isinstance(source, list | tuple):
+        names, dataset_of = range(len(source)), source.__getitem__
+    else:
         raise TypeError(
-            f"`{split}` must be a `tff.simulation.datasets.ClientData`; got "
-            f"{type(source).__name__}. For arrays there is `from_arrays`."
+            f"`{split}` must be a `tff.simulation.datasets.ClientData`, or a dictionary or list of "
+            f"`tf.data.Dataset`; got {type(source).__name__}. For arrays there is `from_arrays`."
         )
     writer, labels = file_arrays.Writer(), {}
-    for name in source.client_ids:
+    for name in names:
         labels[name] = [np.zeros(0, np.int32)]
-        for element in source.create_tf_dataset_for_client(name).as_numpy_iterator():
+        dataset = dataset_of(name)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TypeError(
+                f"client {name} of `{split}` must have a `tf.data.Dataset`; got "
+                f"{type(dataset).__name__}. For arrays there is `from_arrays`."
+            )
+        for element in dataset.as_numpy_iterator():
             example, label = _pair(split, element)
             is_batched = np.ndim(label) == 1
             writer.append(example if is_batched else example[None])
@@ -67,7 +80,7 @@ def _by_name(split, source):
         of_client = np.concatenate(parts[1:] or parts)
         pairs[name] = (examples[first : first + len(of_client)], of_client)
         first += len(of_client)
-    return pairs
+    return pairs if isinstance(names, list) else list(pairs.values())
 
 
 def _pair(split, element):
