@@ -7,7 +7,8 @@ import pytest
 
 import tf_pflego as pfl
 from tests.sweeps.own import build_mine
-from tf_pflego.sweeps.definition import configured, settings_tried
+from tf_pflego.sweeps.choice import settings_tried
+from tf_pflego.sweeps.definition import configured
 
 RATES = {"client_learning_rate": [0.003, 0.01, 0.03]}
 

@@ -1,5 +1,6 @@
 """The page and the figures of a sweep, whose files are written by hand."""
 
+import gzip
 import html
 import itertools
 import json
@@ -12,7 +13,7 @@ import pytest
 
 from tests.starts import in_this_process
 from tf_pflego import sweeps
-from tf_pflego.sweeps import definition, figures, results, store
+from tf_pflego.sweeps import choice, definition, figures, results, store
 
 MARKUP = """<script>window.ran = 1</script>"><img src=x onerror="window.ran = 1">&amp; $x$"""
 CELLS = (
@@ -32,7 +33,7 @@ def tried_of(cell):
     """Returns the settings of the trials of a cell."""
     if cell.is_searched:
         return [{"client_learning_rate": 10.0**power} for power in (-3, -2, -1, 0)]
-    return definition.settings_tried(cell, EXPERIMENT.budget)
+    return choice.settings_tried(cell, EXPERIMENT.budget)
 
 
 @pytest.fixture
@@ -178,6 +179,10 @@ def test_the_page_of_a_sweep_has_few_flags(directory, tmp_path, capsys):
     assert result.returncode == 2 and "must be the directory of a sweep" in result.stderr
 
 
+def without(content, column):
+    return gzip.compress(gzip.decompress(content).replace(column, b"another", 1))
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -185,6 +190,10 @@ def test_the_page_of_a_sweep_has_few_flags(directory, tmp_path, capsys):
         (store.CLIENTS, lambda content: b"\x1f\x8b" + content[20:]),
         (store.TUNING, lambda content: content.replace(b",5,", b",five,")),
         (store.RUNS, lambda content: content.replace(b"run,", b"ran,")),
+        (store.RUNS, lambda content: content.replace(b",flags,", b",flag,")),
+        (store.CURVES, lambda content: without(content, b"bytes_up")),
+        (store.CLIENTS, lambda content: without(content, b"test_accuracy")),
+        ("sweep.json", lambda content: content.replace(b'"choices": {', b'"choices": "x", "a": {')),
     ],
 )
 def test_a_damaged_file_is_named(directory, tmp_path, capsys, name, change):

@@ -3,6 +3,7 @@
 What comes in here are rows of tuning.csv, in which nothing is of test examples.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,22 @@ class Trial(NamedTuple):
     first: Shown  # the statistic that it is of
     runs: int  # how many were made
     rounds: int  # how many these had, all together
+
+
+def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
+    """Returns the settings of a grid that are tried, evenly drawn if there are more."""
+    if cell.is_searched or not cell.choices:
+        return []
+    # There may be more combinations than can be listed.
+    total = math.prod(map(len, cell.choices.values()))
+    count, tried = min(budget, total), []
+    for number in range(count):
+        place, settings = number * total // count, {}
+        for name, among in reversed(cell.choices.items()):
+            place, last = divmod(place, len(among))
+            settings[name] = among[last]
+        tried.append({name: settings[name] for name in cell.choices})
+    return tried
 
 
 def trials_of(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:

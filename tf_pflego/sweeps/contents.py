@@ -11,7 +11,8 @@ import numpy as np
 
 from tf_pflego.core.statistic_names import Shown, first_of
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell, Range, name_of, settings_tried, words
+from tf_pflego.sweeps.choice import settings_tried
+from tf_pflego.sweeps.definition import Cell, Range, name_of, words
 
 
 class Contents:
@@ -60,7 +61,14 @@ class Contents:
 
     def clients(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
         """Returns {(cell, seed): {column: [I]}} of the clients at the end of each run."""
-        return store.columns_in(self.path / store.CLIENTS)
+        found = store.columns_in(self.path / store.CLIENTS)
+        for run in found.values():
+            if not any(name.startswith("test_") for name in run.keys() - {"test_examples"}):
+                raise ValueError(
+                    f"{self.path / store.CLIENTS} must have a statistic of the clients; it has "
+                    f"none. Move all but `{store.RAW}` away, and run the sweep again."
+                )
+        return found
 
     def risk_weights(self) -> dict[tuple[str, int], np.ndarray]:
         """Returns {(cell, seed): A [I, I]} of the runs of PGFed and its variants."""

@@ -31,6 +31,7 @@ CHOSEN_BY = "validation_accuracy/client_mean/last10"
 _HELD_OUT = 0.2
 _OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
 _IN_EACH_ROW = {"dataset", "personalization", "algorithm", "num_rounds", "engine"}
+_MOST_COMBINATIONS = 1_000_000
 _NOT_IN_CELLS = {"output_dir", "overwrite", "resume", "seed"}
 
 
@@ -104,11 +105,16 @@ def grid(**among: Any) -> list[dict[str, Any]]:
     A list or a tuple has the values of a setting; anything else is its one value.
 
     Raises:
-      ValueError: A list is empty.
+      ValueError: A list is empty, or there are more than a million combinations.
     """
     for name, one in among.items():
         if not len(_values_of(one)):
             raise ValueError(f"`{name}` must have at least one value; got none. Give it some.")
+    if (count := math.prod(len(_values_of(one)) for one in among.values())) > _MOST_COMBINATIONS:
+        raise ValueError(
+            f"`grid` must give at most {_MOST_COMBINATIONS:,} combinations; got {count:,}. Choose "
+            "among fewer values, or among a `Range`."
+        )
     combinations = itertools.product(*map(_values_of, among.values()))
     return [dict(zip(among, combination, strict=True)) for combination in combinations]
 
@@ -278,16 +284,6 @@ class Experiment:
                 configured(settings)
                 configured({**settings, **self.trial})
         return cell
-
-
-def settings_tried(cell: Cell, budget: int) -> list[dict[str, Any]]:
-    """Returns the settings of a grid that are tried, evenly drawn if there are more."""
-    if cell.is_searched or not cell.choices:
-        return []
-    combinations = grid(**cell.choices)
-    count = min(budget, len(combinations))
-    places = [number * len(combinations) // count for number in range(count)]
-    return [combinations[place] for place in places]
 
 
 def _refuse_repeated(name, among):

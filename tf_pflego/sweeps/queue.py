@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 
 from tf_pflego.sweeps import choice, store
-from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of, settings_tried
+from tf_pflego.sweeps.choice import settings_tried
+from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
 from tf_pflego.sweeps.search import Search
 from tf_pflego.sweeps.work import FAILED, Job, Outcome
 from tf_pflego.system import durable, terminal, texts

@@ -54,6 +54,12 @@ _OF_GROUP = re.compile(
     r"|(participant_)?validation_\w+/\w+/last10|test_\w+/client_mean/last10"
 )
 _OF_CLIENT = ("client", "train_examples", "test_examples")
+# The columns that a file must have.
+_NEEDED = {
+    RUNS: ("run", "seed", "flags", "defaults"),
+    CURVES: ("run", "seed", "round", "seconds", "bytes_down", "bytes_up"),
+    CLIENTS: ("run", "seed", "client"),
+}
 # Columns of a table of runs that are read as numbers, where they are not empty.
 _NUMBERS: dict[str, type] = {
     **dict.fromkeys(("seed", "num_rounds"), int),
@@ -69,6 +75,9 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
         return []
     with _as_written(path):
         rows = list(csv.DictReader(io.StringIO(limited_files.text(path), newline="")))
+        needed = _NEEDED.get(path.name, ())
+        if rows and (missing := [name for name in needed if name not in rows[0]]):
+            raise ValueError(f"it has no column {missing[0]}")
         for row in rows:
             if OWN_STATISTICS in row.get("defaults", ""):
                 learn(json.loads(_parsed(row["defaults"])[OWN_STATISTICS]))
