@@ -36,6 +36,7 @@ import tensorflow as tf
 from tf_pflego.core.nests import Structure
 from tf_pflego.core.tasks import Task
 from tf_pflego.system import texts
+from tf_pflego.system.by_value import ByValue
 
 
 class Weights(NamedTuple):
@@ -225,7 +226,7 @@ def no_client_state(server_state, seed, classes) -> tuple:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Algorithm:
+class Algorithm(ByValue):
     """A federated method.
 
     The leading axis of a leaf of the server's state may change its size from round to round, for

@@ -29,6 +29,7 @@ import tensorflow as tf
 from tf_pflego.core import statistics as statistics_lib
 from tf_pflego.core.statistics import Statistic
 from tf_pflego.system import values
+from tf_pflego.system.by_value import ByValue
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, COUNTS = TASKS = (
     *("classification", "multi_label", "regression", "counts"),
@@ -67,7 +68,7 @@ class Loss(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(ByValue):
     """What a head predicts, the loss from which it learns, and what is counted at a test.
 
     Tasks that are known are named; see `task_of`. This makes one with a loss of your own, whose
@@ -103,6 +104,10 @@ class Task:
     outputs_first: Loss = None  # type: ignore[assignment]  # Made if left out.
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+
+    def __reduce__(self) -> Any:
+        named = [name for name, task in _NAMED.items() if task == self]
+        return (task_of, (named[0],)) if named else super().__reduce__()
 
     def __post_init__(self):
         values.one_of("labels", self.labels, TASKS)

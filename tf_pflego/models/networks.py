@@ -109,6 +109,12 @@ def build(name: str, example_shape: tuple[int, ...], seed: int) -> "tf.keras.Mod
             f"`network` {name} needs images [height, width, channels]; got examples of shape "
             f"{tuple(example_shape)}. Choose `network='mlp'`."
         )
+    if name != "mlp" and example_shape[0] in (1, 3) and example_shape[-1] > 4:
+        raise ValueError(
+            f"`network` {name} needs images whose channels come last, [height, width, channels]; "
+            f"got {tuple(example_shape)}, whose first axis looks like the channels. Give "
+            "`np.moveaxis(images, 1, -1)`."
+        )
     try:
         return NETWORKS[name](example_shape, seed)
     except ValueError as error:  # A layer leaves nothing of images that are too small.

@@ -18,6 +18,7 @@ from tf_pflego.core.statistics import Statistic
 from tf_pflego.core.tasks import CLASSIFICATION, Task, flat, task_of
 from tf_pflego.models import blocks
 from tf_pflego.models.body.body import Body
+from tf_pflego.models.body.lookups import Strange
 from tf_pflego.models.body.trace import bytes_per_example
 from tf_pflego.models.heads import head as head_lib
 from tf_pflego.models.heads.objective import HeadObjective
@@ -35,7 +36,8 @@ class SplitModel:
         to features, [n, M] float32, or [n, T, M] for the T positions of sequences. Its current
         weights are theta_0; weights that are not trainable are constants. In training, dropout
         draws masks from the client's seed, and batch normalisation uses the batch's statistics;
-        whatever else differs between training and inference is refused.
+        whatever else differs between training and inference is refused, and so are losses and
+        constraints of its own: methods take means and differences of clients' weights.
       num_outputs: K, rows of a head: the largest number of classes of any client, or of labels,
         quantities or counts of an example.
       seed: Seed of the classifier that starts a model which all clients share.
@@ -269,6 +271,15 @@ class SplitModel:
     def keras_body(self, theta: Sequence[Any]) -> tf.keras.Model:
         """Returns the body with the weights `theta` as a Keras model; see `Body.clone`."""
         return self._body.clone(theta)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the body scales its examples by a layer, Rescaling or Normalization."""
+        return self._body.scales
+
+    def first_strange(self, examples: np.ndarray) -> Strange | None:
+        """Returns the first of some examples with an integer for which an Embedding has no row."""
+        return self._body.lookups.first_strange(examples)
 
     def refuse_lambda_layers(self, what: str) -> None:
         """Raises ValueError if the body has layers that hold code; `what` would have them."""

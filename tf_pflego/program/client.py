@@ -22,6 +22,7 @@ from tf_pflego.devices.resident import Resident
 from tf_pflego.program import flags
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.program.personalize import ARRAYS, arrays_of
+from tf_pflego.simulation.fitting import refuse_strange_integers
 from tf_pflego.system import temporary, terminal
 from tf_pflego.system.signals import Interruption
 
@@ -111,6 +112,7 @@ def _resident(definition, clients, journal):
     with temporary.own_directory():
         resident = Resident(definition, clients, journal)
         try:
+            refuse_strange_integers(resident.algorithm, clients)
             yield resident
         finally:
             resident.close()

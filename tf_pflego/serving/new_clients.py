@@ -31,7 +31,7 @@ from tf_pflego.simulation.client_models import (
     split_model,
 )
 from tf_pflego.simulation.evaluation import Evaluation
-from tf_pflego.simulation.fitting import refuse_other_labels
+from tf_pflego.simulation.fitting import refuse_other_labels, refuse_strange_integers
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows, texts, values
@@ -84,6 +84,7 @@ class NewClients:
         self._name = served_name(algorithm, name)
         self._served = algorithm.served[self._name]
         refuse_other_labels(algorithm, clients)
+        refuse_strange_integers(algorithm, clients)
         rule = self._served.personalize
         self.learns = "network" if rule is None else "head"
         self._rate = 0.0
@@ -207,6 +208,7 @@ def fine_tune(
     batch_size = values.whole("batch_size", batch_size, 0)
     algorithm = simulation.algorithm
     refuse_other_labels(algorithm, clients)
+    refuse_strange_integers(algorithm, clients)
     name = served_name(algorithm, None)
     model = served_model(algorithm, name) or split_model(algorithm)
     starts = map(model.without_statistics, _starts(simulation, clients, algorithm.served[name]))

@@ -1,10 +1,16 @@
 """Whether a method, clients and the way in which they are drawn go together."""
 
+import numpy as np
+import tensorflow as tf
+
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.clients import ClientData
-from tf_pflego.system import values
+from tf_pflego.system import terminal, values
+
+# Floats as large as this in the first examples, and none below 0, are pixels up to 255.
+_LOOKED_AT, _LEAST_OF_PIXELS = 1000, 100
 
 
 def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Participation) -> None:
@@ -35,6 +41,53 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
             "the model for them."
         )
+    refuse_strange_integers(algorithm, data)
+    _check_scale(algorithm, data)
+
+
+def _check_scale(algorithm, data):
+    """Raises ValueError if pixels would be scaled twice, and says so if nothing scales them."""
+    scales, is_image = getattr(algorithm.model, "scales", None), len(data.example_shape) in (2, 3)
+    stored = data.train.examples
+    if scales is None or not is_image or data.is_elsewhere:
+        return
+    if scales and stored.dtype == np.uint8:
+        raise ValueError(
+            "the examples must not be scaled twice; they are uint8, which a body is given in "
+            "[0, 1], and the body has a layer Rescaling or Normalization. Leave that layer out, or "
+            "give the examples as float32."
+        )
+    first, *_, last = data.example_shape
+    if len(data.example_shape) == 3 and first in (1, 3) and last > 4:
+        terminal.say(
+            f"tf_pflego: examples of shape {data.example_shape} look like images whose channels "
+            "come first; layers of Keras take them last: np.moveaxis(images, 1, -1)"
+        )
+    some = stored[:_LOOKED_AT]
+    is_whole = stored.dtype.kind == "f" and some.min() >= 0
+    is_pixels = is_whole and _LEAST_OF_PIXELS < some.max() <= 255
+    if is_pixels and not scales:
+        terminal.say(
+            f"tf_pflego: the examples are floats from {some.min():g} to {some.max():g}, as pixels "
+            "are before they are scaled, on which networks learn badly; divide them by 255, or "
+            "give them as uint8"
+        )
+
+
+def refuse_strange_integers(algorithm: Algorithm, data: ClientData) -> None:
+    """Raises ValueError if a client has an integer for which an Embedding has no row."""
+    first_strange = getattr(algorithm.model, "first_strange", None)
+    if data.is_elsewhere or data.example_dtype != tf.int32 or first_strange is None:
+        return
+    for split, examples in data.splits.items():
+        if (strange := first_strange(examples.examples)) is not None:
+            client = int(np.searchsorted(examples.offsets, strange.row, side="right")) - 1
+            raise ValueError(
+                f"the {split} examples of client {data.name_of(client)} must be integers that the "
+                f"body has rows for; an Embedding of {strange.num_rows} rows, 0 to "
+                f"{strange.num_rows - 1}, is asked for {strange.place}. Correct the examples, or "
+                "raise the Embedding's `input_dim`."
+            )
 
 
 def refuse_other_labels(algorithm: Algorithm, data: ClientData) -> None:

@@ -23,16 +23,15 @@ import numpy as np
 import tensorflow as tf
 
 from tf_pflego.core.algorithm import specs_of
-from tf_pflego.models.body import cloning, graphs, trace
+from tf_pflego.models.body import cloning, graphs, lookups, trace
 from tf_pflego.models.body.live import Live
 
 
 class Body:
     """The function phi(x; theta) that a Keras model computes, with its gradient by theta.
 
-    For the model, the shape of an example and what is refused see `SplitModel`. Losses that the
-    model adds, such as those of regularizers, are no part of the function. The model itself is left
-    as it is.
+    For the model, the shape of an example and what is refused see `SplitModel`. The model itself is
+    left as it is.
 
     Attributes:
       initial_theta: The values of the model's trainable weights, a list of float32 arrays.
@@ -49,6 +48,8 @@ class Body:
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
       has_loops: Whether there are loops among what it computes, which save variants.
+      lookups: What it looks up by integers of the examples.
+      scales: Whether it has layers that scale what the examples have.
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
@@ -75,6 +76,9 @@ class Body:
         passed = self._training.forward.get_concrete_function(theta, more, example)
         self.saved_specs = specs_of(passed.structured_outputs[1])
         self.has_loops = any(spec.dtype == tf.variant for spec in self.saved_specs)
+        scaling = tf.keras.layers.Rescaling, tf.keras.layers.Normalization
+        self.scales = any(isinstance(layer, scaling) for layer in model._flatten_layers())
+        self.lookups = lookups.Lookups(self._inference.parts, self.initial_theta)
         self._one_example = None
         if self.has_loops:
             self._one_example = trace.OneExample.of(model, example, live.statistics)

@@ -94,6 +94,12 @@ def check_weights(model: tf.keras.Model) -> None:
                 f"`body` must have float32 weights; {name_of(weight)} is {dtype.name}. Build its "
                 'layers with dtype="float32", which is the default.'
             )
+        if getattr(weight, "constraint", None) is not None:
+            raise ValueError(
+                f"`body` must have weights without constraints; {name_of(weight)} has one "
+                f"({type(weight.constraint).__name__}), which means of several clients' weights "
+                "would not keep. Leave it out."
+            )
     for weight in model.weights:
         if tf.as_dtype(weight.dtype).is_floating and not np.isfinite(np.array(weight)).all():
             raise ValueError(
@@ -107,17 +113,22 @@ def traced(
 ) -> Traced:
     """Returns a model's trace, which is a function of theta and examples, or raises ValueError."""
     weights = [_tf_variable(weight) for weight in model.trainable_variables]
-    noted: dict[str, Any] = {"features_gradient": "", "more": []}
+    noted: dict[str, Any] = {"features_gradient": "", "more": [], "adds_losses": False}
 
     @tf.function
     def features_and_gradient(examples):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tapes = [tf.GradientTape(watch_accessed_variables=False) for _ in range(2)]
+        with tapes[0] as tape, tapes[1] as of_losses:
             tape.watch(weights)
+            of_losses.watch(weights)
             if training:
                 with live.training():
                     features = model(examples, training=True)
             else:
                 features = model(examples, training=False)
+            losses = tf.add_n([0.0, *map(tf.reduce_sum, model.losses)])
+        slopes = of_losses.gradient(losses, weights)
+        noted["adds_losses"] = any(slope is not None for slope in slopes)
         noted["features"] = features
         moments = live.moments if training else []
         if any(moment.graph is not features.graph for moment in moments):
@@ -143,10 +154,26 @@ def traced(
             "tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), body]). "
             f"TensorFlow says: {' '.join(str(error).split())}"
         ) from error
+    if noted.pop("adds_losses"):
+        raise ValueError(
+            f"`body` must add no losses of its own{_owner_of_losses(model)}. Methods share, mix "
+            "and correct the clients' losses, each in its way, and would count these nowhere. "
+            "Leave out regularizers and `add_loss`; `server_weight_decay` pulls shared weights "
+            "towards 0."
+        )
     _, gradient, moments = function.structured_outputs
     trace = Traced(function, gradient=gradient, moments=moments, **noted)
     _check(trace, model)
     return trace
+
+
+def _owner_of_losses(model):
+    """Returns which layer has a regularizer or a loss, if one says so."""
+    for layer in model._flatten_layers(include_self=False):
+        has = [name for name, one in vars(layer).items() if name.endswith("_regularizer") and one]
+        if has:
+            return f"; the layer {layer.name} has {has[0].lstrip('_')}"
+    return ""
 
 
 def _is_feature_batch(features):
