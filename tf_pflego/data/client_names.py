@@ -1,6 +1,7 @@
 """What clients are called: text of one line that stands in tables, on flags and in file names."""
 
 import contextlib
+import hashlib
 import operator
 import re
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ from typing import Any
 
 from tf_pflego.system import texts, values
 
-LONGEST = 60  # So that a file's name has room for it, whatever its letters are.
+LONGEST = 200
+_MOST_BYTES = 180  # of a part of a file's name, which may have 255 in all
 _REMEDY = "Give every client a name of its own, in the order of the clients."
 
 
@@ -69,7 +71,11 @@ def in_file_name(name: str) -> str:
     """Returns a name as a part of a file's name: no separator, and nothing that shells expand.
 
     Of ASCII these are letters, digits and `_.- `; others are percent-encoded, so that different
-    names stay different.
+    names stay different. What is too long for a file's name ends with a digest.
     """
     unsafe = r"[^\w.\- \x80-\U0010ffff]"
-    return re.sub(unsafe, lambda letter: f"%{ord(letter[0]):02X}", name)
+    called = re.sub(unsafe, lambda letter: f"%{ord(letter[0]):02X}", name)
+    if len(encoded := called.encode()) <= _MOST_BYTES:
+        return called
+    digest = hashlib.sha256(encoded).hexdigest()[:32]
+    return f"{encoded[: _MOST_BYTES - 33].decode(errors='ignore')}~{digest}"

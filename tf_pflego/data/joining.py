@@ -7,6 +7,21 @@ from typing import Any
 import numpy as np
 
 
+def refuse_other_columns(first: Any, others: Any) -> None:
+    """Raises ValueError if the numbers of classes, or of a table's columns, mean something else.
+
+    Those without names of classes, or without columns, are of arrays that the user has numbered.
+    """
+    for name, what in {"class_names": "classes", "preprocessing": "columns"}.items():
+        expected, got = getattr(first, name), getattr(others, name)
+        if None not in (expected, got) and expected != got:
+            raise ValueError(
+                f"the clients that join must have the {what} of the others, {expected!r:.200}; got "
+                f"{got!r:.200}. Make them with `from_table(..., preprocessing=clients."
+                "preprocessing)` or, of arrays, with the same `class_names`."
+            )
+
+
 def fields_of_both(first: Any, others: Any) -> dict[str, Any]:
     """Returns the fields of `ClientData` for the clients of one and, after them, of another.
 
@@ -25,6 +40,7 @@ def fields_of_both(first: Any, others: Any) -> dict[str, Any]:
             f"the clients that join must have {expected}; got {got}. Prepare their data as "
             "that of the others: `with_validation` and `client_names` are for all or for none."
         )
+    refuse_other_columns(first, others)
     groups = {
         name: np.concatenate(
             [data.client_groups.get(name, np.zeros(data.num_clients, bool)) for data in both]

@@ -11,6 +11,7 @@ from tf_pflego.data import checks
 from tf_pflego.system import values
 
 NO_LABEL = -1  # of a position of a sequence
+_MOST_LOST = 1e-3  # of the deviation of numbers, where they become float32
 
 
 def check_task(task: Any) -> str:
@@ -57,6 +58,12 @@ def checked(task: str, labels: Any, what: str, sequences: bool = False) -> np.nd
             f"{what} must {expected}, for {task}; got {array[row, output]} for example {row}. "
             "Correct it, or leave the example out."
         )
+    for output, exact in zip(stored.T, array.T.astype(np.float64), strict=True):
+        if np.abs(output - exact).max(initial=0) > _MOST_LOST * exact.std() > 0:
+            raise ValueError(
+                f"{what} must be numbers that float32 can tell apart; got {exact.min()} to "
+                f"{exact.max()}. Subtract {exact.mean().round()} from all."
+            )
     return stored
 
 

@@ -52,7 +52,7 @@ def from_arrays(
         numbers.
       class_mask: Whether a client predicts only among its own classes, in the global label space.
       client_names: The names of clients that are given as lists: different texts of one line and at
-        most 60 characters, in the order of the clients; None for their numbers.
+        most 200 characters, in the order of the clients; None for their numbers.
       task: What is to be predicted: classification; multi_label, for labels [N_i, K] of 0 and 1;
         regression, for numbers [N_i] or [N_i, K]; or counts, for whole numbers from 0 on. Labels of
         classification may be [N_i, T] in the global label space, one for each position of a
@@ -91,7 +91,6 @@ def from_arrays(
         form = task, label_space == "global"
         sources = _joined_pairs("train", train, *form), _joined_pairs("test", test, *form)
         outputs = max(labels_lib.num_outputs(task, labels) for _, labels, _ in sources)
-        classes: Sequence[np.ndarray] = [np.arange(outputs)] * len(train)
         if task == CLASSIFICATION and sources[0][1].ndim == 1:
             clients = np.arange(len(train))
             owners = [np.repeat(clients, np.diff(offsets)) for *_, offsets in sources]
@@ -99,12 +98,14 @@ def from_arrays(
             # Labels out of range are refused later, whatever they are here.
             labels = labels.clip(0, outputs - 1)
             classes = classes_of_owners(np.concatenate(owners), labels, len(train))
+        else:
+            classes = (np.arange(outputs),) * len(train)
         splits = [Examples(examples, labels) for examples, labels, _ in sources]
         rows = [parted(np.arange(offsets[-1]), offsets) for *_, offsets in sources]
         class_names = None if class_names is None else tuple(class_names)
         return federate(
             Dataset(name, splits[0], splits[1], num_classes or outputs, class_names, task),
-            Partition(tuple(classes), rows[0], rows[1]),
+            Partition(classes, rows[0], rows[1]),
             label_space,
             class_mask=class_mask,
             client_names=client_names,

@@ -278,17 +278,22 @@ class Definition:
 
         from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
 
-        rows, owner = reading.read(table), "whose row it is"
+        columns, owner = self._preprocessing(), "whose row it is"
+        labels = [name.strip() for name in self.table["label_column"].split(",")]
+        of_text = columns.text_columns.union(
+            labels * (self.model_facts.task == tasks.CLASSIFICATION)
+        )
+        rows = reading.read(table, of_text.__contains__)
         clients = dealing.from_table(
             rows.append_column(owner, pa.array(["one"] * len(rows))),
             owner,
-            [name.strip() for name in self.table["label_column"].split(",")],
+            labels,
             test=self.table["split"],
             time=self.table["time_column"] or None,
             task=self.model_facts.task,
             label_space="global",
             seed=self.run_config.seed,
-            preprocessing=self._preprocessing(),
+            preprocessing=columns,
         )
         arrays = {}
         for name, split in clients.splits.items():
@@ -321,7 +326,9 @@ class Definition:
                 Column(**{**one, "categories": one["categories"] and tuple(one["categories"])})
                 for one in self.preprocessing["columns"]
             )
-            return Preprocessing(**{**self.preprocessing, "columns": columns})
+            names = self.preprocessing.get("class_names")
+            lists = {"columns": columns, "class_names": names and tuple(names)}
+            return Preprocessing(**{**self.preprocessing, **lists})
         except (TypeError, KeyError) as error:
             raise ValueError(f"`preprocessing` must be of columns of a table ({error})") from None
 

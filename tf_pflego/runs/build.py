@@ -27,10 +27,7 @@ from tf_pflego.system import values
 def load_clients(
     run_config: config.RunConfig, directory: pathlib.Path | None = None
 ) -> data.ClientData:
-    """Loads the dataset of a run and deals it out to its clients.
-
-    If the run starts from another one, `directory` is that of the run itself, if it has begun.
-    """
+    """Loads the clients of a run; `directory` is its own, if it starts from another and has begun."""
     load = _clients_of_table if run_config.client_column else _clients_of_dataset
     uniform = run_config.client_weights == config.UNIFORM
     return dataclasses.replace(load(run_config, directory), uniform_weights=uniform)
@@ -78,6 +75,8 @@ def _clients_of_table(run_config, directory):
         label_space=run_config.label_space,
         seed=run_config.seed,
         preprocessing=earlier_run.Beginning.of(run_config, directory).preprocessing,
+        separator=run_config.separator,
+        decimal=run_config.decimal,
     )
     if run_config.validation_fraction:
         clients = clients.with_validation(run_config.validation_fraction, run_config.seed)
@@ -319,7 +318,7 @@ def algorithm_of(
     return _algorithm(network, model, method, hyper_parameters, run_config, participation)
 
 
-# In a block of `shared_traces`, the algorithms whose traces runs share, by what these agree in.
+# In a block of `shared_traces`, the algorithms whose traces runs share, by what these have alike.
 _shared: contextvars.ContextVar[dict[tuple, Any]] = contextvars.ContextVar("shared_traces")
 
 

@@ -73,7 +73,7 @@ _ADDED = {
     **{"statistics": "", "standardize_labels": True, "huber_delta": 0.0},
     **dict.fromkeys(("client_column", "label_column", "feature_columns", "time_column"), ""),
     **{"category_columns": "", "split": "random", "task": "classification", "min_rows": 2},
-    **{"missing": "refuse", "small_clients": "refuse"},
+    **{"missing": "refuse", "small_clients": "refuse", "separator": "auto", "decimal": "auto"},
     **{"dp_epsilon": 0.0, "dp_delta": 1e-5, "dp_noise_multiplier": 0.0, "dp_mechanism": "gaussian"},
     **{"clip_norm": "adaptive", "secure_sum_bits": 0},
     **{"compression": "none", "compression_bits": 8},

@@ -37,6 +37,10 @@ class TableSettings:
         "as random:0.2 or last:0.2, or those in which a column says test or 1, as column:NAME",
     )
     time_column: str = _of_table("", "column by which --split=last orders the rows of a client")
+    separator: str = _of_table(tables.AUTO, "what stands between cells, or what the header has")
+    decimal: str = _of_table(
+        tables.AUTO, "what stands before the fractions of numbers", choices=tables.DECIMALS
+    )
     task: str = _of_table("classification", "what is predicted", choices=tasks.TASKS)
     missing: str = _of_table(
         "refuse",

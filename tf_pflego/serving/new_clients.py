@@ -17,6 +17,7 @@ from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
 from tf_pflego.core.participation import Participation
+from tf_pflego.data import joining
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
@@ -284,3 +285,4 @@ def refuse_other_examples(of_run: ClientData, clients: ClientData) -> None:
             f"the new clients' examples must be as the run's, {expected[0]} of shape "
             f"{expected[1]}; got {got[0]} of shape {got[1]}. Prepare them in the same way."
         )
+    joining.refuse_other_columns(of_run, clients)

@@ -32,7 +32,7 @@ TABLES = [
     ({"School": ["others"] * 44 + ["b"]}, {"small_clients": "merge"}, "'School' must be of names; "
      ".*got 'others' twice"),
     ({"School": ["a", "A"] * 20 + ["a"] * 5}, {}, "'School' must be of names; .* got '.' twice"),
-    ({"School": ["x" * 61] * COUNT}, {}, "'School' must be of names; .* 1 to 60 characters"),
+    ({"School": ["x" * 201] * COUNT}, {}, "'School' must be of names; .* 1 to 200 characters"),
     ({"School": [b"\xff"] * COUNT}, {}, "'School' must be of .*; got binary. Write the file"),
     ({"Passed": [None] + ["no"] * 44}, {}, "'Passed' must have a value in every row"),
     ({"Passed": ["no"] * COUNT}, {}, "'Passed' must have two classes or more, .*got 1 in 45"),
@@ -64,8 +64,8 @@ TABLES = [
 
 # What is an argument's.
 ARGUMENTS = [
-    ({"client": "school"}, "`client` must name columns of the table, which are School, .*; got "
-     "'school'. Did you mean School"),
+    ({"client": "school"}, "`client` must name columns of the table, which are 'School', .*; "
+     "got 'school'. Did you mean School"),
     ({"label": "Mark"}, "`label` must name columns of the table, .*; got 'Mark'. Correct `label`"),
     ({"label": []}, "`label`, `features` and `test` must be different columns, .*; got no label"),
     ({"label": ["Passed", "Sex"], "features": ["SES"]}, "`label` must be one column for classific"),
@@ -73,8 +73,9 @@ ARGUMENTS = [
     ({"features": ["Sex", "Age"]}, "`features` must name columns .*; got 'Age'. Correct"),
     ({"features": []}, "must be different columns, .*; got no features"),
     ({"features": ["School"]}, "must be different columns, .*; got 'School' twice"),
-    ({"features": [3]}, "`features` must name columns of the table, .*; got 3"),
-    ({"categories": ["year"]}, "`categories` must be some of the features, Sex, SES; got 'year'"),
+    ({"features": [3]}, "`features` must name columns of the table, .*; got '3'"),
+    ({"categories": ["year"]}, "`categories` must be some of the features, 'Sex', 'SES'; got "
+     "'year'"),
     ({"categories": ["SES"]}, "'SES' must be of whole numbers or of text; row"),
     ({"encoding": "codes"}, "'SES' must be of whole numbers or of text; row"),
     ({"encoding": "ordinal"}, "`encoding` must be one of one_hot, codes; got 'ordinal'"),
@@ -91,6 +92,9 @@ ARGUMENTS = [
     ({"task": "ranking"}, "`task` must be one of classification, .*; got 'ranking'"),
     ({"task": "regression"}, "the column 'Passed' must be of numbers; got text, such as '"),
     ({"task": "multi_label", "label": ["MathAch"]}, "must be 0 or 1, one for each label, for"),
+    ({"task": "regression", "label": "late", "table": schools.table(late=1.7e9 + np.arange(45))},
+     "the column 'late' must be numbers that float32 can tell apart; got 1700000000.0 to "
+     "1700000044.0. Subtract 1700000022.0 from all"),
     ({"task": "counts", "label": "MathAch"}, "must be whole numbers from 0 on, for counts; got"),
     ({"label_space": "own"}, "`label_space` must be one of local, global; got 'own'"),
     ({"preprocessing": "runs/first"}, TypeError, "`preprocessing` must be of the class Preproc"),
@@ -111,7 +115,8 @@ FILES = [
     ("table.csv", b"School,Passed\n1,yes,3\n", "cannot be read .*Expected 2 columns, got 3"),
     ("table.csv", b"School,School\n1,1\n", "table.csv must have rows, .*; got the name 'School'"),
     ("table.csv", b"School,\n1,1\n", "table.csv must have .*; got a column without a name"),
-    ("table.csv", b"School;Passed\n1;no\n", "`client` must name .*, which are School;Passed; got"),
+    ("table.csv", b"School:Passed\n1:no\n", "`client` must name .*, which are 'School:Passed'; got "
+     ".* Say `separator` if the file has another"),
     ("table.csv.gz", b"School,Passed\n1,no\n", "table.csv.gz must be a whole table, .*gzip|zlib"),
     ("table.parquet", b"School", "table.parquet must be a whole table, .*cannot be read"),
     ("table.csv", b"School,Passed,Sex,SES\n1,no,\xff,1\n1,no,F,2\n", "'Sex' .*; got binary. Write"),

@@ -5,4 +5,6 @@ What can be chosen is here, so that flags are made without pyarrow.
 
 ENCODINGS = ("one_hot", "codes")
 MISSING = ("refuse", "mean", "drop")
+AUTO = "auto"
+DECIMALS = (AUTO, ".", ",")
 SMALL_CLIENTS = ("refuse", "drop", "merge")

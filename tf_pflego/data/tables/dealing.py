@@ -1,7 +1,8 @@
 """Clients from a table, of which a column says whose row it is."""
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,15 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.datasets.catalogue import Dataset, Examples
 from tf_pflego.data.dealing import federate
 from tf_pflego.data.partitions.partition import Partition, by_owner, classes_of_owners
-from tf_pflego.data.tables import ENCODINGS, MISSING, SMALL_CLIENTS, reading, splitting, targets
+from tf_pflego.data.tables import (
+    AUTO,
+    ENCODINGS,
+    MISSING,
+    SMALL_CLIENTS,
+    reading,
+    splitting,
+    targets,
+)
 from tf_pflego.data.tables import preprocessing as preprocessing_lib
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.system import terminal, values
@@ -36,6 +45,8 @@ def from_table(
     label_space: str = "local",
     seed: int = 0,
     preprocessing: Preprocessing | None = None,
+    separator: str = AUTO,
+    decimal: str = AUTO,
 ) -> ClientData:
     """Returns clients with the rows of a table: each value of a column is a client.
 
@@ -47,7 +58,7 @@ def from_table(
       table: The path of a CSV or Parquet file, a frame of pandas, a table of pyarrow, or a
         dictionary of columns.
       client: The column that says whose row it is, by whole numbers or text, which are the clients'
-        names.
+        names. In a file of text they are as they are written there: 01 and 1 are two.
       label: The column to predict, or several of them. For classification its values, whole numbers
         or text, are the classes; for several labels each column has 0 and 1.
       features: The columns to predict from; None for all others. They are of numbers, truth values
@@ -55,7 +66,8 @@ def from_table(
       test: Which rows are for the test: a share in (0, 1) of each client's, drawn by chance;
         "last" or "last:0.3", the latest by the column `time`; or "column:NAME", those in which the
         column NAME has test, 1 or true, and not train, 0 or false.
-      time: The column by which `test="last"` orders the rows of a client; it is no feature.
+      time: The column by which `test="last"` orders the rows of a client, of numbers, times or text
+        as in ISO 8601; it is no feature.
       task: What is predicted, as in `SplitModel`.
       missing: What is done with rows that lack a value: they are refused; a number is the mean, and
         a category one that no training row has (mean); or the rows are left out (drop).
@@ -67,8 +79,11 @@ def from_table(
         test row: refuse, drop, or merge into one client, others.
       label_space: As in `from_arrays`.
       seed: The seed of the draw of test rows.
-      preprocessing: That of clients whom these are to join or to follow; what else says what
-        features are is then not read.
+      preprocessing: That of clients whom these are to join or to follow, which also numbers their
+        classes; what else says what features are is then not read.
+      separator: What stands between the cells of a CSV file; auto for what its header has.
+      decimal: What stands before the fractions of numbers in a CSV file, "." or ","; auto for a
+        comma where cells such as 0,5 have one.
 
     Raises:
       TypeError: `table` is something else.
@@ -84,14 +99,25 @@ def from_table(
     values.one_of("encoding", encoding, ENCODINGS)
     values.one_of("missing", missing, MISSING)
     kind, about = splitting.kind_of_test(test)
-    labels = [label] if isinstance(label, str) else list(label)
+    [client, *more], labels, categories = _names(client), _names(label), _names(categories)
     columns = {
-        "client": [client],
+        "client": [client, *more],
         "label": labels,
-        "time": [time] if time or kind == "last" else [],
+        "time": _names(time) if time or kind == "last" else [],
     }
     columns["test"] = [about] if kind == "column" else []
-    rows, features, coded = _columns(reading.read(table), columns, features, categories)
+    features = None if features is None else _names(features)
+
+    def is_text(name):  # Names of clients, classes and categories stay as they are written.
+        if name == client or name in labels:
+            return name == client or task == CLASSIFICATION
+        if preprocessing is not None:
+            return name in preprocessing.text_columns
+        is_feature = name not in (*columns["time"], *columns["test"])
+        return name in categories or (encoding == "codes" and is_feature)
+
+    source = reading.read(table, is_text, separator, decimal)
+    rows, features, coded = _columns(source, columns, features, categories)
     if missing == "drop" and len(whole := rows.drop_null()) < len(rows):
         count = len(rows) - len(whole)
         if not len(whole):
@@ -108,15 +134,19 @@ def from_table(
         rows, owner = rows.filter(pa.array(kept)), owner[kept]
         is_test = None if is_test is None else is_test[kept]
     if is_test is None:
-        order = (time, rows[time]) if time and kind == "last" else None
-        is_test = splitting.drawn(owner, about, order, seed)
+        order = [(name, rows[name]) for name in columns["time"] if kind == "last"]
+        is_test = splitting.drawn(owner, about, next(iter(order), None), seed)
     inputs = rows.select(features)
     if missing == "refuse":
         for name in features:
             reading.refuse_missing(inputs[name], name, "`missing='mean'` or ")
+    known = preprocessing and preprocessing.class_names
+    targets_of_rows, num_classes, class_names = targets.of(rows, labels, task, known)
     if preprocessing is None:
-        preprocessing = preprocessing_lib.fit(inputs, ~is_test, coded, encoding, missing)
-    targets_of_rows, num_classes, class_names = targets.of(rows, labels, task)
+        names_of_classes = class_names if task == CLASSIFICATION else None
+        preprocessing = preprocessing_lib.fit(
+            inputs, ~is_test, coded, encoding, missing, names_of_classes
+        )
     classes: tuple[np.ndarray, ...] = (np.arange(num_classes),) * len(names)
     if task == CLASSIFICATION:
         classes = classes_of_owners(owner, targets_of_rows, len(names))
@@ -137,14 +167,24 @@ def from_table(
     return federate(dataset, partition, label_space, client_names=tuple(names))
 
 
+def _names(columns):
+    """Returns names of columns as a list; those that are numbers, as of pandas, become text."""
+    if isinstance(columns, str | int | np.integer) or not isinstance(columns, Iterable):
+        columns = [columns]
+    return [str(one) if isinstance(one, int | np.integer) else one for one in columns]
+
+
 def _columns(source, columns, features, categories):
     """Returns the columns that are read, the features and which of them are categories."""
-    taken = [name for names in columns.values() for name in names]
+    taken = {name for names in columns.values() for name in names}
     if features is None:
         features = [name for name in source.column_names if name not in taken]
-    features = [features] if isinstance(features, str) else list(features)
+    if len(columns["client"]) != 1:
+        raise ValueError(
+            f"`client` must be one column; got {values.shown(columns['client'])}. Make one of them."
+        )
     roles = [*columns["client"], *columns["label"], *columns.get("test", ()), *features]
-    twice = [name for name in roles if roles.count(name) > 1]
+    twice = [name for name, count in Counter(roles).items() if count > 1]
     if twice or not columns["label"] or not features:
         got = f"{twice[0]!r} twice" if twice else "no features" if not features else "no label"
         raise ValueError(
@@ -156,10 +196,10 @@ def _columns(source, columns, features, categories):
         for argument, names in (columns | {"features": features}).items()
         for name in names
     }
-    if stray := [name for name in categories if name not in features]:
+    if stray := sorted(set(categories).difference(features), key=str):
         raise ValueError(
-            f"`categories` must be some of the features, {', '.join(features)}; got "
-            f"{values.shown(stray[0])}. Correct `categories`."
+            f"`categories` must be some of the features, {', '.join(map(repr, features[:20]))}; "
+            f"got {values.shown(stray[0])}. Correct `categories`."
         )
     coded = {name for name in features if pa.types.is_dictionary(source[name].type)}
     return pa.table(rows), features, coded.union(categories)

@@ -1,6 +1,7 @@
 """What columns become before a model sees them: fitted once, on training rows alone.
 
-A number x becomes (x - mean) / deviation, both taken over the training rows of all clients. A
+A number x becomes (x - mean) / deviation, both taken over the training rows of all clients, in
+float64. A
 category becomes as many numbers as there are categories in these rows, one of them 1 and the others
 0 (one_hot), or its code (codes), from 1 on in the order of the categories. A category that no
 training row has is 0 in all of these numbers, and has the code 0.
@@ -9,20 +10,31 @@ training row has is 0 in all of these numbers, and has the code 0.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tf_pflego.data.tables import reading
 from tf_pflego.system import file_arrays
 
-_ROWS_IN_BLOCK = 2**16
+_NUMBERS_IN_BLOCK = 2**24
 # A column of more values is an id or a free text, whose zeros would fill the disk.
 _MOST_ONE_HOT = 4096
-_NUMBER = re.compile(r"\s*[+-]?\d*\.?\d+\s*")
+# A column of text has few values for its rows, unless it has few values.
+_FEW = 10
+# Also as people write it: $1,163.50 or 0,5 or 50% or 1e-3.
+_NUMBER = re.compile(
+    r"(?=.*\d)\s*[-+]?[$€£]?\s?(\d{1,3}([ ,.'\u00a0\u202f]\d{3})+|\d*)([.,]?\d+)?"
+    r"([eE][-+]?\d+)?\s?[%$€£]?\s*"
+)
+_CODE = re.compile(r"\d+")
+# From so many deviations on, float32 cannot tell a column's numbers apart well enough.
+_FAR = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +46,14 @@ class Column:
     mean: float = 0.0
     deviation: float = 1.0
 
+    @property
+    def dtype(self) -> np.dtype:
+        """That of the values which an exported model takes."""
+        if self.categories is None:
+            is_far = abs(self.mean) > _FAR * self.deviation
+            return np.dtype(np.float64 if is_far else np.float32)
+        return np.dtype(object if isinstance(self.categories[0], str) else np.int64)
+
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
@@ -44,11 +64,18 @@ class Preprocessing:
       encoding: What becomes of categories: one_hot or codes.
       missing: What is done where a value is missing: refuse, mean (a number is the mean, a category
         one that no training row has) or drop (the row is left out).
+      class_names: The classes of the rows, in the order of their numbers; None if there are none.
     """
 
     columns: tuple[Column, ...]
     encoding: str = "one_hot"
     missing: str = "refuse"
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def text_columns(self) -> frozenset[str]:
+        """The names of the columns whose categories are text."""
+        return frozenset(column.name for column in self.columns if column.dtype == object)
 
     @classmethod
     def of_json(cls, written: Mapping[str, Any]) -> Preprocessing:
@@ -59,7 +86,9 @@ class Preprocessing:
             categories = None if categories is None else tuple(categories)
             mean, deviation = float(column["mean"]), float(column["deviation"])
             columns.append(Column(str(column["name"]), categories, mean, deviation))
-        return cls(tuple(columns), written["encoding"], written["missing"])
+        names = written.get("class_names")
+        names = None if names is None else tuple(map(str, names))
+        return cls(tuple(columns), written["encoding"], written["missing"], names)
 
     @property
     def num_codes(self) -> tuple[int, ...]:
@@ -69,8 +98,11 @@ class Preprocessing:
     def examples(self, table: pa.Table) -> np.ndarray:
         """Returns what a table's columns become, [N, F] float32 or int32, in a file."""
         writer = file_arrays.Writer()
-        for start in range(0, len(table), _ROWS_IN_BLOCK):
-            block = table.slice(start, _ROWS_IN_BLOCK)
+        one_hot = self.encoding == "one_hot"
+        width = sum(len(one.categories or ".") if one_hot else 1 for one in self.columns)
+        count = 1 + _NUMBERS_IN_BLOCK // width
+        for start in range(0, len(table), count):
+            block = table.slice(start, count)
             parts = [self._features(column, block[column.name]) for column in self.columns]
             writer.append(np.concatenate(parts, axis=1))
         return writer.array()
@@ -78,11 +110,13 @@ class Preprocessing:
     def _features(self, column, array):
         """Returns [n, F of the column]."""
         if column.categories is None:
-            mean, deviation = np.float32(column.mean), np.float32(column.deviation)
-            scaled = (reading.numbers(array, column.name) - mean) / deviation
-            return np.nan_to_num(scaled, nan=0.0)[:, None]
+            scaled = (reading.numbers(array, column.name) - column.mean) / column.deviation
+            return np.nan_to_num(scaled.astype(np.float32), nan=0.0)[:, None]
         array = reading.categories(array, column.name)
-        if isinstance(column.categories[0], str) != (array.type == pa.string()):
+        is_text = column.dtype == object
+        if is_text and array.type != pa.string() and any(map(_CODE.fullmatch, column.categories)):
+            array = array.cast(pa.string())  # The other table was a file of text.
+        if is_text != (array.type == pa.string()):
             raise ValueError(
                 f"the column {column.name!r} must be of values such as "
                 f"{column.categories[0]!r:.40}, as in the table of `preprocessing`; got "
@@ -98,8 +132,8 @@ class Preprocessing:
         columns, first = [], 0
         for column in self.columns:
             if column.categories is None:
-                number = examples[:, first] * np.float32(column.deviation)
-                columns.append(number + np.float32(column.mean))
+                number = examples[:, first].astype(np.float64) * column.deviation
+                columns.append((number + column.mean).astype(column.dtype))
                 first += 1
                 continue
             codes = examples[:, first]
@@ -109,31 +143,50 @@ class Preprocessing:
             first += 1 if self.encoding == "codes" else len(column.categories)
             last = column.categories[-1]  # What comes after it is none of the categories.
             of_codes = [last + "?" if isinstance(last, str) else last + 1, *column.categories]
-            columns.append(np.array(of_codes, object if isinstance(last, str) else np.int64)[codes])
+            columns.append(np.array(of_codes, column.dtype)[codes])
         return columns
 
 
 def fit(
-    table: pa.Table, is_train: np.ndarray, coded: Collection[str], encoding: str, missing: str
+    table: pa.Table,
+    is_train: np.ndarray,
+    coded: Collection[str],
+    encoding: str,
+    missing: str,
+    class_names: tuple[str, ...] | None = None,
 ) -> Preprocessing:
     """Returns the preprocessing of a table's training rows; `coded` columns are categories."""
-    columns = []
+    columns, is_train = [], pa.array(is_train)
     for name in table.column_names:
-        array = table[name].filter(pa.array(is_train))
+        array = table[name].filter(is_train)
         if array.null_count == len(array):
             raise ValueError(
                 f"the column {name!r} must have a value in some training row; it has none. Leave "
                 "it out of `features`."
             )
         if encoding == "codes" or name in coded or array.type == pa.string():
-            if array.type == pa.string():
-                _refuse_words_among_numbers(table[name], name)
+            if encoding != "codes" and name not in coded:
+                _refuse_no_categories(table[name], name)
             columns.append(Column(name, _categories(array, name, encoding)))
             continue
-        numbers = reading.numbers(array, name).astype(np.float64)
-        mean, deviation = np.nanmean(numbers), np.nanstd(numbers)
-        columns.append(Column(name, None, float(mean), float(deviation) or 1.0))
-    return Preprocessing(tuple(columns), encoding, missing)
+        columns.append(Column(name, None, *_moments(array, name)))
+    return Preprocessing(tuple(columns), encoding, missing, class_names)
+
+
+def _moments(array, name):
+    """Returns the mean and the deviation of numbers; the latter is 1 if they are all the same."""
+    numbers = reading.numbers(array, name)
+    least, most = pc.min_max(array).as_py().values()
+    # Less is lost in the last digits.
+    if most - least < _FAR * np.spacing(np.nanmax(np.abs(numbers))):
+        if most != least and not pa.types.is_floating(array.type):
+            raise ValueError(
+                f"the column {name!r} must be of numbers that float64 can tell apart; they are "
+                f"from {least} to {most}. Subtract {least} from all, or leave the column out of "
+                "`features`."
+            )
+        return float(np.nanmean(numbers)), 1.0
+    return float(np.nanmean(numbers)), float(np.nanstd(numbers))
 
 
 def _categories(array, name, encoding):
@@ -147,12 +200,28 @@ def _categories(array, name, encoding):
     return tuple(categories)
 
 
-def _refuse_words_among_numbers(array, name):
-    """Raises ValueError if a column is text for the sake of a few rows."""
-    texts = reading.distinct(array)
-    words = [text for text in texts if not _NUMBER.fullmatch(text)]
-    if 2 * len(words) < len(texts) and words:
+def _refuse_no_categories(array, name):
+    """Raises ValueError if a column of text is mostly numbers, or a text of its own in each row."""
+    found = reading.distinct(array)
+    words = [text for text in found if not _NUMBER.fullmatch(text)]
+    remedy = f"or name {name!r} in `categories` if each of them is one."
+    if 2 * len(words) < len(found) and not all(map(_CODE.fullmatch, found)):
+        example = next((text for text in found if not _is_plain(text)), found[0])
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
-            f"{words[0]!r:.40} among them. Correct these rows, or leave the column empty there."
+            f"{example!r:.40} among them. Correct these rows, leave cells empty, say `decimal=','` "
+            f"for numbers such as 0,5, {remedy}"
         )
+    if len(found) > _FEW and 2 * len(found) > len(array) - array.null_count:
+        raise ValueError(
+            f"the column {name!r} must be of categories, each of several rows; got {len(found)} "
+            f"texts in {len(array)} rows, such as {found[0]!r:.40}. Leave the column out of "
+            f"`features`, {remedy}"
+        )
+
+
+def _is_plain(text):
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,6 +1,7 @@
 """Raw columns on their way into a model that has left a run: each is an input by its name.
 
-Numbers are float32, text is text, and numbers that are categories are int64. The operations are
+Numbers are float32, or float64 where they are far from 0 for their deviation; text is text, and
+numbers that are categories are int64. The operations are
 those that TFLite has itself, where text is compared and not looked up.
 """
 
@@ -54,6 +55,7 @@ def examples(preprocessing: Preprocessing, *columns: tf.Tensor) -> tf.Tensor:
     for column, values in zip(preprocessing.columns, columns, strict=True):
         if column.categories is None:
             scaled = (values[:, None] - column.mean) / column.deviation
+            scaled = tf.cast(scaled, tf.float32)
             if preprocessing.missing == "mean":
                 scaled = tf.where(tf.math.is_nan(scaled), tf.zeros_like(scaled), scaled)
             parts.append(scaled)
@@ -76,7 +78,8 @@ def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
         value = named[name] = tf.keras.Input((1,), dtype=dtype, name=name)
         if column.categories is None:
             variance = column.deviation**2
-            value = layers.Normalization(mean=column.mean, variance=variance)(value)
+            centred = layers.Normalization(mean=column.mean, variance=variance, dtype=dtype)
+            value = ops.cast(centred(value), "float32")
             if preprocessing.missing == "mean":
                 is_nan = tf.math.is_nan(value) if ops is tf else ops.isnan(value)
                 value = ops.where(is_nan, ops.zeros_like(value), value)
@@ -96,6 +99,4 @@ def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
 
 
 def _dtype(column):
-    if column.categories is None:
-        return tf.float32
-    return tf.string if isinstance(column.categories[0], str) else tf.int64
+    return tf.as_dtype(column.dtype)

@@ -1,8 +1,14 @@
 """Tables as they come, files or objects of other libraries, as columns of plain values."""
 
+import codecs
+import contextlib
+import csv as python_csv
+import io
 import os
 import pathlib
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,26 +18,53 @@ import tensorflow_datasets as tfds
 from pyarrow import csv, parquet
 
 from tf_pflego.data.datasets import prepared
+from tf_pflego.data.tables import AUTO, DECIMALS
 from tf_pflego.system import texts, values
 
 _BATCH = 4096  # examples of TFDS
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}  # The first is that of a header with none of them.
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _PARQUET = (".parquet", ".pq")
+_HEAD_BYTES = 2**22  # of a file, which has its header there
+_BLOCK_BYTES = 2**25  # A row of a file has to fit into a block.
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError)
+_WHOLE = re.compile(r"-?[0-9]{1,40}")
 
 
-def read(table: Any) -> pa.Table:
-    """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's."""
+def read(
+    table: Any,
+    is_text: Callable[[str], bool] = lambda name: False,
+    separator: str = AUTO,
+    decimal: str = AUTO,
+) -> pa.Table:
+    """Returns a file's rows, a frame's of pandas, a table's of pyarrow or a dictionary's.
+
+    Columns of a file of text of which `is_text` is true by their names stay as they are written;
+    of others the cells say whether they are of numbers. The `separator` and the `decimal` are as in
+    `from_table`. What was an index of pandas is no column.
+    """
     name = "`table`"
+    values.one_of("decimal", decimal, DECIMALS)
+    if separator != AUTO and (not isinstance(separator, str) or len(separator.encode()) != 1):
+        raise ValueError(
+            "`separator` must be one character, as between two cells of the file; got "
+            f"{values.shown(separator)}. Correct it, or leave it out."
+        )
+    if isinstance(table, str | os.PathLike):
+        table = pathlib.Path(values.path("table", table, False)).expanduser()
     try:
-        if isinstance(table, str | os.PathLike):
-            name = f"`table` {os.fspath(table)}"
-            table = _of_file(pathlib.Path(values.path("table", table, False)).expanduser())
+        if isinstance(table, pathlib.Path):
+            name = f"`table` {table}"
+            table = _of_file(table, is_text, separator, decimal)
         elif type(table).__module__.partition(".")[0] == "pandas":
             table = pa.Table.from_pandas(table, preserve_index=False)
-        elif isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
-            table = pa.table(dict(table) if isinstance(table, Mapping) else table)
-    except (pa.ArrowException, OSError) as error:
+        elif isinstance(table, Mapping):
+            table = _of_columns(table)
+        elif hasattr(table, "__arrow_c_stream__"):
+            table = pa.table(table)
+    except prepared.DatasetError:
+        raise
+    except _UNREADABLE as error:
         raise ValueError(
             f"{name} must be a whole table, of rows with the same columns; it cannot be read "
             f"({' '.join(str(error).split())[:200]}). Correct it."
@@ -41,8 +74,10 @@ def read(table: Any) -> pa.Table:
             "`table` must be the path of a CSV or Parquet file, a frame of pandas, a table of "
             f"pyarrow or a dictionary of columns; got {type(table).__name__}. Give one of these."
         )
+    indices = (table.schema.pandas_metadata or {}).get("index_columns", ())
+    table = table.drop_columns([one for one in indices if one in table.column_names])
     columns = table.column_names
-    twice = [column for column in columns if columns.count(column) > 1]
+    twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice or not all(columns) or not len(table):
         got = f"the name {twice[0]!r} twice" if twice else "a column without a name"
         got = "no rows" if all(columns) and not twice else got
@@ -52,7 +87,23 @@ def read(table: Any) -> pa.Table:
     return table
 
 
-def _of_file(path):
+def _of_columns(columns):
+    for name, cells in columns.items():
+        if hasattr(cells, "columns") or isinstance(cells, Mapping):
+            raise ValueError(
+                f"a dictionary must be of columns; {name!r:.60} is a table itself. Put the tables "
+                "of all clients end to end, with a column that says whose row it is"
+            )
+    arrays = {}
+    for name, cells in columns.items():
+        try:
+            (arrays[str(name)],) = pa.table({"": cells}).columns
+        except _UNREADABLE as error:
+            raise ValueError(f"the column {name!r:.60}: {error}") from error
+    return pa.table(arrays)
+
+
+def _of_file(path, is_text, separator, decimal):
     if not path.is_file():
         there = "is no file" if path.exists() else "does not exist"
         raise prepared.DatasetError(
@@ -61,40 +112,89 @@ def _of_file(path):
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSED]
     kind = suffixes[-1] if suffixes else ""
     if kind in _PARQUET:
-        return parquet.read_table(path)
+        return parquet.read_table(path, partitioning=None)  # Directories add no columns.
     if kind not in _SEPARATORS:
-        raise ValueError(
+        raise prepared.DatasetError(
             "`table` must be a file whose name ends with .csv, .tsv or .parquet, where .gz may "
             f"follow the first two; got {path.name!r}. Rename it if it is one of these."
         )
-    # What is missing is missing in columns of text too, unless it stands in quotes.
-    converted = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    parsed = csv.ParseOptions(delimiter=_SEPARATORS[kind])
-    return csv.read_csv(path, parse_options=parsed, convert_options=converted)
+    header = _header(path)
+    outside_quotes = re.sub('"[^"]*"', "", header).partition("\n")[0]
+    if separator == AUTO:
+        separator = max(_SEPARATORS[kind], key=outside_quotes.count)
+    names = next(python_csv.reader(io.StringIO(header), delimiter=separator), [])
+
+    def read_with(decimal):
+        return csv.read_csv(
+            path,
+            csv.ReadOptions(block_size=_BLOCK_BYTES),
+            csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            # What is missing is missing in columns of text too, unless it stands in quotes.
+            csv.ConvertOptions(
+                column_types={name: pa.string() for name in names if is_text(name)},
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                decimal_point=decimal,
+            ),
+        )
+
+    table = read_with("." if decimal == AUTO else decimal)
+    if decimal == AUTO and any(
+        _has_decimal_commas(cells)
+        for name, cells in zip(table.column_names, table.columns, strict=True)
+        if cells.type == pa.string() and not is_text(name)
+    ):
+        return read_with(",")
+    return table
+
+
+def _has_decimal_commas(cells):
+    """Returns whether all are numbers with a comma, and one has no thousands after it."""
+    cells = cells.unique()
+    return (
+        pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?\d+,\d+\s*$")).as_py()
+        and not pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?[1-9]\d{0,2},\d{3}\s*$")).as_py()
+    )
+
+
+def _header(path):
+    """Returns the beginning of a file of text, in which its first row is."""
+    with pa.input_stream(path) as stream:
+        head = stream.read(_HEAD_BYTES)
+    row, _, _ = head.partition(b"\n")
+    try:
+        if b"\0" in row or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ValueError("it looks like UTF-16")
+        row.decode()
+    except ValueError as error:
+        raise ValueError(f"{error}: its header is not in UTF-8. Write the file in UTF-8") from None
+    return head.decode("utf-8-sig", errors="replace")
 
 
 def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
-    """Returns a column that the user names in an argument: integers, floats, text or truth values.
+    """Returns a column that the user names in an argument: numbers, text or truth values.
 
     A float that is no number becomes a missing one. Times stay where rows are ordered by them.
     """
-    if not isinstance(name, str) or name not in table.column_names:
+    if not isinstance(name, str) or not table.schema.get_all_field_indices(name):
+        columns = table.column_names
+        other = "Say `separator` if the file has another. " if len(columns) == 1 else ""
         raise ValueError(
             f"`{argument}` must name columns of the table, which are "
-            f"{', '.join(table.column_names[:20])}; got {values.shown(name)}. "
-            f"{texts.suggestion(str(name), table.column_names)}Correct `{argument}`."
+            f"{', '.join(map(repr, columns[:20]))}; got {values.shown(name)}. "
+            f"{texts.suggestion(str(name), columns)}{other}Correct `{argument}`."
         )
     array = table[name]
     if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+        chunks = [pc.take(_plain(chunk.dictionary), chunk.indices) for chunk in array.chunks]
+        array = pa.chunked_array(chunks, None if chunks else pa.string())
+    array = _plain(array)
     kind = array.type
-    if kind in (pa.large_string(), pa.string_view()):
-        return array.cast(pa.string())
-    if pa.types.is_decimal(kind):
-        return array.cast(pa.float64())
-    if pa.types.is_floating(kind):
+    if kind == pa.float16():  # Arrow has few operations for it.
+        array = pa.chunked_array([pa.array(array.to_numpy().astype(np.float32))])
+    if pa.types.is_floating(array.type):
         return pc.if_else(pc.is_nan(array), None, array)
-    if pa.types.is_integer(kind) or kind in (pa.string(), pa.bool_()):
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or kind in (pa.string(), pa.bool_()):
         return array
     if pa.types.is_temporal(kind) and argument == "time":
         return array
@@ -106,27 +206,33 @@ def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
     )
 
 
+def _plain(array):
+    is_text = array.type in (pa.large_string(), pa.string_view())
+    return array.cast(pa.string()) if is_text else array
+
+
 def refuse_missing(array: pa.ChunkedArray, name: str, remedy: str = "") -> None:
     """Raises ValueError if a column lacks a value."""
     if array.null_count:
         raise ValueError(
             f"the column {name!r} must have a value in every row; {array.null_count} of "
             f"{len(array)} have none, the first is row {pc.index(array.is_null(), True).as_py()}. "
+            "In a file, an empty cell, or NA and the like without quotes, is no value. "
             f"Correct these rows, or choose {remedy}`missing='drop'`."
         )
 
 
 def numbers(array: pa.ChunkedArray, name: str) -> np.ndarray:
-    """Returns a column of numbers as [N] float32, NaN where there is none."""
+    """Returns a column of numbers as [N] float64, NaN where there is none."""
     if array.type == pa.string():
         raise ValueError(
             f"the column {name!r} must be of numbers; got text, such as "
             f"{values.shown(array.drop_null()[0].as_py())}. Correct the column."
         )
-    with np.errstate(over="ignore"):
-        column = array.cast(pa.float64(), safe=False).to_numpy().astype(np.float32)
-    row = int(np.argmax(np.isinf(column)))
-    if np.isinf(column[row]):
+    column = array.cast(pa.float64(), safe=False).to_numpy()
+    is_huge = np.abs(column) > np.finfo(np.float32).max
+    row = int(np.argmax(is_huge))
+    if is_huge[row]:
         raise ValueError(
             f"the column {name!r} must be of finite numbers that float32 can hold; row {row} has "
             f"{array[row]}. Correct it."
@@ -136,19 +242,61 @@ def numbers(array: pa.ChunkedArray, name: str) -> np.ndarray:
 
 def categories(array: pa.ChunkedArray, name: str, remedy: str = "") -> pa.ChunkedArray:
     """Returns a column of categories as text or as int64."""
-    if pa.types.is_floating(array.type):
-        row = pc.index(pc.not_equal(array, pc.round(array)), True).as_py()
-        if row >= 0:
-            raise ValueError(
-                f"the column {name!r} must be of whole numbers or of text; row {row} has "
-                f"{array[row]}. {remedy}Choose another column."
-            )
-    return array if array.type == pa.string() else array.cast(pa.int64(), safe=False)
+    array = _whole(array, name, remedy)
+    if array.type == pa.string():
+        return array
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid:
+        raise ValueError(
+            f"the column {name!r} must be of text or of numbers that int64 can hold; got larger "
+            "ones. Make text of them."
+        ) from None
+
+
+def names(array: pa.ChunkedArray, name: str, remedy: str = "") -> pa.ChunkedArray:
+    """Returns a column of clients or classes as text, as the table has it."""
+    return _whole(array, name, remedy).cast(pa.string())
+
+
+def _whole(array, name, remedy):
+    """Returns a column of text, truth values or integers; it refuses other numbers."""
+    if pa.types.is_decimal(array.type):
+        whole = pa.decimal256(76, 0)
+        with contextlib.suppress(pa.ArrowInvalid):
+            return array.cast(whole)
+        raise ValueError(
+            f"the column {name!r} must be of whole numbers or of text; got {array.type} with "
+            f"fractions. {remedy}Choose another column."
+        )
+    if not pa.types.is_floating(array.type):
+        return array
+    row = pc.index(pc.not_equal(array, pc.round(array)), True).as_py()
+    if row >= 0:
+        raise ValueError(
+            f"the column {name!r} must be of whole numbers or of text; row {row} has "
+            f"{array[row]}. {remedy}Choose another column."
+        )
+    limit = 2 ** (1 + np.finfo(array.type.to_pandas_dtype()).nmant)
+    row = pc.index(pc.greater_equal(pc.abs(array), limit), True).as_py()
+    if row >= 0:
+        raise ValueError(
+            f"the column {name!r} must be of integers or of text; row {row} has {array[row]}, and "
+            f"{array.type} cannot tell whole numbers from {limit} on apart. Read the column as "
+            "text."
+        )
+    return array.cast(pa.int64())
 
 
 def distinct(array: pa.ChunkedArray) -> list[Any]:
-    """Returns the different values of a column, ascending, without what is missing."""
-    return sorted(array.unique().drop_null().to_pylist())
+    """Returns the different values of a column, ascending, without what is missing.
+
+    Text that is whole numbers throughout ascends as these do.
+    """
+    found = array.unique().drop_null().to_pylist()
+    if array.type == pa.string() and all(map(_WHOLE.fullmatch, found)):
+        return sorted(found, key=lambda text: (int(text), text))
+    return sorted(found)
 
 
 def positions(array: pa.ChunkedArray, among: list[Any]) -> np.ndarray:

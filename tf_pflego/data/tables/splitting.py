@@ -1,5 +1,7 @@
 """Which rows of a table belong to which client, and which of them are for its test."""
 
+import contextlib
+import itertools
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,10 @@ def kind_of_test(test: Any) -> tuple[str, Any]:
 
 def owners(array: pa.ChunkedArray, client: str) -> tuple[np.ndarray, list[str]]:
     """Returns [N] int32, the client of each row, and the clients' names, in ascending order."""
-    array = reading.categories(array, client)
+    array = reading.names(array, client)
     reading.refuse_missing(array, client)
     ids = reading.distinct(array)
-    return reading.positions(array, ids), [str(one) for one in ids]
+    return reading.positions(array, ids), ids
 
 
 def drawn(
@@ -52,7 +54,7 @@ def drawn(
         ranks = seeds.generator(values.seed(seed), "table/test").random(len(owner))
     else:
         reading.refuse_missing(time[1], time[0])
-        ranks = pc.rank(time[1], tiebreaker="first").to_numpy()
+        ranks = pc.rank(_moments(time[1], time[0]), tiebreaker="first").to_numpy()
     order = np.lexsort((ranks, owner))
     sizes = np.bincount(owner)
     quotas = np.clip(np.rint(share * sizes), 1, sizes - 1)
@@ -60,6 +62,20 @@ def drawn(
     is_test = np.empty(len(owner), bool)
     is_test[order] = before_end <= np.repeat(quotas, sizes)
     return is_test
+
+
+def _moments(array, name):
+    """Returns a column in the order of time: text becomes the moments that it says."""
+    if array.type != pa.string():
+        return array
+    for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return array.cast(pa.timestamp(unit, zone))
+    raise ValueError(
+        f"the column {name!r} must be of numbers, of times, or of text as 2020-01-31 or "
+        f"2020-01-31T10:30:00; got text such as {array[0].as_py()!r:.40}, whose order is not that "
+        "of time. Make times of it, as `pandas.to_datetime(column, format='%d/%m/%Y')` does."
+    )
 
 
 def said(array: pa.ChunkedArray, name: str) -> np.ndarray:
