@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from tf_pflego.simulation.client_models import served_model, served_name, split_model
@@ -34,6 +35,13 @@ def refuse_what_cannot_leave(
     if format == "keras":
         model.task.keras_activation()
         model.refuse_lambda_layers("`format='keras'`")
+    columns = () if (of_table := simulation.data.preprocessing) is None else of_table.columns
+    if format == "tflite" and (far := [one for one in columns if one.dtype == np.float64]):
+        raise ValueError(
+            f"the column {far[0].name!r} must be nearer to 0 for TFLite, which has float32 alone, "
+            f"with mean {far[0].mean:.10g} and deviation {far[0].deviation:.4g}. Subtract "
+            "the mean from it in the table, or choose `format='savedmodel'`."
+        )
     if format != "tflite" or not learning or not model.has_loops:
         return
     if served.personalize is None:

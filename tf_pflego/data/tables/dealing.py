@@ -140,7 +140,7 @@ def from_table(
     if missing == "refuse":
         for name in features:
             reading.refuse_missing(inputs[name], name, "`missing='mean'` or ")
-    known = preprocessing and preprocessing.class_names
+    known = None if preprocessing is None else preprocessing.class_names
     targets_of_rows, num_classes, class_names = targets.of(rows, labels, task, known)
     if preprocessing is None:
         names_of_classes = class_names if task == CLASSIFICATION else None

@@ -77,9 +77,8 @@ def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
         dtype = _dtype(column).name
         value = named[name] = tf.keras.Input((1,), dtype=dtype, name=name)
         if column.categories is None:
-            variance = column.deviation**2
-            centred = layers.Normalization(mean=column.mean, variance=variance, dtype=dtype)
-            value = ops.cast(centred(value), "float32")
+            # Layers would keep these numbers in float32.
+            value = ops.cast((value - column.mean) / column.deviation, "float32")
             if preprocessing.missing == "mean":
                 is_nan = tf.math.is_nan(value) if ops is tf else ops.isnan(value)
                 value = ops.where(is_nan, ops.zeros_like(value), value)
