@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tf_pflego.data import ClientData
+from tf_pflego.data import ClientData, client_names
 
 NAMES = ("hospital_7", "Süd 2", "3")
 
@@ -96,6 +96,14 @@ def test_names_that_do_not_tell_the_clients_apart_are_refused(names, error, mess
     lists = [[split[name] for name in NAMES] for split in (TRAIN, TEST)]
     with pytest.raises(error, match=message):
         pfl.from_arrays(*lists, client_names=names)
+
+
+def test_names_of_any_length_have_room_in_the_name_of_a_file():
+    names = ["a" * 200, "a" * 199 + "b", "/" * 200, "日" * 200, "日" * 199 + "本", "short/one"]
+    called = [client_names.in_file_name(name) for name in names]
+    assert max(len(one.encode()) for one in called) <= 200
+    assert len(set(called)) == len(names)
+    assert called[-1] == "short%2Fone"
 
 
 def test_fingerprints_follow_from_examples_and_classes_alone():

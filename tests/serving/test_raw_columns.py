@@ -151,6 +151,22 @@ def test_a_shared_body_takes_the_columns(simulations, tmp_path):
     np.testing.assert_allclose(served, expected_of(simulation, MIXED), atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("format", ["savedmodel", "keras"])
+def test_columns_far_from_zero_are_float64(format, tmp_path):
+    second = 1_700_000_000 + np.arange(45)
+    clients = pfl.from_table(schools.table(second=second), "School", "Passed", ["second", "SES"])
+    simulation = simulation_of(clients)
+    (entry,) = pfl.export_clients(simulation, ["1296"], tmp_path / "models", format)
+    assert entry["largest_difference"] < TOLERANCE
+    second = 1_700_000_000 + np.arange(0, 60, 20)
+    rows = {"second": second, "SES": [0.5] * 3}
+    (client,) = served_clients(simulation, ["1296"])
+    raw = client.raw(simulation.data.preprocessing.examples(pa.table(rows)))
+    np.testing.assert_allclose(raw["second"], second, atol=1e-3)
+    with pytest.raises(ValueError, match="the column 'second' must be nearer to 0 for TFLite"):
+        pfl.export_clients(simulation, ["1296"], tmp_path / "lite", "tflite")
+
+
 def test_names_of_inputs_differ():
     table = schools.table(steps=np.arange(45.0), **{"S E": np.arange(45.0), "S.E": np.arange(45.0)})
     features = ["steps", "S E", "S.E", "SES"]

@@ -1,6 +1,7 @@
 """Bad tables and labels: one line says what was expected, what came and what to do."""
 
 import datetime
+import decimal
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,11 @@ TABLES = [
      ".*got 'others' twice"),
     ({"School": ["a", "A"] * 20 + ["a"] * 5}, {}, "'School' must be of names; .* got '.' twice"),
     ({"School": ["x" * 201] * COUNT}, {}, "'School' must be of names; .* 1 to 200 characters"),
+    ({"School": np.full(COUNT, 2.0**53)}, {}, "'School' must be of integers or of text; row 0 has "
+     "9007199254740992.0, and double cannot tell whole numbers from 9007199254740992 on apart"),
+    ({"School": np.full(COUNT, 2**24, np.float32)}, {}, "float cannot tell whole numbers from 16"),
+    ({"School": [decimal.Decimal("1.5")] * COUNT}, {}, "'School' must be of whole numbers or of "
+     "text; got decimal"),
     ({"School": [b"\xff"] * COUNT}, {}, "'School' must be of .*; got binary. Write the file"),
     ({"Passed": [None] + ["no"] * 44}, {}, "'Passed' must have a value in every row"),
     ({"Passed": ["no"] * COUNT}, {}, "'Passed' must have two classes or more, .*got 1 in 45"),
@@ -50,6 +56,18 @@ TABLES = [
     ({"SES": [1e39] + [1.0] * 44}, {}, "'SES' must be of finite numbers that float32 can hold"),
     ({"SES": ["?", *map(str, range(44))]}, {}, "'SES' must be of numbers or of categories; "
      r"got numbers, and '\?' among them"),
+    ({"SES": ["?", *(f"{k}e-3" for k in range(44))]}, {}, r"got numbers, and '\?' among them"),
+    ({"SES": [f"{k},163" for k in range(1, 46)]}, {}, "got numbers, and '1,163' among them.*decim"),
+    ({"SES": [f"{k}%" for k in range(COUNT)]}, {}, "got numbers, and '0%' among them"),
+    ({"SES": [f"$ {k}.50" for k in range(COUNT)]}, {}, "got numbers, and '. 0.50' among them"),
+    ({"Sex": [f"id {k}" for k in range(COUNT)]}, {}, "'Sex' must be of categories, each of several "
+     "rows; got 45 texts in 45 rows, such as 'id 0'. .* name 'Sex' in `categories`"),
+    ({"SES": 2**62 + np.arange(COUNT)}, {}, "'SES' must be of numbers that float64 can tell apart"),
+    ({"Sex": np.full(COUNT, 2**63, np.uint64)}, {"categories": ["Sex"]}, "numbers that int64 can "
+     "hold; got larger"),
+    ({"year": ["31/01/2020"] * COUNT}, {"test": "last", "time": "year"}, "'year' must be of numbers"
+     ", of times, or of text as 2020-01-31 .*; got text such as '31/01/2020', .*to_datetime"),
+    ({"year": list(map(str, range(COUNT)))}, {"test": "last", "time": "year"}, "got text such as '"),
     ({"SES": [datetime.date(2020, 1, 1)] * COUNT}, {}, "'SES' must be of .*; got date32.*Make"),
     ({"SES": [{"a": 1}] * COUNT}, {}, "'SES' must be of numbers, .*; got struct<a: int64>"),
     ({"Sex": [f"{k} names" for k in range(COUNT)] * 100, "School": [7] * 4500, "SES": [1] * 4500,
@@ -100,6 +118,11 @@ ARGUMENTS = [
     ({"preprocessing": "runs/first"}, TypeError, "`preprocessing` must be of the class Preproc"),
     ({"table": 3}, TypeError, "`table` must be the path of a CSV or Parquet file, .*; got int"),
     ({"table": {}}, "`table` must have rows, and columns with different names; got no rows"),
+    ({"table": {"a": schools.table()}}, "'a' is a table itself. Put the tables of all clients end"),
+    ({"table": {"a": [2**70]}}, "the column 'a' has larger integers"),
+    ({"client": ["School", "Sex"]}, "`client` must be one column; got"),
+    ({"separator": "::"}, "`separator` must be one character, .*; got '::'"),
+    ({"decimal": "'"}, "`decimal` must be one of auto, ., ,; got"),
     ({"table": {"a": [1], "b": [1, 2]}}, "`table` must be a whole table, .*cannot be read"),
     ({"table": "s3://bucket/table.csv"}, "`table` must be a path of this machine; got 's3"),
     ({"table": pa.table([[1], [2]], names=["a", "a"])}, "`table` must .*; got the name 'a' twice"),
@@ -118,6 +141,10 @@ FILES = [
     ("table.csv", b"School:Passed\n1:no\n", "`client` must name .*, which are 'School:Passed'; got "
      ".* Say `separator` if the file has another"),
     ("table.csv.gz", b"School,Passed\n1,no\n", "table.csv.gz must be a whole table, .*gzip|zlib"),
+    ("table.csv", "School,größe\n1,1\n".encode("latin-1"), "its header is not in UTF-8. Write"),
+    ("table.csv", "School,Sex\n1,1\n".encode("utf-16"), "looks like UTF-16: its header is not in"),
+    ("table.csv", b"School, Passed\n1, no\n", "which are 'School', ' Passed'; got 'Passed'"),
+    ("table.csv", b",School\n0,1\n", "got a column without a name, as an index of pandas is"),
     ("table.parquet", b"School", "table.parquet must be a whole table, .*cannot be read"),
     ("table.csv", b"School,Passed,Sex,SES\n1,no,\xff,1\n1,no,F,2\n", "'Sex' .*; got binary. Write"),
 ]  # fmt: skip

@@ -176,13 +176,18 @@ def _names(columns):
 
 def _columns(source, columns, features, categories):
     """Returns the columns that are read, the features and which of them are categories."""
-    taken = {name for names in columns.values() for name in names}
+    taken = {str(name) for names in columns.values() for name in names}
     if features is None:
         features = [name for name in source.column_names if name not in taken]
     if len(columns["client"]) != 1:
         raise ValueError(
             f"`client` must be one column; got {values.shown(columns['client'])}. Make one of them."
         )
+    rows = {
+        name: reading.column(source, name, argument)
+        for argument, names in (columns | {"features": features}).items()
+        for name in names
+    }
     roles = [*columns["client"], *columns["label"], *columns.get("test", ()), *features]
     twice = [name for name, count in Counter(roles).items() if count > 1]
     if twice or not columns["label"] or not features:
@@ -191,12 +196,7 @@ def _columns(source, columns, features, categories):
             "`client`, `label`, `features` and `test` must be different columns, with at least one "
             f"feature and one label; got {got}. Correct them."
         )
-    rows = {
-        name: reading.column(source, name, argument)
-        for argument, names in (columns | {"features": features}).items()
-        for name in names
-    }
-    if stray := sorted(set(categories).difference(features), key=str):
+    if stray := sorted({*map(str, categories)}.difference(features)):
         raise ValueError(
             f"`categories` must be some of the features, {', '.join(map(repr, features[:20]))}; "
             f"got {values.shown(stray[0])}. Correct `categories`."

@@ -56,10 +56,8 @@ def read(
         if isinstance(table, pathlib.Path):
             name = f"`table` {table}"
             table = _of_file(table, is_text, separator, decimal)
-        elif type(table).__module__.partition(".")[0] == "pandas":
-            table = pa.Table.from_pandas(table, preserve_index=False)
-        elif isinstance(table, Mapping):
-            table = _of_columns(table)
+        elif isinstance(table, Mapping) or _is_of_pandas(table):
+            table = _of_columns(table.items())
         elif hasattr(table, "__arrow_c_stream__"):
             table = pa.table(table)
     except prepared.DatasetError:
@@ -80,6 +78,7 @@ def read(
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice or not all(columns) or not len(table):
         got = f"the name {twice[0]!r} twice" if twice else "a column without a name"
+        got += ", as an index of pandas is without `index=False`" * (not twice)
         got = "no rows" if all(columns) and not twice else got
         raise ValueError(
             f"{name} must have rows, and columns with different names; got {got}. Correct it."
@@ -87,20 +86,30 @@ def read(
     return table
 
 
+def _is_of_pandas(table):
+    return type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns")
+
+
 def _of_columns(columns):
-    for name, cells in columns.items():
+    arrays: list[pa.ChunkedArray] = []
+    names = []
+    for name, cells in columns:
         if hasattr(cells, "columns") or isinstance(cells, Mapping):
             raise ValueError(
                 f"a dictionary must be of columns; {name!r:.60} is a table itself. Put the tables "
                 "of all clients end to end, with a column that says whose row it is"
             )
-    arrays = {}
-    for name, cells in columns.items():
         try:
-            (arrays[str(name)],) = pa.table({"": cells}).columns
+            try:
+                arrays += pa.table({"": cells}).columns
+            except OverflowError:
+                arrays += pa.table({"": pa.array(cells, pa.uint64())}).columns
+        except OverflowError:
+            raise ValueError(f"the column {name!r:.60} has larger integers. Make text") from None
         except _UNREADABLE as error:
             raise ValueError(f"the column {name!r:.60}: {error}") from error
-    return pa.table(arrays)
+        names.append(str(name))
+    return pa.Table.from_arrays(arrays, names)
 
 
 def _of_file(path, is_text, separator, decimal):
