@@ -171,3 +171,6 @@ def test_a_table_of_a_sites_rows(tmp_path):
         pfl.from_table(table, "School", "Passed", ["Sex", "SES"]).train.examples.shape[1:]
         == site.example_shape
     )
+    one_class = schools.written(tmp_path / "one.csv", schools.columns() | {"Passed": ["yes"] * 45})
+    site = definition.client(name, definition.arrays_of_table(one_class))
+    assert (site.class_names, site.class_names_of(0)) == (clients.class_names, ("yes",))
