@@ -142,6 +142,7 @@ FILES = [
      ".* Say `separator` if the file has another"),
     ("table.csv.gz", b"School,Passed\n1,no\n", "table.csv.gz must be a whole table, .*gzip|zlib"),
     ("table.csv", "School,größe\n1,1\n".encode("latin-1"), "its header is not in UTF-8. Write"),
+    ("table.csv", b"School,Passed\n\xff,1\n", "In 'School': .*Write the file in UTF-8"),
     ("table.csv", "School,Sex\n1,1\n".encode("utf-16"), "looks like UTF-16: its header is not in"),
     ("table.csv", b"School, Passed\n1, no\n", "which are 'School', ' Passed'; got 'Passed'"),
     ("table.csv", b",School\n0,1\n", "got a column without a name, as an index of pandas is"),

@@ -28,6 +28,7 @@ _PARQUET = (".parquet", ".pq")
 _HEAD_BYTES = 2**22  # of a file, which has its header there
 _BLOCK_BYTES = 2**25  # A row of a file has to fit into a block.
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError)
+_INEXACT_FROM = {32: 2**24, 64: 2**53}  # which floats, by their bits, skip whole numbers
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 
 
@@ -134,18 +135,20 @@ def _of_file(path, is_text, separator, decimal):
     names = next(python_csv.reader(io.StringIO(header), delimiter=separator), [])
 
     def read_with(decimal):
-        return csv.read_csv(
-            path,
-            csv.ReadOptions(block_size=_BLOCK_BYTES),
-            csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-            # What is missing is missing in columns of text too, unless it stands in quotes.
-            csv.ConvertOptions(
-                column_types={name: pa.string() for name in names if is_text(name)},
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                decimal_point=decimal,
-            ),
+        # What is missing is missing in columns of text too, unless it stands in quotes.
+        converted = csv.ConvertOptions(
+            column_types={name: pa.string() for name in names if is_text(name)},
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            decimal_point=decimal,
         )
+        parsed = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+        try:
+            return csv.read_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), parsed, converted)
+        except pa.ArrowInvalid as error:
+            said = str(error).replace("invalid UTF8 data", "Write the file in UTF-8")
+            named = re.sub(r"CSV column #(\d+)", lambda m: repr(names[int(m[1])]), said)
+            raise ValueError(named) from error
 
     table = read_with("." if decimal == AUTO else decimal)
     if decimal == AUTO and any(
@@ -286,7 +289,7 @@ def _whole(array, name, remedy):
             f"the column {name!r} must be of whole numbers or of text; row {row} has "
             f"{array[row]}. {remedy}Choose another column."
         )
-    limit = 2 ** (1 + np.finfo(array.type.to_pandas_dtype()).nmant)
+    limit = _INEXACT_FROM[array.type.bit_width]
     row = pc.index(pc.greater_equal(pc.abs(array), limit), True).as_py()
     if row >= 0:
         raise ValueError(
