@@ -263,14 +263,14 @@ WITH_DATA = [
 
 # These read a table before they are refused.
 WITH_TABLE = [
-    (["--client_column=shool"], "--client_column must name columns of the table, which are 'school', "
-     "'passed', 'age'; got 'shool'", "Did you mean school? Correct --client_column"),
+    (["--client_column=shool"], "--client_column must name columns of the table, which are "
+     "'school', 'passed', 'age'; got 'shool'", "Did you mean school? Correct --client_column"),
     (["--label_column=mark"], "--label_column must name columns of the table", "got 'mark'"),
     (["--feature_columns=age,sex"], "--feature_columns must name columns of the tab", "got 'sex'"),
     (["--feature_columns=age,school"], "--client_column, --label_column, --feature_columns and "
      "--split must be different columns", "got 'school' twice"),
-    (["--category_columns=sex"], "--category_columns must be some of the features, 'age'; got 'sex'",
-     "Correct --category_columns"),
+    (["--category_columns=sex"], "--category_columns must be some of the features, 'age'; got "
+     "'sex'", "Correct --category_columns"),
     (["--split=last"], "--time_column must name columns of the table", "got None"),
     (["--split=half"], "--split must be random or last, with a share in (0, 1)", "got 'half'"),
     (["--split=column:part"], "--split must name columns of the table", "got 'part'"),

@@ -165,7 +165,7 @@ def fit(
                 "it out of `features`."
             )
         if encoding == "codes" or name in coded or array.type == pa.string():
-            if encoding != "codes" and name not in coded:
+            if array.type == pa.string() and name not in coded:
                 _refuse_no_categories(table[name], name)
             columns.append(Column(name, _categories(array, name, encoding)))
             continue

@@ -161,12 +161,14 @@ def _of_file(path, is_text, separator, decimal):
 
 
 def _has_decimal_commas(cells):
-    """Returns whether all are numbers with a comma, and one has no thousands after it."""
+    """Returns whether all are numbers, some with a comma that is none of thousands."""
+    number = r"^\s*[-+]?\d*(,\d+)?([eE][-+]?\d+)?\s*$"
+    thousands = r"^\s*[-+]?(\d+|[1-9]\d{0,2},\d{3})\s*$"
     cells = cells.unique()
-    return (
-        pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?\d+,\d+\s*$")).as_py()
-        and not pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?[1-9]\d{0,2},\d{3}\s*$")).as_py()
+    are_numbers, may_be_whole = (
+        pc.all(pc.match_substring_regex(cells, form)).as_py() for form in (number, thousands)
     )
+    return are_numbers and not may_be_whole
 
 
 def _header(path):
