@@ -27,7 +27,7 @@ from tf_pflego.system import values
 def load_clients(
     run_config: config.RunConfig, directory: pathlib.Path | None = None
 ) -> data.ClientData:
-    """Loads the clients of a run; `directory` is its own, if it starts from another and has begun."""
+    """Loads a run's clients; `directory` is its own if it starts from another and has begun."""
     load = _clients_of_table if run_config.client_column else _clients_of_dataset
     uniform = run_config.client_weights == config.UNIFORM
     return dataclasses.replace(load(run_config, directory), uniform_weights=uniform)
