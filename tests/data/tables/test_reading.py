@@ -132,6 +132,15 @@ def test_separators_and_decimals_are_found_or_said(form, tmp_path):
     assert read(path, **settings).preprocessing == expected.preprocessing
 
 
+@pytest.mark.parametrize(
+    ("first", "end"), [("", "\r\n"), ("", "\r"), ("\n\n", "\n"), ("\ufeff", "\n")]
+)
+def test_ids_are_text_however_lines_end(first, end, tmp_path):
+    rows = rows_of(table_of(user=turns(["01", "1"]))).replace("\n", end)
+    path = written(tmp_path / "rows.csv", first + rows)
+    assert read(path).client_names == ("01", "1")
+
+
 @pytest.mark.parametrize("length", [10, 10**6])
 def test_cells_may_have_line_breaks(length, tmp_path):
     notes = [f'"{"." * (length + row)}\n, more"' for row in range(COUNT)]

@@ -108,13 +108,14 @@ def from_table(
     columns["test"] = [about] if kind == "column" else []
     features = None if features is None else _names(features)
 
-    def is_text(name):  # Names of clients, classes and categories stay as they are written.
-        if name == client or name in labels:
-            return name == client or task == CLASSIFICATION
-        if preprocessing is not None:
-            return name in preprocessing.text_columns
-        is_feature = name not in (*columns["time"], *columns["test"])
-        return name in categories or (encoding == "codes" and is_feature)
+    # Names of clients, classes and categories stay as they are written.
+    as_text = {str(name) for name in (client, *labels * (task == CLASSIFICATION))}
+    as_text |= set(map(str, categories)) if preprocessing is None else preprocessing.text_columns
+    others = {str(name) for name in (*labels, *columns["time"], *columns["test"])}
+    are_coded = encoding == "codes" and preprocessing is None
+
+    def is_text(name):
+        return name in as_text or (are_coded and name not in others)
 
     source = reading.read(table, is_text, separator, decimal)
     rows, features, coded = _columns(source, columns, features, categories)

@@ -27,7 +27,10 @@ _COMPRESSED = (".gz", ".bz2", ".zst")
 _PARQUET = (".parquet", ".pq")
 _HEAD_BYTES = 2**22  # of a file, which has its header there
 _BLOCK_BYTES = 2**25  # A row of a file has to fit into a block.
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError)
+_UNREADABLE = (
+    *(pa.ArrowException, python_csv.Error, OSError),
+    *(ValueError, TypeError, KeyError, OverflowError),
+)
 _INEXACT_FROM = {32: 2**24, 64: 2**53}  # which floats, by their bits, skip whole numbers
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 
@@ -151,6 +154,8 @@ def _of_file(path, is_text, separator, decimal):
             raise ValueError(named) from error
 
     table = read_with("." if decimal == AUTO else decimal)
+    if table.column_names != names:  # Types were given by name.
+        raise ValueError("its first row has quotes or breaks that can be read in two ways")
     if decimal == AUTO and any(
         _has_decimal_commas(cells)
         for name, cells in zip(table.column_names, table.columns, strict=True)
@@ -174,15 +179,15 @@ def _has_decimal_commas(cells):
 def _header(path):
     """Returns the beginning of a file of text, in which its first row is."""
     with pa.input_stream(path) as stream:
-        head = stream.read(_HEAD_BYTES)
-    row, _, _ = head.partition(b"\n")
+        head = stream.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
+    row = re.split(b"[\r\n]", head, maxsplit=1)[0]
     try:
         if b"\0" in row or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise ValueError("it looks like UTF-16")
         row.decode()
     except ValueError as error:
         raise ValueError(f"{error}: its header is not in UTF-8. Write the file in UTF-8") from None
-    return head.decode("utf-8-sig", errors="replace")
+    return re.sub("\r\n?", "\n", head.decode(errors="replace"))
 
 
 def column(table: pa.Table, name: Any, argument: str) -> pa.ChunkedArray:
