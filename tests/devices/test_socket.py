@@ -34,9 +34,11 @@ def path(tmp_path):
         if over.is_set():
             raise Ended
 
+    echo = Echo()
+
     def serve():
         with contextlib.suppress(Ended):
-            links.serve(Echo(), tmp_path / "socket", check, lambda *told: None)
+            links.serve(echo, tmp_path / "socket", check, print, lambda: echo.has_ended)
 
     thread = threading.Thread(target=serve)
     thread.start()

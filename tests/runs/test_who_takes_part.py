@@ -68,7 +68,7 @@ OTHERS = {
 NEITHER = {
     *("dataset", "client_column", "label_column", "feature_columns", "category_columns", "split"),
     *("time_column", "task", "missing", "min_rows", "small_clients"),
-    *("engine", "client_names", "spare_clients"),
+    *("separator", "decimal", "engine", "client_names", "spare_clients", "start_from"),
 }
 SECRET = np.array([3, 4])
 

@@ -228,8 +228,8 @@ def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path
     """Client 3 explodes: it is left out whenever it is drawn, and the training loss is infinite."""
     load = building.load_clients
 
-    def exploding(run_config):
-        clients = load(run_config)
+    def exploding(run_config, directory):
+        clients = load(run_config, directory)
         kernel = networks.build("mlp", clients.example_shape, run_config.seed).get_weights()[0]
         largest = np.finfo(np.float32).max * np.sign(kernel[:, 0]).reshape(clients.example_shape)
         splits = []

@@ -21,7 +21,7 @@ SOURCE = "algorithm_source"
 _TAKEN = {
     *(field.name for field in dataclasses.fields(config.RunConfig)),
     *("run_config", "on_round", "clients", "between_steps", "model", "on_clients", "metrics"),
-    *("callbacks", "elsewhere", OWN_STATISTICS),
+    *("callbacks", "directory", "elsewhere", OWN_STATISTICS),
     *("name", "versions", SOURCE, "help", "helpfull", "helpshort", "flagfile", "version"),
 }
 
