@@ -4,8 +4,9 @@ An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads l
 examples of their own client alone, which is not enough where a client holds many classes. Here all
 clients also share a head V with a row for each class of the dataset. The head of client i is
 W_i = g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far
-it follows them, and the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, by
-minimising F(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2].
+it follows them, and the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, in
+round t by a step on F_t(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2],
+in which lambda_i is a number of the round.
 
 A round:
   1. The server sends theta and V to the participants.
@@ -17,7 +18,7 @@ A round:
      beta_i = min(beta, 2 / (A_i + 2 lambda)), where A_i is the mean of |(phi, 1)|^2 (half of it for
      several labels, twice it for quantities). Each follows the gradient of l_i; U_i is then divided
      by 1 + beta_i lambda_i, and g_i kept in [0, 1]. Together they do not raise the client's part of
-     F; see `models.heads.corrected`.
+     F_t; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
   5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
@@ -26,9 +27,9 @@ A round:
      default Muon, and takes a share d of theta and V from them (decoupled weight decay).
 
 The U_i, g_i and lambda_i of step 4 depend on client i alone, not on who else takes part. So the
-expectation of what the server is given is the gradient of F in theta and V at these: Proposition 1
-of PFLEGO for theta and V. docs/method_note.md has the proof, and why there is decay. The server
-keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
+expectation of what the server is given is the gradient of F_t in theta and V at these, as in
+Proposition 1 of PFLEGO. docs/method_note.md has the proof, and why there is decay. The server keeps
+theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
 
   symbol   here                        shape
   theta    Weights.theta               list of the body's weights
@@ -48,7 +49,7 @@ keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classe
 Clients upload the gradient of all C rows of V, with zeros for classes among which they do not
 predict. Only the sum over the participants reaches the server: that of a single client would show
 which classes it holds (docs/methods.md). `gate`, `correction` and `rate_cap` are there to be
-compared. If `rate_cap` is none, the last step on U_i, which is not checked, can raise F.
+compared. If `rate_cap` is none, the last step on U_i, which is not checked, can raise F_t.
 
 Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i; U_i is penalised;
 the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
