@@ -54,6 +54,26 @@ def model(**changed):
     return pfl.SplitModel(**{"body": body(), "num_outputs": 3, **changed})
 
 
+CELLS = [{"algorithm": "pflego"}]
+
+
+def own_task(**changed):
+    given = {"loss": lambda z, y: (z - y)[:, 0] ** 2, "labels": "regression"}
+    return pfl.Task(**(given | changed))
+
+
+def of_task(loss):
+    return model(num_outputs=1, task=own_task(loss=loss))
+
+
+def counting(sums):
+    return model(num_outputs=1, task=own_task(statistics=[pfl.Statistic("mine", sums=sums)]))
+
+
+def private(**changed):
+    return pfl.private(pflego(), pfl.Participation(3, 2), clip_norm=1.0, num_rounds=2, **changed)
+
+
 pflego = functools.cache(built(local_steps=2))
 
 
@@ -216,6 +236,25 @@ ROWS = [
      "`participation` must be of the cl"),
     (lambda: simulation_of(engine="gpu"), "must be one of tff, in_process, ray, devices; got 'g"),
     (lambda: simulation_of(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
+    (lambda: pfl.Task(loss=None, labels="regression"), TypeError, "`loss` must be a function"),
+    (lambda: own_task(name=3), "`name` must be text; got 3"),
+    (lambda: own_task(statistics=3), TypeError, "`statistics` must be a sequence of statistics"),
+    (lambda: own_task(mean=(np.nan,), deviation=(1,)), "`mean` and `deviation` must be one number"),
+    (lambda: of_task(lambda z, y: z), r"`loss` must give \[n\] float32, one loss for each example"),
+    (lambda: of_task(lambda z, y: z[:, 0] @ y), "`loss` must give .*; got "),
+    (lambda: counting(lambda z, y: y), "statistic mine must give as many sums for any number of"),
+    (lambda: pfl.Statistic("mine", sums=3), TypeError, "must be a function"),
+    (lambda: pfl.Statistic("accuracy", sums=len), "must be none of those that are there; got acc"),
+    (lambda: pfl.Range(1, 2, "no"), "`log` must be True or False; got 'no'"),
+    (lambda: pfl.Experiment(CELLS, title=3), "`title` must be text"),
+    (lambda: pfl.Experiment(CELLS, reference=3), "`reference` must be text"),
+    (lambda: pfl.Experiment(CELLS, clients=3), TypeError, "`clients` must be of the class Client"),
+    (lambda: pfl.Experiment(CELLS, model=3), TypeError, "`model` must be of the class SplitModel"),
+    (lambda: pfl.Experiment(CELLS, seeds=3), "`seeds` must be a list of seeds; got 3. Give a list"),
+    (lambda: pfl.Experiment([{3: 1}]), r"`cells\[0\] name` must be text; got 3"),
+    (lambda: pfl.sweep(pfl.Experiment(CELLS), ""), "`output_dir` must be a path; got ''"),
+    (lambda: pfl.grid(**dict.fromkeys("abcdefghij", (1, 2, 3, 4))), "at most 1,000,000 cells"),
+    (lambda: private(noise_multiplier=1e-30), "`noise_multiplier` must be at least 1e-09; got"),
 ]  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def test_values_of_numpy_are_plain():
     experiment = pfl.Experiment(
         [{"num_rounds": np.int64(3), "client_learning_rate": np.array([0.1, 0.2])}],
         seeds=np.arange(2),
-        tuning_seeds=np.int64(7),
+        tuning_seeds=[np.int64(7)],
     )
     (cell,) = experiment.planned
     assert repr(cell.settings["num_rounds"]) == "3"

@@ -15,6 +15,7 @@ _NOT_ADAPTIVE = {
     accounting.LOCAL: _WITHOUT_NOISE,
     accounting.BANDED: "noise that earlier rounds cancel would not fit a bound that falls",
 }
+_LEAST_NOISE = 1e-9  # No accountant has a meaningful epsilon for less.
 
 
 def private(
@@ -98,7 +99,7 @@ def accountant_of(
         )
     fields = delta, num_rounds, num_exchanges, bits
     if noise_multiplier is not None:
-        z = values.number("noise_multiplier", noise_multiplier, above=0)
+        z = values.number("noise_multiplier", noise_multiplier, at_least=_LEAST_NOISE)
         return Accountant(participation, mechanism, z, *fields)
     epsilon = values.number("epsilon", epsilon, above=0)
     return accounting.calibrated(participation, mechanism, epsilon, *fields)

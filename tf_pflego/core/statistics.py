@@ -19,6 +19,7 @@ from tf_pflego.core import statistic_names
 from tf_pflego.core.statistic_names import Shown
 from tf_pflego.system import values
 
+KNOWN: dict[str, Statistic] = {}  # by name; the last lines of this file fill it
 _BINS = 15  # of confidence, for the calibration error
 _TOP = 5
 
@@ -58,6 +59,14 @@ class Statistic:
                 "`name` of a statistic must be one word of letters, digits and _; got "
                 f"{values.shown(self.name)}. Correct it."
             )
+        if self.name in KNOWN:
+            raise ValueError(
+                "`name` of a statistic of your own must be none of those that are there; got "
+                f"{self.name}. Ask for that one by its name, or choose another name."
+            )
+        values.function("sums", self.sums)
+        values.function("value", self.value)
+        values.truth("higher_is_better", self.higher_is_better)
 
     @property
     def shown(self) -> Shown:
@@ -203,12 +212,20 @@ def _cross_entropies(logits, labels):
     return _stack(tf.reduce_sum(losses), tf.shape(labels)[0])
 
 
+def _exp_ratio(sums):
+    return tf.exp(ratio(sums))
+
+
+def _root_ratio(sums):
+    return tf.sqrt(ratio(sums))
+
+
 def _known(name, sums, value=ratio, of_logits=False):
     better = statistic_names.CATALOGUE[name].higher_is_better
     return Statistic(name, sums, value, better, of_logits)
 
 
-KNOWN = {
+KNOWN |= {
     statistic.name: statistic
     for statistic in (
         _known("accuracy", _hits, of_logits=True),
@@ -217,10 +234,10 @@ KNOWN = {
         _known("macro_f1", _confusion, _macro_f1, of_logits=True),
         _known("calibration_error", _calibration, _calibration_error),
         _known("area_under_roc", _ordered_pairs),
-        _known("perplexity", _cross_entropies, lambda sums: tf.exp(ratio(sums)), of_logits=True),
+        _known("perplexity", _cross_entropies, _exp_ratio, of_logits=True),
         _known("f1", _label_hits),
         _known("exact_match", _all_labels_hit),
-        _known("root_mean_squared_error", _squared_errors, lambda sums: tf.sqrt(ratio(sums))),
+        _known("root_mean_squared_error", _squared_errors, _root_ratio),
         _known("mean_absolute_error", _absolute_errors),
         _known("r_squared", _explained, _r_squared),
         _known("poisson_deviance", _deviances),

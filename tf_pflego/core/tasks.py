@@ -21,12 +21,17 @@ Generalized Linear Models, 2nd edition, 1989.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import numbers
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
+from tf_pflego.core import losses
 from tf_pflego.core import statistics as statistics_lib
+from tf_pflego.core.losses import Loss
 from tf_pflego.core.statistics import Statistic
 from tf_pflego.system import values
 from tf_pflego.system.by_value import ByValue
@@ -51,20 +56,6 @@ _MORE_STATISTICS = {
     REGRESSION: (),
     COUNTS: ("root_mean_squared_error",),
 }
-
-
-class Loss(NamedTuple):
-    """The loss of logits [K, n], outputs first, as `HeadObjective` has them, and its derivatives.
-
-    The targets are what `Task.targets` makes of labels.
-    """
-
-    values: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> [n]
-    slope: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> [K, n], the first derivatives
-    # (logits, targets) -> a function from a direction [K, n] to the second derivatives along it
-    curve: Callable[[Any, Any], Callable[[tf.Tensor], tf.Tensor]]
-    bound: float | None  # of the second derivatives; None if there is none
-    is_quadratic: bool = False  # whether the slope is logits less targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +101,20 @@ class Task(ByValue):
         return (task_of, (named[0],)) if named else super().__reduce__()
 
     def __post_init__(self):
+        values.function("loss", self.loss)
+        values.text("name", self.name)
         values.one_of("labels", self.labels, TASKS)
+        if not isinstance(self.statistics, Sequence):
+            raise TypeError(
+                "`statistics` must be a sequence of statistics or of their names; got "
+                f"{values.shown(self.statistics)}. Leave it out, or give a list."
+            )
         if self.link and not callable(self.link):
             values.one_of("link", self.link, tuple(_LINKS.values()))
-        if len(self.mean) != len(self.deviation) or not all(one > 0 for one in self.deviation):
+        moments = [*self.mean, *self.deviation]
+        finite = all(isinstance(one, numbers.Real) and math.isfinite(one) for one in moments)
+        lengths = len(self.mean) == len(self.deviation)
+        if not (finite and lengths and all(one > 0 for one in self.deviation)):
             raise ValueError(
                 "`mean` and `deviation` must be one number per output, each deviation above 0; got "
                 f"{self.mean} and {self.deviation}. Leave out both, or correct them."
@@ -133,7 +134,7 @@ class Task(ByValue):
         if not self.link:
             filled["link"] = _LINKS[self.labels]
         if self.outputs_first is None:
-            filled["outputs_first"] = _differentiated(self.loss)
+            filled["outputs_first"] = losses.differentiated(self.loss)
         for field, value in filled.items():
             object.__setattr__(self, field, value)
 
@@ -193,6 +194,41 @@ class Task(ByValue):
         outputs = logits if statistic.of_logits else self.predicted(logits)
         return tf.reshape(tf.cast(statistic.sums(outputs, labels), tf.float64), [-1])
 
+    def refuse_misshaped(self, num_outputs: int) -> None:
+        """Raises ValueError unless loss and statistics of the user's own give what they must."""
+
+        @tf.function(autograph=False)
+        def gives(logits, labels):
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                each = self.losses(logits, labels)
+            return each, tape.gradient(each, logits)
+
+        def shapes(count):
+            spec = self.label_spec(num_outputs, ())
+            logits, labels = tf.zeros([count, num_outputs]), tf.zeros([count, *spec.shape[1:]])
+            labels = tf.cast(labels, spec.dtype)
+            _, slope = each = _tried("`loss`", lambda: gives(logits, labels), _LOSS)
+            if each[0].shape != [count] or each[0].dtype != tf.float32 or slope is None:
+                raise ValueError(f"`loss` must give {_LOSS}; got {_got(each[0])}. Correct it.")
+            for one in self.statistics:
+                what = f"statistic {one.name}"
+                counted = tf.function(functools.partial(self.measured, one), autograph=False)
+                sums = _tried(what, functools.partial(counted, logits, labels), _SUMS)
+                value = _tried(what, functools.partial(one.value, sums[None]), _SUMS)
+                if getattr(value, "shape", None) != [1]:
+                    raise ValueError(f"{what} must give {_SUMS}; its `value` does not. Correct it.")
+                yield one.name, sums.shape[0]
+
+        if self in _NAMED.values():
+            return
+        for (name, few), (_, more) in zip(shapes(2), shapes(3), strict=True):
+            if few != more:
+                raise ValueError(
+                    f"statistic {name} must give {_SUMS}; got {few} for 2 examples and {more} for "
+                    "3. Add them up over the examples."
+                )
+
     def counted(self, split: str) -> dict[str, Statistic]:
         """Returns what is counted of the examples of a split: of those for training, the loss."""
         if split == "train":
@@ -200,8 +236,26 @@ class Task(ByValue):
         return {statistic.name: statistic for statistic in self.statistics}
 
     def _sum(self, logits, labels):
-        losses = self.losses(logits, labels)
-        return tf.stack([tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float32)])
+        each = self.losses(logits, labels)
+        return tf.stack([tf.reduce_sum(each), tf.cast(tf.shape(each)[0], tf.float32)])
+
+
+_LOSS = "[n] float32, one loss for each example, by TensorFlow operations with a derivative"
+_SUMS = "as many sums for any number of examples, from which `value` makes one number"
+
+
+def _tried(what, function, must):
+    try:
+        return function()
+    except Exception as error:
+        raise ValueError(
+            f"{what} must give {must}; got {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}. Correct it."
+        ) from error
+
+
+def _got(tensor):
+    return f"{tensor.dtype.name} of shape {tuple(tensor.shape)}, or no derivative"
 
 
 def flat(outputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -244,117 +298,21 @@ def regression(
       ValueError: As `Task`; or `huber` is below 0.
     """
     delta = values.number("huber", huber, at_least=0)
-    task = _elementwise(REGRESSION, _huber(delta)) if delta else _NAMED[REGRESSION]
+    task = _NAMED[REGRESSION]
+    if delta:
+        task = _elementwise(REGRESSION, losses.huber(delta))
     return dataclasses.replace(task, mean=tuple(mean), deviation=tuple(deviation))
 
 
-class _Elementwise(NamedTuple):
-    """A loss that is a sum over the outputs of an example."""
-
-    value: Callable[[Any, Any], tf.Tensor]  # (logits, targets) -> of each output
-    slope: Callable[[Any, Any], tf.Tensor]
-    second: Callable[[Any, Any], tf.Tensor]
-    bound: float | None
-
-
-_SQUARED = _Elementwise(
-    lambda z, y: tf.square(z - y) / 2, lambda z, y: z - y, lambda z, y: tf.ones_like(z), 1.0
-)
-_LOGISTIC = _Elementwise(
-    lambda z, y: tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=z),
-    lambda z, y: tf.sigmoid(z) - y,
-    lambda z, y: tf.sigmoid(z) * tf.sigmoid(-z),
-    0.25,
-)
-_POISSON = _Elementwise(
-    lambda z, y: tf.exp(z) - y * z, lambda z, y: tf.exp(z) - y, lambda z, y: tf.exp(z), None
-)
-
-
-def _huber(delta):
-    def value(z, y):
-        size = tf.abs(z - y)
-        return tf.where(size < delta, tf.square(size) / 2, delta * (size - delta / 2))
-
-    return _Elementwise(
-        value,
-        lambda z, y: tf.clip_by_value(z - y, -delta, delta),
-        lambda z, y: tf.cast(tf.abs(z - y) < delta, tf.float32),
-        1.0,
-    )
-
-
 def _elementwise(name, of_outputs):
-    def loss(logits, labels):
-        return tf.reduce_sum(of_outputs.value(logits, tf.cast(labels, tf.float32)), axis=1)
-
-    def curve(logits, targets):
-        second = of_outputs.second(logits, targets)
-        return lambda direction: second * direction
-
     outputs_first = Loss(
-        lambda logits, targets: tf.reduce_sum(of_outputs.value(logits, targets), axis=0),
+        of_outputs.outputs_first,
         of_outputs.slope,
-        curve,
+        of_outputs.curve,
         of_outputs.bound,
-        is_quadratic=of_outputs is _SQUARED,
+        is_quadratic=of_outputs is losses.SQUARED,
     )
-    return Task(loss, labels=name, name=name, outputs_first=outputs_first)
-
-
-def _cross_entropy(logits, labels):
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-
-def _softmax(logits):
-    """Returns [K, n]; the classes come first, for which TensorFlow has no softmax that is fast."""
-    exponentials = tf.exp(logits - tf.reduce_max(logits, axis=0))
-    return exponentials / tf.reduce_sum(exponentials, axis=0)
-
-
-def _softmax_curve(logits, targets):
-    probabilities = _softmax(logits)
-
-    def along(direction):
-        weighted = probabilities * direction
-        return weighted - probabilities * tf.reduce_sum(weighted, axis=0)
-
-    return along
-
-
-_SOFTMAX = Loss(
-    lambda logits, targets: (
-        tf.reduce_logsumexp(logits, axis=0) - tf.reduce_sum(targets * logits, axis=0)
-    ),
-    lambda logits, targets: _softmax(logits) - targets,
-    _softmax_curve,
-    0.5,
-)
-
-
-def _differentiated(loss):
-    """Returns a user's loss with derivatives that TensorFlow makes."""
-
-    def values_of(logits, labels):
-        return loss(tf.transpose(logits), labels)
-
-    def slope(logits, labels):
-        with tf.GradientTape() as tape:
-            tape.watch(logits)
-            total = tf.reduce_sum(values_of(logits, labels))
-        return tape.gradient(total, logits)
-
-    def curve(logits, labels):
-        def along(direction):
-            with tf.GradientTape() as tape:
-                tape.watch(logits)
-                rise = tf.reduce_sum(slope(logits, labels) * direction)
-            second = tape.gradient(rise, logits)
-            return tf.zeros_like(logits) if second is None else second
-
-        return along
-
-    return Loss(values_of, slope, curve, None)
+    return Task(of_outputs.loss, labels=name, name=name, outputs_first=outputs_first)
 
 
 # As Keras calls them.
@@ -373,9 +331,12 @@ _FUNCTIONS: dict[str, Callable[[Any], tf.Tensor]] = {
 }
 _NAMED = {
     CLASSIFICATION: Task(
-        _cross_entropy, labels=CLASSIFICATION, name=CLASSIFICATION, outputs_first=_SOFTMAX
+        losses.cross_entropy,
+        labels=CLASSIFICATION,
+        name=CLASSIFICATION,
+        outputs_first=losses.SOFTMAX,
     ),
-    MULTI_LABEL: _elementwise(MULTI_LABEL, _LOGISTIC),
-    REGRESSION: _elementwise(REGRESSION, _SQUARED),
-    COUNTS: _elementwise(COUNTS, _POISSON),
+    MULTI_LABEL: _elementwise(MULTI_LABEL, losses.LOGISTIC),
+    REGRESSION: _elementwise(REGRESSION, losses.SQUARED),
+    COUNTS: _elementwise(COUNTS, losses.POISSON),
 }

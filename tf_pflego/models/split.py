@@ -80,6 +80,7 @@ class SplitModel:
     ):
         self.num_classes = values.whole("num_outputs", num_outputs, 1)
         self.task = task_of(task, statistics)
+        self.task.refuse_misshaped(self.num_classes)
         if num_global_classes is None:
             num_global_classes = self.num_classes
         self.num_global_classes = values.whole("num_global_classes", num_global_classes, 1)

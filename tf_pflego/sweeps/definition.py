@@ -7,7 +7,6 @@ cell.
 
 import dataclasses
 import functools
-import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,10 @@ import numpy as np
 from tf_pflego import algorithms
 from tf_pflego.algorithms import own_methods
 from tf_pflego.core import settings as settings_lib
+from tf_pflego.data.clients import ClientData
+from tf_pflego.models.split import SplitModel
 from tf_pflego.runs import config
+from tf_pflego.sweeps.grids import Range, grid
 from tf_pflego.system import texts, values
 
 Settings = Mapping[str, Any]
@@ -31,41 +33,7 @@ CHOSEN_BY = "validation_accuracy/client_mean/last10"
 _HELD_OUT = 0.2
 _OF_RUN = {field.name: field for field in dataclasses.fields(config.RunConfig)}
 _IN_EACH_ROW = {"dataset", "personalization", "algorithm", "num_rounds", "engine"}
-_MOST_COMBINATIONS = 1_000_000
 _NOT_IN_CELLS = {"output_dir", "overwrite", "resume", "seed"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """The values of a setting from `low` to `high`, of which a search tries some.
-
-    Args:
-      low: The least value.
-      high: The largest value.
-      log: Whether their logarithms are spread evenly, as for a learning rate.
-
-    Raises:
-      ValueError: The limits are no numbers that make a range.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-    def __post_init__(self):
-        low, high = values.number("low", self.low), values.number("high", self.high)
-        if not low < high or (self.log and low <= 0):
-            raise ValueError(
-                f"a range must go from a number to a larger one{', above 0' * self.log}; got "
-                f"{self}. Write it as in 1e-3..1:log."
-            )
-
-    def of(self, kind: type) -> "Range":
-        """Returns the range with limits of the type of a setting, int or float."""
-        return dataclasses.replace(self, low=kind(self.low), high=kind(self.high))
-
-    def __str__(self) -> str:
-        return f"{self.low:g}..{self.high:g}{':log' * self.log}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,30 +65,6 @@ class Cell:
     def is_searched(self) -> bool:
         """Whether its settings are drawn from ranges, and not taken from a grid."""
         return any(isinstance(among, Range) for among in self.choices.values())
-
-
-def grid(**among: Any) -> list[dict[str, Any]]:
-    """Returns the cells of all combinations of settings, of which the last varies fastest.
-
-    A list or a tuple has the values of a setting; anything else is its one value.
-
-    Raises:
-      ValueError: A list is empty, or there are more than a million combinations.
-    """
-    for name, one in among.items():
-        if not len(_values_of(one)):
-            raise ValueError(f"`{name}` must have at least one value; got none. Give it some.")
-    if (count := math.prod(len(_values_of(one)) for one in among.values())) > _MOST_COMBINATIONS:
-        raise ValueError(
-            f"`grid` must give at most {_MOST_COMBINATIONS:,} combinations; got {count:,}. Choose "
-            "among fewer values, or among a `Range`."
-        )
-    combinations = itertools.product(*map(_values_of, among.values()))
-    return [dict(zip(among, combination, strict=True)) for combination in combinations]
-
-
-def _values_of(one):
-    return one if isinstance(one, list | tuple | np.ndarray) else (one,)
 
 
 def _plain(value):
@@ -181,10 +125,18 @@ class Experiment:
     def __post_init__(self):
         values.one_of("choose", self.choose, CHOICES)
         values.whole("trials", self.trials, 0)
+        values.text("title", self.title)
         for name in ("seeds", "tuning_seeds"):
             object.__setattr__(self, name, _seeds(name, getattr(self, name)))
         if self.show is not None:
             values.function("show", self.show)
+        if self.reference is not None:
+            values.text("reference", self.reference)
+        for name, kind in (("clients", ClientData), ("model", SplitModel)):
+            own = getattr(self, name)
+            if own is not None and not callable(own):
+                remedy = "Give one, a function that makes it, or leave it out."
+                values.instance(name, own, kind, remedy)
         if not (isinstance(self.cells, Sequence) and self.cells):
             raise ValueError(
                 f"`cells` must be one cell or more; got {values.shown(self.cells)}. Make some by "
@@ -194,6 +146,10 @@ class Experiment:
         groups |= {f"cells[{number}]": one for number, one in enumerate(self.cells)}
         for what, settings in groups.items():
             values.instance(what, settings, Mapping, "Give settings by their names.")
+            for name in settings:
+                values.text(f"{what} name", name)
+            if settings.get("paper") is not None:
+                values.number("paper", settings["paper"])
             for name in _NOT_IN_CELLS & settings.keys():
                 raise ValueError(
                     f"`{what}` must not have `{name}`, which the sweep says itself. Leave it out."
@@ -374,6 +330,10 @@ def name_of(tried: Settings) -> str:
 
 
 def _seeds(name, seeds):
+    if not isinstance(seeds, Sequence | np.ndarray):
+        raise ValueError(
+            f"`{name}` must be a list of seeds; got {values.shown(seeds)}. Give a list."
+        )
     seeds = np.atleast_1d(seeds).tolist()
     checked = tuple(values.whole(name, seed, 0, values.SEED_LIMIT) for seed in seeds)
     _refuse_repeated(name, checked)

@@ -72,7 +72,7 @@ def sweep(
             f"which other processes cannot have; got {jobs}. Define the experiment in a file, and "
             "run `tf-pflego sweep FILE.py --jobs=N`."
         )
-    root = pathlib.Path(values.path("output_dir", output_dir)).expanduser()
+    root = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     with _locked(root):
         results.describe(root, experiment)
         cells = [cell for cell in experiment.planned if only is None or cell.name in only]
