@@ -13,7 +13,8 @@ A round:
      others, trains on all its examples, and keeps the result as Theta_i.
   4. It uploads Theta_i - Theta; the server moves Theta by the N_i-weighted mean, as in FedAvg.
 
-The server keeps Theta; client i keeps W_i, and Theta_i, which serves it.
+The server keeps Theta; client i keeps W_i and Theta_i. All clients are served what the algorithm
+returns: the start of step 3 with the newest Theta and their last W_i, which is Theta at first.
 
   paper      here                      shape
   Theta      SharedState.weights       body and classifier
@@ -80,14 +81,16 @@ def build_fedala(model: SplitModel, config: FedAlaConfig) -> Algorithm:
     model = model.with_shared_classifier()
     p, rate = config.mixed_tensors, config.mixing_learning_rate
 
+    def mixed(sent, personal, mixing):  # step 3's start
+        shared = tf.nest.flatten(sent)
+        trios = zip(tf.nest.flatten(personal)[-p:], shared[-p:], mixing, strict=True)
+        return tf.nest.pack_sequence_as(sent, shared[:-p] + [a + (b - a) * w for a, b, w in trios])
+
     def client_update(sent, state, client, round_):
-        shared, personal = tf.nest.flatten(sent), tf.nest.flatten(state.weights)
         _, part = hold_out(client, config.mixing_share, client.seed)
 
         def start(mixing):
-            trios = zip(personal[-p:], shared[-p:], mixing, strict=True)
-            last = [a + (b - a) * w for a, b, w in trios]
-            return tf.nest.pack_sequence_as(sent, shared[:-p] + last)
+            return mixed(sent, state.weights, mixing)
 
         def step(mixing, batch):
             slopes = gradient(lambda mixing: model.loss(start(mixing), batch), mixing)
@@ -116,5 +119,8 @@ def build_fedala(model: SplitModel, config: FedAlaConfig) -> Algorithm:
         mixing = [tf.ones_like(leaf) for leaf in tf.nest.flatten(weights)[-p:]]
         return ClientState(weights, mixing, tf.constant(True))
 
-    served = {"personalized": lambda server, client: client.weights}
+    def personal_model(server, client):
+        return mixed(server.weights, client.weights, client.mixing)
+
+    served = {"personalized": personal_model}
     return average("fedala", model, config, client_update, init_client=init_client, served=served)
