@@ -25,9 +25,10 @@ from tf_pflego.models.heads.gaussian import discriminant
 class Oracle:
     """The server's theta, means and covariance, and what clients make of them."""
 
-    def __init__(self, simulation, shrinkage):
+    def __init__(self, simulation, shrinkage, identity):
         *self.theta, self.means, self.covariance = flat(simulation.server_state)
-        self.clients, self.shrinkage, self.shares = simulation.data, shrinkage, []
+        self.clients, self.shares = simulation.data, []
+        self.shrinkage, self.identity = shrinkage, identity
 
     def of_client(self, client):
         """Its mu and Sigma of all, and its pi: of its own classes alone."""
@@ -42,7 +43,9 @@ class Oracle:
         x, y = network.of_client(self.clients.train, client)
         _, of_all, priors = self.of_client(client)
         phi = network.forward(theta, np.zeros((1, len(self.covariance) + 1)), x)[1]
-        estimated, share = gaussian.interpolated(phi, y, of_all, priors, self.shrinkage)
+        estimated, share = gaussian.interpolated(
+            phi, y, of_all, priors, self.shrinkage, self.identity
+        )
         self.shares.append(share)
         return estimated
 
@@ -79,13 +82,20 @@ def clients_with(tiny_clients, labels):
 
 
 @pytest.mark.parametrize(
-    ("labels", "shrinkage"), [thorough("own", 0.05), ("global", 0.5), thorough("few", 0.05)]
+    ("labels", "shrinkage", "identity"),
+    [
+        thorough("own", 0.05, 0.0),
+        ("global", 0.5, 0.0),
+        ("global", 1e-4, 1.0),
+        thorough("few", 0.05, 0.3),
+    ],
 )
-def test_pfedfda(tiny_model, tiny_clients, labels, shrinkage):
+def test_pfedfda(tiny_model, tiny_clients, labels, shrinkage, identity):
     """A client without examples of a class has the mean of all, and with one example Sigma too."""
     clients = clients_with(tiny_clients, labels)
-    simulation = simulation_of("pfedfda", tiny_model, clients, covariance_shrinkage=shrinkage)
-    oracle = Oracle(simulation, shrinkage)
+    config = {"covariance_shrinkage": shrinkage, "covariance_identity": identity}
+    simulation = simulation_of("pfedfda", tiny_model, clients, **config)
+    oracle = Oracle(simulation, shrinkage, identity)
     for number, participants in rounds_of(simulation):
         oracle.take([oracle.trained(client, number) for client in participants], participants)
         simulation.run_round()

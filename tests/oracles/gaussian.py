@@ -14,7 +14,7 @@ def head(means, covariance, priors, shrinkage):
     return np.column_stack([means @ inverse, biases])
 
 
-def estimates(phi, y, of_all):
+def estimates(phi, y, of_all, identity):
     """Returns means and covariance of some examples, with those of all where there are none."""
     means = np.array(
         [phi[y == k].mean(axis=0) if (y == k).any() else mean for k, mean in enumerate(of_all[0])]
@@ -22,14 +22,14 @@ def estimates(phi, y, of_all):
     if len(y) < 2:
         return means, of_all[1]
     apart = phi - means[y]
-    return means, apart.T @ apart / (len(y) - 1)
+    return means, apart.T @ apart / (len(y) - 1) + identity * np.eye(phi.shape[1])
 
 
 def mixed(share, own, of_all):
     return [share * a + (1 - share) * b for a, b in zip(own, of_all, strict=True)]
 
 
-def interpolated(phi, y, of_all, priors, shrinkage):
+def interpolated(phi, y, of_all, priors, shrinkage, identity):
     """Returns the mixture of the share that predicts best, and this share.
 
     The first, third, ... example of each class that comes after the examples of classes before it
@@ -42,9 +42,9 @@ def interpolated(phi, y, of_all, priors, shrinkage):
         losses[share] = 0
         for held_out in (0, 1):
             known, test = halves != held_out, halves == held_out
-            estimated = mixed(share, estimates(phi[known], y[known], of_all), of_all)
+            estimated = mixed(share, estimates(phi[known], y[known], of_all, identity), of_all)
             w = head(*estimated, priors, shrinkage)
             z = np.hstack([phi[test], np.ones((test.sum(), 1))]) @ w.T
             losses[share] += network.losses(z, y[test])[0].sum()
     share = min(losses, key=losses.get)
-    return mixed(share, estimates(phi, y, of_all), of_all), share
+    return mixed(share, estimates(phi, y, of_all, identity), of_all), share

@@ -72,6 +72,7 @@ ROWS = [
     (["--client_learning_rate=fast"], "must be a number or auto; got 'fast'", "Correct --client_"),
     (["--algorithm=pgfed", "--momentum=1.5"], "--momentum must be at most 1; got 1.5", "Lower"),
     (["--algorithm=pgfed", "--momentum=-0.1"], "must be at least 0; got -0.1", "Raise --momentum"),
+    (["--algorithm=pfedfda", "--covariance_identity=-1"], "must be at least 0; got -1.0", "Raise"),
     (["--algorithm=apfl", "--mixing=2"], "--mixing must be at most 1; got 2.0", "Lower --mixing"),
     (["--algorithm=fedfomo", "--validation_share=1"], "must be below 1; got 1.0", "Lower --valid"),
     (["--algorithm=pgfedmo", "--risk_momentum=1"], "must be below 1; got 1.0", "Lower --risk_mo"),

@@ -8,7 +8,8 @@ pi_c is the share of the class. What is learnt: a body theta, and mu and Sigma f
 A round:
   1. The server sends theta, mu and Sigma. Client i makes its head of mu, Sigma and its pi_i.
   2. It takes steps on mini-batches on theta alone, under this head, with momentum m.
-  3. It estimates mu_i and Sigma_i from its features, which the new body makes, and goes the share
+  3. It estimates mu_i and Sigma_i from its features, which the new body makes, adds a I to Sigma_i,
+     which keeps it from breaking down where examples are few, and goes the share
      b_i to these: b_i mu_i + (1 - b_i) mu, and so of Sigma. Of 0, 1/4, 1/2, 3/4 and 1, b_i is what
      predicts best, each half of its examples from estimates of the other half.
   4. It uploads by what its body, means and covariance differ from what it was sent.
@@ -24,10 +25,12 @@ client does step 3 with the server's theta, also if it never took part.
   b_i        share                  []; beta in the paper
   epsilon    covariance_shrinkage   e: a head is made of (1 - e) Sigma + e tr(Sigma) / M
 
+  a          covariance_identity    1, as in the authors' program, which has an e of 0.0001
+
 Differences from the paper: b_i is one of five numbers. The authors' program takes it from ten steps
-of L-BFGS, and another one for Sigma; with an e of 0.0001 it adds the identity to each Sigma_i; a
-mean takes three examples of the class, where here it takes one, and Sigma_i two. With fewer, a
-client has the server's. As there, 0.0001 is added to each pi_c.
+of L-BFGS, and another one for Sigma; it gathers features during the epochs, here the trained body
+makes them; a mean takes three examples of the class, where here it takes one, and Sigma_i two. With
+fewer, a client has the server's. As there, 0.0001 is added to each pi_c.
 """
 
 from __future__ import annotations
@@ -53,6 +56,9 @@ class PFedFdaConfig(MiniBatches):
 
     covariance_shrinkage: float = settings.setting(
         0.01, "e, how far pFedFDA shrinks a covariance to that of a sphere", above=0, at_most=1
+    )
+    covariance_identity: float = settings.setting(
+        1.0, "a, multiple of the identity in each client's covariance in pFedFDA", at_least=0
     )
 
 
@@ -86,7 +92,8 @@ def build_pfedfda(model: SplitModel, config: PFedFdaConfig) -> Algorithm:
 
     def adapted(theta, of_all, head_of, client):  # step 3
         features, labels = flat(model.features(theta, client), client.labels)
-        return interpolated(features, tf.one_hot(labels, k), of_all, head_of)
+        identity = config.covariance_identity
+        return interpolated(features, tf.one_hot(labels, k), of_all, head_of, identity)
 
     def client_update(sent, state, client, round_):
         of_all, head_of = known(sent, client)

@@ -35,8 +35,10 @@ def discriminant(
     return tf.cast(tf.concat([rows, biases[..., None]], axis=-1), tf.float32)
 
 
-def estimates(features: tf.Tensor, members: tf.Tensor, otherwise: Estimates) -> Estimates:
-    """Returns those of the examples that `members` counts.
+def estimates(
+    features: tf.Tensor, members: tf.Tensor, otherwise: Estimates, identity: float
+) -> Estimates:
+    """Returns those of the examples that `members` counts, with `identity` I in the covariance.
 
     It is [n, K], 1 at an example's class, and 0 for what does not count. A class without examples
     has the mean of `otherwise`; with fewer than two examples the covariance is that one too.
@@ -47,11 +49,16 @@ def estimates(features: tf.Tensor, members: tf.Tensor, otherwise: Estimates) -> 
     own = tf.reduce_sum(members, axis=1, keepdims=True)
     apart = own * features - tf.linalg.matmul(members, means)
     scatter = tf.linalg.matmul(apart, apart, transpose_a=True)
-    return means, tf.where(total > 1, scatter / tf.maximum(total - 1, 1.0), otherwise[1])
+    covariance = scatter / tf.maximum(total - 1, 1.0) + identity * tf.eye(scatter.shape[-1])
+    return means, tf.where(total > 1, covariance, otherwise[1])
 
 
 def interpolated(
-    features: tf.Tensor, members: tf.Tensor, of_all: Estimates, head_of: Callable[..., tf.Tensor]
+    features: tf.Tensor,
+    members: tf.Tensor,
+    of_all: Estimates,
+    head_of: Callable[..., tf.Tensor],
+    identity: float,
 ) -> Estimates:
     """Returns share * own + (1 - share) * of_all, with own estimates from features [n, M].
 
@@ -62,9 +69,10 @@ def interpolated(
     place = tf.argsort(tf.argsort(tf.argmax(members, axis=1), stable=True))
     odd = tf.cast(place % 2, tf.float32)[:, None]
     for half in (odd, 1 - odd):
-        own = estimates(features, half * members, of_all)
+        own = estimates(features, half * members, of_all, identity)
         heads = head_of(*nests.mix(shares[:, None, None], own, of_all))  # [5, K, M + 1]
         logits = tf.linalg.matmul(features, heads[..., :-1], transpose_b=True)
         log_shares = tf.nn.log_softmax(logits + heads[:, None, :, -1])
         losses -= tf.reduce_sum((1 - half) * members * log_shares, axis=[1, 2])
-    return nests.mix(shares[tf.argmin(losses)], estimates(features, members, of_all), of_all)
+    own = estimates(features, members, of_all, identity)
+    return nests.mix(shares[tf.argmin(losses)], own, of_all)
