@@ -12,7 +12,7 @@ from tests.algorithms.test_identities import Chosen
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import FEATURES, INPUTS, built, make_clients
 from tests.methods import by_task, each_of, thorough
-from tests.oracles import batches
+from tests.oracles import batches, network
 from tests.oracles import pflego_shared_head as oracle
 from tf_pflego import models
 from tf_pflego.core.local_training import shuffled
@@ -263,6 +263,7 @@ def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
 def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay):
     """Proposition 1 of PFLEGO, for theta and V: at the U and g of each client's local steps.
 
+    Penalties are numbers of the round; the gradient of one that moved with them is another.
     With rho = 1, weight decay d adds (d/2) |theta, V|^2 to what is minimised.
     """
     clients, everybody = clients_with(OVERLAPPING), range(3)
@@ -273,7 +274,16 @@ def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay
         server_learning_rate=1.0,
         server_weight_decay=decay,
     )
-    server, states = simulation.server_state, simulation.client_states(everybody)
+    theta, shared, corrections, gates = state_of(simulation)
+    shared[:] = 0  # A step from 0 for one client, so that the shared head knows its classes.
+    x, y, held = oracle.client_of(clients, 0)
+    shared[held] = -0.5 * network.gradients(theta, shared[held], x, y)[1]
+    weights = simulation.server_state.weights._replace(head=tf.constant(shared, tf.float32))
+    simulation.server_state = simulation.server_state._replace(weights=weights)
+    states = simulation.client_states(everybody)
+    states = states._replace(gate=np.full_like(states.gate, 0.5))
+    simulation.set_client_states(everybody, states)
+    server = simulation.server_state
     theta, shared, corrections, gates = state_of(simulation)
     own, penalties = {}, {}
     for client in everybody:
@@ -283,17 +293,24 @@ def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay
         own[client] = oracle.local_steps(*at, x, y, CONFIG)[:2]
     assert any(gate < 0.99 for _, gate in own.values())
 
-    def whole(at):
+    def whole(at, held_penalties=penalties):
         *theta, shared = at
         total = decay / 2 * sum(np.sum(w**2) for w in at)
         for client, (u, g) in own.items():
             x, y, held = oracle.client_of(clients, client)
             alpha = clients.train.sizes[client] / clients.train.sizes.sum()
-            part = oracle.own_part(theta, shared[held], u, g, x, y, penalties[client])
+            penalty = held_penalties.get(client)
+            if penalty is None:
+                penalty = oracle.own_penalty(theta, shared[held], x, y, CONFIG)
+            part = oracle.own_part(theta, shared[held], u, g, x, y, penalty)
             total += alpha * part
         return total
 
     expected = numerical_gradient(whole, [*(w.copy() for w in theta), shared.copy()])
+    moving = numerical_gradient(
+        lambda at: whole(at, {}), [*(w.copy() for w in theta), shared.copy()]
+    )
+    assert max(np.abs(a - b).max() for a, b in zip(expected, moving, strict=True)) > 1e-4
     mean = [np.zeros_like(w) for w in expected]
     for participation in chosen:
         simulation.participation, simulation.server_state = participation, server
