@@ -17,6 +17,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.algorithms.test_limits import SAME, largest_difference
 from tests.conftest import FEATURES, INPUTS, make_clients, model_of
+from tests.methods import thorough
 from tests.oracles import features, network
 from tf_pflego import algorithms, models
 from tf_pflego.core.participation import Participation
@@ -26,11 +27,15 @@ from tf_pflego.core.participation import Participation
 CLASSES = ([0, 3], [0, 2, 5], [2, 4])
 
 
-def run_and_compare(simulation, clients, classes, weight, participants_of):
-    """Runs rounds and compares them with the oracle; returns which prototypes there are."""
+def run_and_compare(simulation, clients, classes, weight, participants_of, over="clients"):
+    """Runs rounds and compares them with the oracle; returns which prototypes there are.
+
+    A client predicts by its own prototypes, those of when it last took part, or by its classifier
+    before it has some.
+    """
     counts = clients.num_classes
     personal = [[*w[:-1], w[-1][:k]] for w, k in zip(own(simulation), counts, strict=True)]
-    prototypes = {}
+    prototypes, of_clients = {}, {}
 
     def pull(classes):
         def slope(phi, x, y):
@@ -45,8 +50,11 @@ def run_and_compare(simulation, clients, classes, weight, participants_of):
             gradient = features.with_term(pull(classes[i]))
             personal[i] = train(personal[i], draw(clients, i, number), gradient)
             x, y = network.of_client(clients.train, i)
-            for k, phi in zip(y, features.of(personal[i], x), strict=True):
-                of_classes.setdefault(classes[i][k], []).append(phi)
+            phi = features.of(personal[i], x)
+            of_clients[i] = {k: phi[y == k].mean(axis=0) for k in np.unique(y)}
+            for k, own_prototype in of_clients[i].items():
+                rows = [own_prototype] if over == "clients" else [*phi[y == k]]
+                of_classes.setdefault(classes[i][k], []).extend(rows)
         prototypes |= {j: np.mean(rows, axis=0) for j, rows in of_classes.items()}
         simulation.run_round()
         for j, is_known in enumerate(simulation.server_state.known):
@@ -55,15 +63,26 @@ def run_and_compare(simulation, clients, classes, weight, participants_of):
             assert_close([simulation.server_state.prototypes[j]], [expected])
         for actual, expected, k in zip(own(simulation), personal, counts, strict=True):
             assert_close([*actual[:-1], actual[-1][:k]], expected)
+        for i, probabilities in enumerate(simulation.predict("test")):
+            phi = features.of(personal[i], network.of_client(clients.test, i)[0])
+            expected = phi @ personal[i][-1][:, :-1].T + personal[i][-1][:, -1]
+            if i in of_clients:
+                c = np.array([of_clients[i][k] for k in range(counts[i])])
+                expected = -((phi[:, None] - c) ** 2).mean(axis=2)
+            expected = np.exp(expected - expected.max(axis=1, keepdims=True))
+            expected /= expected.sum(axis=1, keepdims=True)
+            np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     return prototypes
 
 
-def test_rounds_are_those_of_the_oracle_where_clients_name_classes_differently():
+@pytest.mark.parametrize("over", ["clients", thorough("examples")])
+def test_rounds_are_those_of_the_oracle_where_clients_name_classes_differently(over):
     clients = dataclasses.replace(make_clients(), classes=CLASSES)
     body = models.mlp((INPUTS,), seed=3, units=FEATURES)
     model = models.SplitModel(body, 3, seed=3, num_global_classes=6)
-    simulation = simulation_of("fedproto", model, clients, prototype_weight=2.0)
-    prototypes = run_and_compare(simulation, clients, CLASSES, 2.0, rounds_of)
+    settings = {"prototype_weight": 2.0, "prototype_mean": over}
+    simulation = simulation_of("fedproto", model, clients, **settings)
+    prototypes = run_and_compare(simulation, clients, CLASSES, 2.0, rounds_of, over)
     assert sorted(prototypes) == [0, 2, 3, 4, 5]
 
 

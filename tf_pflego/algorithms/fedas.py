@@ -31,13 +31,13 @@ import dataclasses
 import tensorflow as tf
 
 from tf_pflego.algorithms.fedavg import average
-from tf_pflego.algorithms.fedproto import class_sums
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import nests, optimizers, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches, gradient, minimize, over_batches
 from tf_pflego.core.optimizers import AveragingServer
 from tf_pflego.core.tasks import CLASSIFICATION, flat
+from tf_pflego.models.heads.prototypes import class_sums
 from tf_pflego.models.split import SplitModel
 
 

@@ -20,9 +20,10 @@ the weights with which it is served.
   gamma, beta  ClientState.normalization   list of the scales and offsets, b_i
   E            local_epochs                where batch_size is not 0
 
-Differences from the paper: its statistics are moving averages over the batches of the local
-training, which the server's average then makes stale; here they are those of all the client's
-examples under the weights that are served, so that a client that never took part has them too.
+Differences from the paper: its mean over clients is plain, as with client_weights=uniform here. Its
+statistics are moving averages over the batches of the local training, which the server's average
+then makes stale; here they are those of all the client's examples under the weights that are
+served, so that a client that never took part has them too.
 Steps are full-batch unless a batch size is given. A body without batch normalisation that is
 trained has nothing to keep, and this is FedAvg.
 """

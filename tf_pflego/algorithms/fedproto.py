@@ -8,21 +8,23 @@ A round:
   2. Client i trains its network, on mini-batches, on its loss plus lambda times the mean over the
      examples of the squared distance, a mean over the M features, between an example's features and
      the prototype of its class. A class that has no prototype yet pulls nothing.
-  3. It uploads, for each class, the sum of its new features and the number of its examples.
-  4. The prototype of a class becomes the mean features of all its examples at the participants. If
-     none of them has the class, it stays as it is.
+  3. It uploads, for each class that it has, the mean of its new features, its own prototype.
+  4. The prototype of a class becomes the mean of these over the participants that have it, or
+     stays as it is if none has it (equation 6).
 
-The server keeps the prototypes; client i keeps theta_i, which serves it.
+Served: client i predicts the class of the nearest of its own prototypes, as they were when it last
+took part; before, by its classifier. The server keeps the prototypes, client i theta_i and its own.
 
   paper     here                     shape
-  theta_i   PersonalState.weights    body and classifier
+  theta_i   ClientState.weights      body and classifier
+  C_ij      ClientState.prototypes   [K, M], by the client's own labels
   C_j       ServerState.prototypes   [C, M], by global class
   lambda    prototype_weight
 
-Differences from the paper: a client predicts by its classifier, where the authors' program takes
-the class of the nearest prototype of its own. All clients have networks of the same shapes. The
-sums count client i with alpha_i / N_i per example, which is the same for all unless clients are to
-count alike.
+Differences from the paper: equation 8 takes the distance of a client's class means, step 2 that of
+each example, as the authors' program. That has a client's means of the last epoch, in which its
+weights move; here they are of its last weights. With prototype_mean=examples all examples of a
+class count alike, by alpha_i / N_i. All clients have networks of the same shapes.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_pflego.algorithms.local import PersonalState
-from tf_pflego.core import nests, settings
-from tf_pflego.core.algorithm import Algorithm, ClientResult
+from tf_pflego.core import settings
+from tf_pflego.core.algorithm import Algorithm, ClientResult, Weights
 from tf_pflego.core.local_training import MiniBatches
 from tf_pflego.core.tasks import CLASSIFICATION, flat
+from tf_pflego.models.heads.prototypes import class_means, class_sums, head_of
 from tf_pflego.models.split import SplitModel
 
 
@@ -47,6 +49,12 @@ class FedProtoConfig(MiniBatches):
     prototype_weight: float = settings.setting(
         1.0, "lambda, weight of the squared distance to the prototypes in FedProto", at_least=0
     )
+    prototype_mean: str = settings.setting(
+        "clients", "what counts alike in a prototype of FedProto", choices=("clients", "examples")
+    )
+    predicts_by: str = settings.setting(
+        "prototypes", "by what clients of FedProto predict", choices=("prototypes", "classifier")
+    )
 
 
 class ServerState(NamedTuple):
@@ -56,37 +64,42 @@ class ServerState(NamedTuple):
     known: tf.Tensor  # [C] float32, 1 for a class that has a prototype, else 0
 
 
-def class_sums(features: tf.Tensor, classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns [count, M + 1]: of each class the sum of its features, and how many there are."""
-    with_ones = tf.pad(features, [(0, 0), (0, 1)], constant_values=1.0)
-    return tf.math.unsorted_segment_sum(with_ones, classes, count)
+class ClientState(NamedTuple):
+    """What client i keeps."""
+
+    weights: Weights  # theta_i
+    prototypes: tf.Tensor  # [K, M], C_ij
+    known: tf.Tensor  # [K] float32, 1 for a label that has one, else 0
 
 
 def build_fedproto(model: SplitModel, config: FedProtoConfig) -> Algorithm:
     """Returns FedProto for `model`."""
     reason = "Its prototypes are mean features of classes."
     model.refuse_other_tasks("fedproto", (CLASSIFICATION,), reason)
-    num_classes = model.num_global_classes
+    num_classes, num_labels = model.num_global_classes, model.num_classes
 
-    def by_global_class(features, client):
-        """Returns features [n, M] and their classes [n]; of sequences, those of positions."""
-        features, labels = flat(features, client.labels)
-        return features, tf.gather(client.classes, labels)
+    def nothing(count):
+        return tf.zeros([count, model.num_features]), tf.zeros([count])
 
     def client_update(server, state, client, round_):
         def loss(weights, batch):
             features = model.features(weights.theta, batch)
-            phi, classes = by_global_class(features, batch)
+            phi, labels = flat(features, batch.labels)  # Of sequences, those of positions.
+            classes = tf.gather(batch.classes, labels)
             targets, known = tf.gather(server.prototypes, classes), tf.gather(server.known, classes)
             distances = tf.reduce_mean(tf.square(phi - targets), axis=1)
             supervised = model.head_loss(weights.head, batch._replace(examples=features))
             return supervised + config.prototype_weight * tf.reduce_mean(known * distances)
 
         weights = config.minimize(loss, state.weights, client)
-        phi, classes = by_global_class(model.features(weights.theta, client), client)
+        phi, labels = flat(model.features(weights.theta, client), client.labels)
+        own = class_means(phi, labels, num_labels)
+        classes = tf.gather(client.classes, labels)
         share = client.client_weight / tf.cast(tf.size(classes), tf.float32)
-        sums = nests.scale(share, class_sums(phi, classes, num_classes))
-        return ClientResult(weights, PersonalState(weights), summed=sums)
+        of_examples = share * class_sums(phi, classes, num_classes)
+        of_client = class_means(phi, classes, num_classes)
+        sums = of_client if config.prototype_mean == "clients" else of_examples
+        return ClientResult(weights, ClientState(weights, own[:, :-1], own[:, -1]), summed=sums)
 
     def server_update(server, uploads, round_):
         sums, counts = uploads.summed[:, :-1], uploads.summed[:, -1]
@@ -95,16 +108,23 @@ def build_fedproto(model: SplitModel, config: FedProtoConfig) -> Algorithm:
         prototypes = tf.where(reported[:, None], means, server.prototypes)
         return ServerState(prototypes, tf.where(reported, 1.0, server.known))
 
+    def served(server, client):
+        if config.predicts_by == "classifier":
+            return client.weights
+        theta, classifier = client.weights
+        head, has_any = head_of(client.prototypes, client.known), tf.reduce_any(client.known > 0)
+        return Weights(theta, tf.where(has_any, head, classifier))
+
     return Algorithm.with_one_exchange(
         "fedproto",
         model,
-        init_server=lambda federation: ServerState(
-            tf.zeros([num_classes, model.num_features]), tf.zeros([num_classes])
+        init_server=lambda federation: ServerState(*nothing(num_classes)),
+        init_client=lambda server, seed, classes: ClientState(
+            model.initial_weights(), *nothing(num_labels)
         ),
-        init_client=lambda server, seed, classes: PersonalState(model.initial_weights()),
         broadcast=lambda server, round_: server,
         client_update=client_update,
         server_update=server_update,
-        served={"personalized": lambda server, client: client.weights},
+        served={"personalized": served},
         uses_global_classes=True,
     )
