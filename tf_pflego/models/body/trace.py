@@ -117,18 +117,14 @@ def traced(
 
     @tf.function
     def features_and_gradient(examples):
-        tapes = [tf.GradientTape(watch_accessed_variables=False) for _ in range(2)]
-        with tapes[0] as tape, tapes[1] as of_losses:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            of_losses.watch(weights)
             if training:
                 with live.training():
                     features = model(examples, training=True)
             else:
                 features = model(examples, training=False)
-            losses = tf.add_n([0.0, *map(tf.reduce_sum, model.losses)])
-        slopes = of_losses.gradient(losses, weights)
-        noted["adds_losses"] = any(slope is not None for slope in slopes)
+            noted["adds_losses"] = _depend(model.losses, weights)
         noted["features"] = features
         moments = live.moments if training else []
         if any(moment.graph is not features.graph for moment in moments):
@@ -165,6 +161,19 @@ def traced(
     trace = Traced(function, gradient=gradient, moments=moments, **noted)
     _check(trace, model)
     return trace
+
+
+def _depend(tensors, weights):
+    """Returns whether any of some tensors of the graph that is being built depends on weights."""
+    graph, handles = tf.compat.v1.get_default_graph(), {id(weight.handle) for weight in weights}
+    learnt = {inside.op.name for outside, inside in graph.captures if id(outside) in handles}
+    waiting, seen = [tensor.op for tensor in tensors], set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in seen:
+            seen.add(operation.name)
+            waiting += [tensor.op for tensor in operation.inputs]
+    return bool(seen & learnt)
 
 
 def _owner_of_losses(model):
