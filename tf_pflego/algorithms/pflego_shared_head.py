@@ -4,9 +4,8 @@ An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads l
 examples of their own client alone, which is not enough where a client holds many classes. Here all
 clients also share a head V with a row for each class of the dataset. The head of client i is
 W_i = g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far
-it follows them, and the correction U_i is its own. What is learnt: theta, V and all U_i and g_i, in
-round t by a step on F_t(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2],
-in which lambda_i is a number of the round.
+it follows them, and the correction U_i is its own. What is learnt: theta, V, U_i and g_i, by a step
+in round t on F_t(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2].
 
 A round:
   1. The server sends theta and V to the participants.
