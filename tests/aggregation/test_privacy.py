@@ -256,7 +256,7 @@ def pfl_private(method, **changes):
     [
         ({"epsilon": 1.0}, "one of `epsilon` and `noise_multiplier` must be given; got both"),
         ({"noise_multiplier": None}, "must be given; got neither"),
-        ({"noise_multiplier": 0}, "`noise_multiplier` must be above 0"),
+        ({"noise_multiplier": 0}, "`noise_multiplier` must be at least 1e-09"),
         ({"delta": 1}, "`delta` must be"),
         ({"clip_norm": 0}, "`clip_norm` must be"),
         ({"clip_norm": "auto"}, "`clip_norm` must be"),
