@@ -10,7 +10,6 @@ training row has is 0 in all of these numbers, and has the code 0.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -206,11 +205,10 @@ def _refuse_no_categories(array, name):
     words = [text for text in found if not _NUMBER.fullmatch(text)]
     remedy = f"or name {name!r} in `categories` if each of them is one."
     if 2 * len(words) < len(found) and not all(map(_CODE.fullmatch, found)):
-        example = next((text for text in found if not _is_plain(text)), found[0])
         raise ValueError(
             f"the column {name!r} must be of numbers or of categories; got numbers, and "
-            f"{example!r:.40} among them. Correct these rows, leave cells empty, say `decimal=','` "
-            f"for numbers such as 0,5, {remedy}"
+            f"{(words or found)[0]!r:.40} among them. Correct these rows, leave cells empty, say "
+            f"`decimal=','` for numbers such as 0,5, {remedy}"
         )
     if len(found) > _FEW and 2 * len(found) > len(array) - array.null_count:
         raise ValueError(
@@ -218,10 +216,3 @@ def _refuse_no_categories(array, name):
             f"texts in {len(array)} rows, such as {found[0]!r:.40}. Leave the column out of "
             f"`features`, {remedy}"
         )
-
-
-def _is_plain(text):
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
