@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tests.starts import in_this_process
+from tests.starts import code_of, in_this_process
 
 FLAGS = (
     *("--client_column=School", "--feature_columns=Sex,SES", "--split=last"),
@@ -27,15 +28,23 @@ def month(path, gone, **changed):
     return schools.written(path, columns)
 
 
-@pytest.fixture(params=["Passed", "MathAch"])
-def june(request, tmp_path, capsys):
-    task = "regression" if request.param == "MathAch" else "classification"
-    flags = [*FLAGS, f"--label_column={request.param}", f"--task={task}"]
-    table = month(tmp_path / "june.csv", "1308")
-    place = tmp_path / "june"
-    result = in_this_process([f"--table={table}", *flags, f"--output_dir={place}"], capsys)
-    assert result.returncode == 0, result.stderr
+def trained(directory, label="Passed", task="classification"):
+    """The directory of a run on a table of June."""
+    table, place = month(directory / "june.csv", "1308"), directory / "june"
+    told = [f"--table={table}", f"--label_column={label}", f"--task={task}"]
+    assert code_of([*told, *FLAGS, f"--output_dir={place}"]) == 0
     return place
+
+
+@pytest.fixture(params=["Passed", "MathAch"])
+def june(request, tmp_path):
+    task = "regression" if request.param == "MathAch" else "classification"
+    return trained(tmp_path, request.param, task)
+
+
+@pytest.fixture(scope="module")
+def run_of_june(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("june"))
 
 
 def arrays(path):
@@ -88,6 +97,44 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
         assert run.evaluate().metrics()[name] == pytest.approx(run.summary[name])
     result = in_this_process([f"--output_dir={july}", "--resume", "--num_rounds=2"], capsys)
     assert result.returncode == 0, result.stderr
+
+
+def test_last_months_directory_does_not_say_which_table_is_read(june, capsys):
+    refused = in_this_process([f"--start_from={june}"], capsys)
+    assert refused.returncode == 2
+    assert "--table must be given, since the run in" in refused.stderr
+
+
+def of_column(**changed):
+    def change(place):
+        path = place / "preprocessing.json"
+        about = json.loads(path.read_text())
+        about["columns"][0] |= changed
+        path.write_text(json.dumps(about))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_column(categories=[]),
+        of_column(categories=["a", 1]),
+        of_column(mean=float("nan")),
+        of_column(deviation=0),
+        lambda place: (place / "partition.npz").write_bytes(b"x"),
+        lambda place: shutil.rmtree(place / "checkpoints"),
+    ],
+)
+def test_a_damaged_directory_is_one_line_and_leaves_nothing(change, run_of_june, tmp_path, capsys):
+    damaged = shutil.copytree(run_of_june, tmp_path / "damaged")
+    change(damaged)
+    table, new = run_of_june.parent / "june.csv", tmp_path / "new"
+    begin = [f"--start_from={damaged}", f"--table={table}", f"--output_dir={new}"]
+    refused = in_this_process(begin, capsys)
+    assert refused.returncode == 2, refused.stderr
+    assert str(damaged) in refused.stderr.splitlines()[-1]
+    assert not new.exists()
 
 
 def test_arrays_of_next_month_follow_in_python(june, tmp_path):

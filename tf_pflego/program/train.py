@@ -140,10 +140,14 @@ def _started_from(flag_values):
         )
     if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
         methods.method_of_stored(stored.configuration, None, stored.path)  # It refuses.
-    # What it is called and where its data were says the table or the dataset that is given now.
-    left = {*reader.PLACES} - {"table", "data_dir"}
-    if flag_values["table"].present or flag_values["dataset"].present:
-        left |= {"dataset", "table"}
+    if stored.configuration.get("table") and not flag_values["table"].present:
+        raise ValueError(
+            f"`table` must be given, since the run in {place} is on a table, and its directory "
+            "does not decide which file is read; got none. Name the table."
+        )
+    left = {*reader.PLACES}  # Somebody else's directory says nothing of this machine.
+    if flag_values["table"].present:  # A table has its file's name.
+        left.add("dataset")
     return {name: value for name, value in stored.configuration.items() if name not in left}
 
 

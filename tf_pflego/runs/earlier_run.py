@@ -1,6 +1,6 @@
-"""What a run takes over from the directory of an earlier one.
+"""A run that starts from an earlier one takes over states, preprocessing, classes and moments.
 
-It is in part in the directory of the later run as well, by which that is resumed and loaded.
+The later run's own directory has all but the states, so that it is resumed and loaded alone.
 """
 
 import math
@@ -17,7 +17,7 @@ from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import limited_files, terminal
 
 PREPROCESSING = "preprocessing.json"
-# What an earlier run must have had in common, apart from the shapes of its states.
+# The settings that both runs have in common; a checkpoint has the shapes of its states.
 _OF_CLASSES = ("label_space", "class_mask")
 _ALIKE = ("algorithm", "algorithm_source", "network", *_OF_CLASSES, "task", "seed")
 
@@ -31,7 +31,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def of(cls, run_config: Any, directory: pathlib.Path | None) -> "Beginning":
-        """Returns that of a run, or raises ValueError; nothing if it starts from no other one.
+        """Returns a run's, empty if it starts from no other run; raises ValueError.
 
         It is in the directory of the run itself if that has begun.
         """

@@ -237,13 +237,13 @@ class _Run:
             run_config, clients, model, method, self.elsewhere, begun, **hyper_parameters
         ) as self.simulation:
             self.between_steps()
+            if run_config.start_from and begun is None:  # Before anything is written.
+                earlier_run.take_over(self.simulation, run_config)
             self.records: list[dict[str, Any]] = []
             if directory is not None:
                 self.records = self._despite_losses(
                     lambda: directory.begin(self.simulation, clients, _versions())
                 )
-            if run_config.start_from and begun is None:
-                earlier_run.take_over(self.simulation, run_config)
             if self.records and run_config.dp_epsilon:
                 self._say_what_epsilon_will_be()
             terminal.doing(f"tracing round {len(self.records) + 1}, which takes longest")

@@ -84,6 +84,9 @@ class Preprocessing:
             categories = column["categories"]
             categories = None if categories is None else tuple(categories)
             mean, deviation = float(column["mean"]), float(column["deviation"])
+            are_alike = categories is None or {*map(type, categories)} in ({str}, {int})
+            if not (np.isfinite(mean) and 0 < deviation < np.inf and are_alike):
+                raise ValueError(f"the column {column['name']!r:.40} cannot be prepared so")
             columns.append(Column(str(column["name"]), categories, mean, deviation))
         names = written.get("class_names")
         names = None if names is None else tuple(map(str, names))
