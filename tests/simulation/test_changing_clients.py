@@ -42,6 +42,13 @@ def states_of(simulation, ids):
     return [np.asarray(leaf) for leaf in tf.nest.flatten(simulation.client_states(ids))]
 
 
+def heads_of(simulation):
+    """The heads of the oracle, with a row for each class of a client."""
+    (heads,) = states_of(simulation, range(simulation.data.num_clients))
+    of_classes = zip(heads, simulation.data.num_classes, strict=True)
+    return {i: np.asarray(head[:count], np.float64) for i, (head, count) in enumerate(of_classes)}
+
+
 def simulation_of(name, model, per_round=3, **config):
     algorithm = build_method(name, model, **config)
     participation = pfl.Participation(5, per_round)
@@ -80,12 +87,7 @@ def test_the_next_round_of_pflego_is_the_new_federations(engine, tiny_model):
         simulation.change_clients([2], two_more(), pfl.Participation(6, per_round))
         data = simulation.data
         theta = [np.asarray(w, np.float64) for w in simulation.server_state.theta]
-        heads = {
-            client: np.asarray(head[:classes], np.float64)
-            for client, (head, classes) in enumerate(
-                zip(states_of(simulation, range(6))[0], data.num_classes, strict=True)
-            )
-        }
+        heads = heads_of(simulation)
         participants = simulation.participation.draw(4, 2)
         full = dataclasses.asdict(REGISTRY["pflego"][0](**config)) | {"clients_per_round": 2}
         theta, heads = pflego.one_round(theta, heads, data, participants, full)

@@ -11,7 +11,13 @@ from tests.comparison import assert_near
 from tests.conftest import build_method, make_clients
 from tests.methods import each_of
 from tests.oracles import pflego
-from tests.simulation.test_changing_clients import CONFIG, five_clients, simulation_of
+from tests.simulation.test_changing_clients import (
+    CONFIG,
+    five_clients,
+    heads_of,
+    simulation_of,
+    states_of,
+)
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.simulation.checkpoint import CheckpointError
 
@@ -26,10 +32,6 @@ def next_month():
 
 def begun(algorithm, **engine):
     return pfl.Simulation(algorithm, next_month(), pfl.Participation(6, 3), seed=4, **engine)
-
-
-def states_of(simulation, ids):
-    return [np.asarray(leaf) for leaf in tf.nest.flatten(simulation.client_states(ids))]
 
 
 @pytest.mark.parametrize("name", each_of(REGISTRY))
@@ -74,12 +76,7 @@ def test_the_first_round_of_pflego_is_the_oracles(engine, tiny_model, tmp_path):
     with begun(algorithm, engine=engine) as simulation:
         simulation.start_from(tmp_path, FORMER)
         data = simulation.data
-        heads = {
-            client: np.asarray(head[:classes], np.float64)
-            for client, (head, classes) in enumerate(
-                zip(states_of(simulation, range(6))[0], data.num_classes, strict=True)
-            )
-        }
+        heads = heads_of(simulation)
         settings = dataclasses.asdict(REGISTRY["pflego"][0](**config)) | {"clients_per_round": 3}
         participants = simulation.participation.draw(4, 1)
         theta, heads = pflego.one_round(theta, heads, data, participants, settings)

@@ -74,12 +74,13 @@ def sweep(
         )
     root = pathlib.Path(values.path("output_dir", output_dir, may_be_empty=False)).expanduser()
     with _locked(root):
-        results.describe(root, experiment)
         cells = [cell for cell in experiment.planned if only is None or cell.name in only]
         queue = Queue(experiment, cells, root)
+        if queue.total > queue.done:
+            refuse_changed(root)
+        results.describe(root, experiment)
         try:
             if queue.total > queue.done:
-                refuse_changed(root)
                 if beside:
                     _beside(queue, jobs, source * is_own, ray_address, between_steps)
                 else:
