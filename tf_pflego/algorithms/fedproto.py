@@ -21,8 +21,8 @@ took part; before, by its classifier. The server keeps the prototypes, client i 
   C_j       ServerState.prototypes   [C, M], by global class
   lambda    prototype_weight
 
-Differences from the paper: equation 8 takes the distance of a client's class means, step 2 that of
-each example, as the authors' program. That has a client's means of the last epoch, in which its
+Differences from the paper: equation 8 takes the distance of a client's class means, step 2 of each
+example, as the authors' program. That has a client's means of the last epoch, in which its
 weights move; here they are of its last weights. With prototype_mean=examples all examples of a
 class count alike, by alpha_i / N_i. All clients have networks of the same shapes.
 """
@@ -65,7 +65,7 @@ class ServerState(NamedTuple):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state of client i."""
 
     weights: Weights  # theta_i
     prototypes: tf.Tensor  # [K, M], C_ij

@@ -71,7 +71,7 @@ def in_file_name(name: str) -> str:
     """Returns a name as a part of a file's name: no separator, and nothing that shells expand.
 
     Of ASCII these are letters, digits and `_.- `; others are percent-encoded, so that different
-    names stay different. What is too long for a file's name ends with a digest.
+    names stay different. A name too long for a file ends with a digest.
     """
     unsafe = r"[^\w.\- \x80-\U0010ffff]"
     called = re.sub(unsafe, lambda letter: f"%{ord(letter[0]):02X}", name)

@@ -1,4 +1,4 @@
-"""What a simulation begins with that goes on from another one's checkpoint, with other clients."""
+"""A simulation begins with the states of another one's checkpoint, with other clients."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def take_over(
 ) -> Structure:
     """Puts clients' earlier states into a simulation's engine; returns the server's state.
 
-    The arguments are those of `Simulation.start_from`, and so are the errors.
+    Arguments and errors are as in `Simulation.start_from`.
     """
     checkpoints = Checkpoints(values.path("directory", directory, may_be_empty=False))
     content = checkpoints.newest()

@@ -367,7 +367,7 @@ class Simulation(Trained):
         for the first time. Rounds are counted from 1.
 
         Args:
-          directory: The checkpoints, as `save` wrote them or those of a run.
+          directory: The checkpoints, as `save` or a run wrote them.
           former: For each client of this simulation its number in the other one, or -1 if it is
             new; None if they are the same.
 

@@ -8,7 +8,7 @@ import cloudpickle
 
 
 class ByValue:
-    """What is pickled by value: the functions of its fields may be made in other functions."""
+    """A base of classes that are pickled by value, since functions made them and their fields."""
 
     def __reduce__(self) -> Any:
         return _restored, (type(self), cloudpickle.dumps(vars(self)))

@@ -89,8 +89,8 @@ class Training:
         """Returns what a `tff.program.ProgramStateManager` saves.
 
         It is the `state`, the `ids` [c] of the clients that have taken part and their
-        `client_states`, each leaf [c, ...]. A manager loads it with that of a new training as the
-        structure.
+        `client_states`, each leaf [c, ...]. A manager loads it; the
+        structure is a new training's.
         """
         ids = sorted(self.client_states)
         states = [self.client_states[client] for client in ids]

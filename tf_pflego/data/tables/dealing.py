@@ -81,8 +81,8 @@ def from_table(
       seed: The seed of the draw of test rows.
       preprocessing: That of clients whom these are to join or to follow, which also numbers their
         classes; what else says what features are is then not read.
-      separator: What stands between the cells of a CSV file; auto for what its header has.
-      decimal: What stands before the fractions of numbers in a CSV file, "." or ","; auto for a
+      separator: The character between the cells of a CSV file; auto for the one in its header.
+      decimal: The character before the fractions of numbers in a CSV file, "." or ","; auto for a
         comma where cells such as 0,5 have one.
 
     Raises:

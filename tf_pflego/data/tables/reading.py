@@ -45,7 +45,7 @@ def read(
 
     Columns of a file of text of which `is_text` is true by their names stay as they are written;
     of others the cells say whether they are of numbers. The `separator` and the `decimal` are as in
-    `from_table`. What was an index of pandas is no column.
+    `from_table`. An index of pandas is no column.
     """
     name = "`table`"
     values.one_of("decimal", decimal, DECIMALS)

@@ -48,7 +48,7 @@ class Body:
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
       has_loops: Whether there are loops among what it computes, which save variants.
-      lookups: What it looks up by integers of the examples.
+      lookups: The rows that it looks up by integers of the examples.
       scales: Whether it has layers that scale what the examples have.
     """
 

@@ -1,4 +1,4 @@
-"""What integers a body can look up: an Embedding has rows for some of them, and for no others.
+"""The integers that a body can look up: an Embedding has rows for some, and for no others.
 
 Without a check, TensorFlow ends a run in the middle of a round, or on a GPU takes zeros.
 """
