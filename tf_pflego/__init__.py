@@ -110,7 +110,7 @@ __all__ = [
     "sweep",
 ]
 
-# What type checkers and editors read in place of `_HOME`.
+# Type checkers and editors read this in place of `_HOME`.
 if TYPE_CHECKING:
     from tf_pflego.aggregation.attacks import attacked
     from tf_pflego.aggregation.compression import compressed

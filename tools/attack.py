@@ -67,7 +67,7 @@ SMALL = (
 )
 
 
-# What repeats a trial, and a function that returns what is wrong, or "" if it is clean.
+# The words that repeat a trial, and a function that returns the fault, or "" if it is clean.
 Case = tuple[str, Callable[[], str]]
 
 
@@ -127,7 +127,7 @@ def flag_cases(directory: pathlib.Path) -> Iterator[Case]:
     from tf_pflego.program import export, personalize, train
     from tf_pflego.program import flags as program_flags
 
-    # What else they say is right, and ends each before there is anything to do.
+    # Their other flags are right, and end each before there is anything to do.
     none = directory / "none"
     right = ["--engine=in_process", "--dataset=mnist", f"--data_dir={none}"]
     ends = {
@@ -238,7 +238,7 @@ def _json_like(record, changed, lines):
             record = {"crc32": checkpoint._crc32(changed), "content": changed}
     else:
         record = changed
-    # Of 10^400 Python writes the digits, and of a float that is none NaN.
+    # Python writes 10^400 as its digits, and a float that is no number as NaN.
     return "\n".join([*lines, json.dumps(record).replace('"@deep@"', DEEP), ""])
 
 
@@ -354,7 +354,8 @@ def main(arguments: list[str]) -> int:
     total, place = 0, os.getcwd()
     with tempfile.TemporaryDirectory(prefix="tf_pflego_attack_") as scratch:
         tempfile.tempdir = scratch
-        # What is forked must not have used TensorFlow, so that the directories come first.
+        # A process that is forked must not have used TensorFlow, so that the directories come
+        # first.
         for kind in sorted(options.kinds.split(","), key=list(KINDS).index):
             directory = pathlib.Path(scratch, kind)
             directory.mkdir()

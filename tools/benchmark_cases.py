@@ -1,4 +1,4 @@
-"""What the benchmark measures, part by part.
+"""The measurements of the benchmark, part by part.
 
 A part is a generator: it yields the `timing.Case`s that are timed, while it keeps their simulations
 open, and dictionaries of what it has measured besides.
@@ -166,8 +166,8 @@ def shared_head(data_dir, repeats):
 def cifar10(data_dir, repeats):
     """Times rounds of FedAvg and PGFed on mini-batches beside the floor of their local steps.
 
-    All clients take part, and each method has its default momentum. The floor is that of every
-    batch, forward and backward; PGFed also passes all examples once more.
+    All clients take part, and each method has its default momentum. The floor is every
+    batch's, forward and backward; PGFed also passes all examples once more.
     """
     clients, source = load_cifar10(data_dir)
     yield {"cifar10/data": source}
@@ -273,7 +273,7 @@ def synthetic(data_dir, repeats):
         run = runs[exponent] = simulation_of(clients, body, "pflego", "in_process", 20)
         for _ in range(10):
             run.run_round()
-        # Of the states, only what these rounds have touched is in memory, and the data are in
+        # Only the states that these rounds have touched are in memory, and the data are in
         # mapped files.
         added = round(megabytes_of(os.getpid()) - before, 1)
         started = time.perf_counter()
@@ -295,7 +295,7 @@ def synthetic(data_dir, repeats):
 def ray(data_dir, repeats):
     """Times rounds of PFLEGO on Ray beside those in process, on the same cores.
 
-    Each shard has one thread. What a round takes besides its slowest shard is measured too.
+    Each shard has one thread. The time of a round besides its slowest shard is measured too.
     """
     import ray
 
@@ -341,7 +341,7 @@ def million(data_dir, repeats):
 
     PFLEGO has the clients of `synthetic`. Ditto has a network of 784 x 200 weights, of which each
     client has one of its own; its clients have two training images and a test image of 28x28
-    pixels. The peak is that of what is resident, with the mapped files: what the kernel calls
+    pixels. The peak is of resident memory, with the mapped files: the kernel's
     VmHWM. It counts from before the data are made.
     """
     cases = (
@@ -374,7 +374,8 @@ def million(data_dir, repeats):
             }
 
 
-# What --only names -> what yields the cases, from the directory of data and the number of repeats.
+# Names for --only -> functions that yield the cases, from the directory of data and the number of
+# repeats.
 PARTS = {
     part.__name__: part
     for part in (
@@ -382,5 +383,5 @@ PARTS = {
         *(shared_head, million, large_models, methods, process, ray),
     )
 }
-# Of the others, `million` takes gigabytes of temporary files, and `methods` times all methods.
+# `million` takes gigabytes of temporary files, and `methods` times all methods.
 BY_DEFAULT = [name for name in PARTS if name not in ("million", "methods")]

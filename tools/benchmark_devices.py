@@ -5,7 +5,7 @@
 Each method runs for 30 rounds of the digits: over the clients' sockets alone, over Flower with TLS
 and node keys, and over NVFlare with certificates; by root, over NVFlare between networks of their
 own too. results/devices.json has whether the weights and all metrics are the same bits as the
-simulation's, and the seconds of a round. What is in it already is not run again.
+simulation's, and the seconds of a round. Measurements that it has are not run again.
 """
 
 import argparse

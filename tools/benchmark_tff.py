@@ -1,4 +1,4 @@
-"""What the benchmark measures on TFF alone: all methods, and methods as processes of TFF."""
+"""The measurements of the benchmark on TFF alone: all methods, and methods as processes of TFF."""
 
 import numpy as np
 from benchmark_work import installed, load, simulation_of
@@ -53,7 +53,7 @@ def beside_pflego(dataset, clients, body, per_round, repeats, names):
 def process(data_dir, repeats):
     """Times rounds of PFLEGO as a process of TFF beside those of a simulation on TFF.
 
-    The clients are those of the quickstart, and those of `fashion_mnist`.
+    The clients are the quickstart's and `fashion_mnist`'s.
     """
     if not installed(["tff"]):
         return

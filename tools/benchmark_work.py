@@ -17,7 +17,7 @@ from tf_pflego.system import file_arrays, terminal
 
 # The mini-batch methods for which the PGFed paper has images per second in its Table 7.
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")
-# What clients do in rounds that are less than one of PFLEGO; each does what the one before does:
+# The work of clients in rounds that are less than one of PFLEGO; each does the earlier ones' work:
 # they send theta back, read their examples too, and pass them once forward and once backward.
 WORK = ("idle", "reading", "passes")
 LOCAL_STEPS = 50
@@ -94,7 +94,7 @@ def federation(sizes, test_sizes, num_classes, shape, seed=0):
 
 
 def federation_in_files(num_clients, train_size, test_size, shape):
-    """Returns clients of two classes with random images, in files as those of datasets are."""
+    """Returns clients of two classes with random images, in files as datasets are."""
     rng, splits = np.random.default_rng(0), []
     for size in (train_size, test_size):
         writer = file_arrays.Writer()
@@ -185,7 +185,7 @@ def megabytes_of(pid, name="RssAnon"):
 
 
 def part_of_round(model, work):
-    """Returns an algorithm whose clients do a part of what those of PFLEGO do, one of `WORK`."""
+    """Returns an algorithm whose clients do a part of PFLEGO's work, one of `WORK`."""
 
     def client_update(theta, head, client, round_):
         sent = [client.client_weight * w for w in theta]

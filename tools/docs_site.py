@@ -1,4 +1,4 @@
-"""What the documentation site needs beside MkDocs; `mkdocs.yml` names this file as a hook.
+"""The documentation site beside MkDocs; `mkdocs.yml` names this file as a hook.
 
 The pages of `docs/` are read in two places: as files of the repository, and on the site. They link
 to files of the repository by paths such as `../SECURITY.md` or `../tf_pflego/core/algorithm.py`,
@@ -12,7 +12,7 @@ which is right for the first. For the site,
 All of them are in the folder `repository` of the site. A link to what does not exist ends the
 build. The overview in `docs/methods.md` has one row per method, which the method's page takes over.
 
-A line `<!-- settings of RunConfig -->` becomes the table of its settings. What stands between the
+A line `<!-- settings of RunConfig -->` becomes the table of its settings. Text between the
 lines `<!-- in the repository alone -->` and `<!-- end -->` is not on the site.
 
 Below a heading `## NAME`, a line `::: tf_pflego.NAME` is the entry of a public name of the API. The
@@ -56,7 +56,7 @@ _NOT_ON_SITE = re.compile(
     r"^<!-- in the repository alone -->\n.*?^<!-- end -->\n+", re.DOTALL | re.MULTILINE
 )
 _NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
-# Of other kinds there are copies; those of data would be large pages.
+# Other kinds are copied; data would be large pages.
 _SHOWN = (".py", ".flags", ".txt", ".toml", ".cff", ".yml", "")
 
 

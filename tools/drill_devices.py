@@ -1,4 +1,4 @@
-"""Drills that harm federations of processes, whose ends are compared with those of simulations."""
+"""Drills that harm federations of processes, whose ends are compared with simulations'."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ _LONGER = {"num_rounds": 22, "eval_every": 22}
 _HURRY = {"round_deadline": 15.0} | _LONGER
 _THREE = {"clients_per_round": 3}
 _TEN_YEARS = 315360000
-# What is done -> (the plan of a `HarmedFederation`, the settings, whether clients are left out,
+# The harm -> (the plan of a `HarmedFederation`, the settings, whether clients are left out,
 # which log says what).
 FAULTS = {
     "a client is killed before an exchange": ([("request", 5, 1, "kill b, start_again b")], {}),

@@ -39,7 +39,7 @@ _TRAPS = "DRILL_RAY_TRAPS"
 def kill_shards(options):
     """Kills something of a run of each method, and of every third one a second time.
 
-    What is killed takes turns: the process of a shard, the program, which is then resumed, or the
+    Kills take turns: the process of a shard, the program, which is then resumed, or the
     second node, in whose place another one joins. It is killed at a random time within a random
     round, or between the messages by which the shards are told to commit a random round (the first
     of the next round), when the first shard has been told and the second has not. Methods that the

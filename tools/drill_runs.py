@@ -42,7 +42,7 @@ def finish(running: subprocess.Popen) -> str:
 
 
 def undisturbed(flags: Sequence[str], output: pathlib.Path) -> tuple[float, float]:
-    """Makes a run, and returns the seconds until its first round began, and those of all rounds."""
+    """Makes a run; returns the seconds until its first round, and the seconds of its rounds."""
     started = time.time()
     finish(start(flags, output))
     first, last = ((output / name).stat().st_mtime for name in ("config.json", "metrics.jsonl"))

@@ -25,7 +25,7 @@ from tf_pflego.runs.config import RunConfig
 from tf_pflego.system import frames, wire
 
 NAMES = tuple("abcde")
-# What programs import is imported once; each process is a copy of one that has run nothing.
+# Modules of programs are imported once; each process is a copy of one that has run nothing.
 _copies = multiprocessing.get_context("forkserver")
 _copies.set_forkserver_preload(["harmed_federation", "tf_pflego.devices.resident"])
 
@@ -159,7 +159,7 @@ class HarmedFederation:
                 getattr(self, f"_{verb}")(*about, **{"request": request} if verb == "keep" else {})
         return bool(due)
 
-    # What can be done.
+    # The harms.
 
     def _kill(self, *names):
         for name in names:

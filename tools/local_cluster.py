@@ -3,7 +3,7 @@
   python tools/local_cluster.py --nodes=2 -- python -m tf_pflego.main --engine=ray \\
       --ray_address=auto --flagfile=run_configs/quickstart.flags
 
-The nodes are processes of `ray start`, as on machines of their own. Whoever speaks to them needs
+The nodes are processes of `ray start`, as on machines of their own. Every client of them needs
 the token, and every connection is encrypted; both are made anew in a directory of mode 0700, in
 which the nodes have their sockets and logs too, and which is removed at the end. The command finds
 the cluster by RAY_ADDRESS.
@@ -86,7 +86,7 @@ class LocalCluster:
             self._security = here | _security(self._directory, host)
             self.environment = self._security | {"RAY_ADDRESS": self.address}
             # Ray opens its directory to everybody (mode 0777); the one around it stays closed. The
-            # other nodes take that of the first.
+            # other nodes take the first one's.
             place = f"--temp-dir={self._directory}/r"
             self._add(["--head", f"--port={port}", "--include-dashboard=false", place])
             for _ in range(nodes - 1):

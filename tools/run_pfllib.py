@@ -24,7 +24,7 @@ class Args(types.SimpleNamespace):
 
 
 class Batches(list):
-    """What stands for a DataLoader: as long as an epoch has batches, and each pass is an epoch."""
+    """A stand-in for a DataLoader: as long as an epoch has batches, and each pass is an epoch."""
 
     def __iter__(self):
         yield from self.epochs.pop(0)

@@ -3,7 +3,7 @@
   python examples/flower/run.py --flower=.venv-flower/bin --directory=runs/flower \\
       -- --flagfile=run_configs/quickstart.flags --num_clients=3
 
-What follows `--` are flags of `tf-pflego serve`. Flower's SuperLink and a SuperNode beside each
+Flags after `--` are for `tf-pflego serve`. Flower's SuperLink and a SuperNode beside each
 client speak over TLS, and a SuperNode needs a registered key. The directory has the server's run,
 each client's data and state, the keys and the logs.
 """

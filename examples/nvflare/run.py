@@ -3,7 +3,7 @@
   python examples/nvflare/run.py --nvflare=.venv-nvflare/bin --directory=runs/nvflare \\
       -- --flagfile=run_configs/quickstart.flags --num_clients=3
 
-What follows `--` are flags of `tf-pflego serve`. NVFlare's own provisioning makes the keys, and all
+Flags after `--` are for `tf-pflego serve`. NVFlare's own provisioning makes the keys, and all
 sides show certificates. The directory has the run, each client's state, the keys and the logs. With
 `--namespaces`, which needs root, each side has a network of its own and reaches the server's port
 alone, as on machines of their own.

@@ -75,7 +75,7 @@ def styles(labels: Sequence[str]) -> list[dict]:
 
     If the labels FIRST_SECOND fill a grid of all firsts by all seconds, the line shows the first
     and a colour from dark to bright shows the second, so that a choice of values looks like one.
-    Otherwise each curve looks like that of its number in a report.
+    Otherwise each curve looks as its number does in a report.
     """
     if not (places := _grid(labels)):
         return [figures.look(number) for number in range(len(labels))]

@@ -1,4 +1,4 @@
-"""What the pages of the papers' experiments share: the papers' numbers, and tables of runs."""
+"""The common parts of the papers' pages: the papers' numbers, and tables of runs."""
 
 import functools
 import json
@@ -130,7 +130,7 @@ def _grid(rows):
 
 
 def by_run(rows: Iterable[dict], *columns: str | tuple[str, Callable]) -> str:
-    """Returns a table with a row for each cell; the columns are those of `table`."""
+    """Returns a table with a row for each cell; the columns are as in `table`."""
     groups = ((run, same) for (run, _), same in grouped(rows, "run", "num_rounds").items())
     return table("run", groups, "rounds", "seeds", *columns)
 

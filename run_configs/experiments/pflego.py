@@ -9,7 +9,7 @@ participants come to 96.87, 89.39 and 81.27 percent (High, Medium, No) with thre
 paper has 96.34, 89.84 and 81.49.
 
 S. Nikoloutsopoulos, I. Koutsopoulos, M. K. Titsias: Personalized Federated Learning with Exact
-Stochastic Gradient Descent (newest version). Its accuracies are those of a round's participants on
+Stochastic Gradient Descent (newest version). Its accuracies are a round's participants' on
 their test examples right after their local training, as the mean of the last ten rounds. With its
 hyper-parameters (Tables 6 and 7) they are in papers/pflego.csv. Its appendix A.3 gives the momentum
 of 0.999 to FedBABU, together with five steps on the body after those on the head; but FedBABU takes

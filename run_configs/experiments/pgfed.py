@@ -13,7 +13,7 @@ and of that the best of all rounds, as the authors' program reports it; they are
 papers/pgfed.csv. Section 5.1 and appendix E: 300 rounds, 25 % of the clients in each, 5 local
 epochs, momentum 0.9; rates from {0.1, 0.01, 0.001, 0.0001}, mu from {0.1, 0.05, 0.01, 0.005,
 0.001}, PGFedMo's momentum from {0.2, 0.5, 0.8}, FedDyn's a from {0.1, 0.01, 0.001}, APFL's share
-from {0.25, 0.5, 0.75}. The batch size of 128 is that of appendix C. The authors' program leaves out
+from {0.25, 0.5, 0.75}. The batch size of 128 is appendix C's. The authors' program leaves out
 the last batch of an epoch if it is not full, and numbers classes globally.
 """
 
@@ -49,8 +49,8 @@ _GRIDS = {
     "pgfed": _RATES | {"risk_weight": (0.1, 0.05, 0.01)},
     "pflego": {"client_learning_rate": (0.1, 0.01), "server_learning_rate": (0.003, 0.001)},
 }
-# What `pgfed_tuning` chose; a test holds it against results/pgfed_tuning. Methods that differ from
-# another by a term or an approximation take its settings.
+# The choices of `pgfed_tuning`; a test holds it against results/pgfed_tuning. Methods that differ
+# from another by a term or an approximation take its settings.
 TUNED = {row.pop("algorithm"): row for row in numbers_of("pgfed_tuned")}
 
 

@@ -38,7 +38,7 @@ _CLIENT = "client_learning_rate", (0.03, 0.1, 0.3), (0.05, 0.2, 0.5)
 _HEADS = {"client_learning_rate": 0.1, "server_optimizer": "sgd"}
 _SHARED_HEAD = {"algorithm": "pflego_shared_head", "local_steps": 8, **_HEADS}
 _WHOLE = {"batch_size": 0, "local_steps": 5}
-# What each method is, what is chosen for it, and its bounds.
+# Each method's settings, the setting that is chosen for it, and its bounds.
 _METHODS = {
     "pflego": ({"algorithm": "pflego", "local_steps": 20, **_HEADS}, _SERVER, (0.4, 1.0)),
     "pflego_shared_head": (_SHARED_HEAD, _SERVER, (0.7, 2.0)),

@@ -72,10 +72,10 @@ _FIELD = {
     "apfl": {"mixing": 0.75},
     "pgfed": {"risk_weight": 0.1},
 }
-# What `shared_head_field_tuning` found best, held as `TUNED` is.
+# The best of `shared_head_field_tuning`, held as `TUNED` is.
 TUNED_RATES = dict.fromkeys(_FIELD, 0.1) | dict.fromkeys(("fedbabu", "fedper", "pgfed"), 0.01)
 
-# What is left out or changed, from PFLEGO with a shared head as it is.
+# The parts that are left out or changed, from PFLEGO with a shared head as it is.
 _ABLATION = {
     "shared_head_alone": {"correction": "none", "gate": "open", **_CONSTANT},
     "without_correction": {"correction": "none", **_CONSTANT},
@@ -128,7 +128,7 @@ def shared_head_field_tuning():
 def shared_head():
     """PFLEGO with a shared head beside other methods, by degree of personalisation.
 
-    Plain PFLEGO is that of `table1`, on the same clients and participants.
+    Plain PFLEGO is from `table1`, on the same clients and participants.
     """
     for degree in DEGREES:
         settings = {"personalization": degree, **TUNED}

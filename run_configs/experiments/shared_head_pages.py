@@ -10,7 +10,7 @@ from paper_pages import DEGREES, PERCENT, accuracy, at, fixed, markdown, page, s
 from tf_pflego.reports import figures
 from tf_pflego.sweeps import Sweep, store
 
-# What is compared with other methods; the last is that of `table1`.
+# The methods that are compared with others; the last is from `table1`.
 _OURS = "pflego_shared_head", "pflego"
 _OF_GROUP = re.compile(r"test_accuracy/client_mean/(\w+)/last10")
 
@@ -65,7 +65,7 @@ def validation_of_rates(sweep: Sweep) -> dict[str, dict[float, float]]:
 
 
 def on_own_labels(results: pathlib.Path, *methods: str) -> list[dict]:
-    """Returns the runs of `table1` on the same clients as those of `shared_head`, named alike."""
+    """Returns the runs of `table1` on the same clients as `shared_head`, named alike."""
     return [
         row | {"run": f"{row['personalization']}_{row['algorithm']}"}
         for row in store.runs_in(results / "table1" / store.RUNS)

@@ -8,11 +8,11 @@ user, item, rating), chem97.csv.gz and math_achieve.csv.gz (Chem97 of the R pack
 MathAchieve of nlme), and watch.npz (the smartwatch data of seglearn 1.2.5, whose 140 series are cut
 into windows [100, 6] of two seconds that overlap by half: windows, exercise, subject).
 
-A fifth of each client's rows is for the test, drawn by the seed. Of the watch it is a fifth of each
-series in one piece, whose place is drawn; the windows before and after it share samples with it and
-are left out. Where settings are chosen, every second window of the training is left out too, so
-that no window that is trained on shares samples with one that the choice goes by. Each method has
-three settings to choose among. tables_beside.py makes what is no federated method.
+A fifth of each client's rows is for the test, drawn by the seed. For the watch it is a fifth of
+each series in one piece, whose place is drawn; the windows before and after it share samples with
+it and are left out. Where settings are chosen, every second window of the training is left out too,
+so that no window that is trained on shares samples with one that the choice goes by. Each method
+has three settings to choose among. tables_beside.py makes what is no federated method.
 """
 
 import os

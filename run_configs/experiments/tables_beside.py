@@ -1,10 +1,10 @@
-"""What stands beside the federated methods on tables: models of all rows in one place.
+"""The baselines beside the federated methods on tables: models of all rows in one place.
 
   pip install tf_pflego statsmodels
   TF_PFLEGO_TABLES=DIR python run_configs/experiments/tables_beside.py
 
 It writes papers/tables_beside.csv from the clients and the test rows of tables.py, whose head says
-what DIR has. Of three settings the best is taken by the mean over clients on validation rows, with
+what DIR has. The best of three settings is taken by the mean over clients on validation rows, with
 the seed that the sweeps choose with too.
 
 Matrix factorisation, with biases, is by alternating ridge regressions whose penalty grows with the
@@ -99,7 +99,7 @@ def _mixed(clients, slope):
     """Returns what the linear mixed model of statsmodels predicts, by restricted likelihood."""
     from statsmodels.regression.mixed_linear_model import MixedLM
 
-    # A number has one column; of those of categories, the first follows from the others.
+    # A number has one column; the first of a category's follows from its others.
     columns = clients.preprocessing.columns
     names = [column.name for column in columns for _ in column.categories or "1"]
     numbers = {column.name for column in columns if column.categories is None}

@@ -1,5 +1,5 @@
-"""What happens to uploads on their way: from an algorithm to an algorithm.
+"""Aggregation of uploads: functions from an algorithm to an algorithm.
 
 Wrappers add up, clip, noise or compress what clients upload, and nest. An algorithm that is wrapped
-runs on every engine, and its states hold those of the wrapper beside the method's.
+runs on every engine, and its states hold the wrapper's beside the method's.
 """

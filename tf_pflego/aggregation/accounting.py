@@ -16,7 +16,7 @@ to which it adds a vector of norm C at most. After t rounds, with k = ceil(T r/I
 (1) by privacy loss distributions, (2) by Renyi divergences, both of dp-accounting, (3) exact.
 
 Sampling amplifies towards those who do not know who takes part. Towards those who do, epsilon is
-that of Gaussian z in all t rounds: without amplification. Drop-out is not counted: q is r/I
+the Gaussian's with z in all t rounds: without amplification. Drop-out is not counted: q is r/I
 whatever share of those that are drawn does not report.
 
 The n exchanges of a round count as one release with z / sqrt(n). This is exact where a cohort takes
@@ -54,7 +54,7 @@ _LOSS_INTERVAL = 0.05  # times the deviation of a privacy loss
 
 @dataclasses.dataclass(frozen=True)
 class Accountant:
-    """What the sums that a server has noised tell of whether a client takes part.
+    """Privacy accounting of the noised sums: how far they tell whether a client takes part.
 
     Attributes:
       participation: How participants are drawn.
@@ -63,7 +63,7 @@ class Accountant:
       delta: The probability with which epsilon may not hold.
       num_rounds: T.
       releases_per_round: n, the exchanges of a round, each of which releases a sum.
-      bits: b, those of the integers that the mechanism skellam adds up.
+      bits: b, of the integers that the mechanism skellam adds up.
 
     Raises:
       ValueError: Nothing is known of the privacy of this mechanism with these draws.
@@ -115,7 +115,7 @@ class Accountant:
         return self._participations(self.num_rounds) if self.mechanism == BANDED else 1
 
     def epsilon(self, releases: int, amplified: bool = True) -> float:
-        """Returns epsilon after so many sums, those of all exchanges together.
+        """Returns epsilon after so many sums, over all exchanges together.
 
         Args:
           releases: How many sums the server has released.
@@ -153,7 +153,7 @@ class Accountant:
     def measures(self, noise_multiplier: float, states: Sequence[Any]) -> dict[str, float]:
         """Returns what the record of a round says of the releases that states have counted.
 
-        The states are those of each exchange; the noise multiplier is the one that was used.
+        There is one state per exchange; the noise multiplier is the one that was used.
         """
         releases = sum(int(state.releases) for state in states)
         used = dataclasses.replace(self, noise_multiplier=noise_multiplier)

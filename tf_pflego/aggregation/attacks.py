@@ -5,13 +5,14 @@
   label_flip  It trains on wrong labels: of its K classes, class k is called K - 1 - k.  (2)
   noise       It uploads Gaussian noise, each tensor about 10 times as long as it should.
 
-An attacker uploads the same kind of message as all others, and is drawn as they are. What it keeps
-is what honest training gives; but of `label_flip` it follows from the wrong labels, as if its data
+An attacker uploads the same kind of message as all others, and is drawn as they are. It keeps
+the state of honest training; but with `label_flip` it follows from the wrong labels, as if its data
 had been poisoned, so that its head has learnt them too.
 
-Who attacks follows from the seed and from a client's identity alone, so that each client knows it
+Whether a client attacks follows from the seed and its identity alone, so that each client knows it
 for itself, and it is the same in all rounds. The identities times the golden ratio are spread so
-evenly over a circle that of hundreds of successive identities the share attacks, give or take two.
+evenly over a circle that among hundreds of successive identities the share attacks, give or take
+two.
 
 (1) Li et al., "RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from
 Heterogeneous Datasets" (AAAI 2019).

@@ -3,7 +3,7 @@
 Each array of at least 32 numbers is compressed by itself, since arrays differ in size by orders of
 magnitude: the numbers of a small one would drown in the rounding of a large one. Uploads stay
 arrays of floats, which are what the server decodes; the bytes of a round are those that would be
-sent. Of n numbers:
+sent. For n numbers:
 
   quantized  Blocks of 1024 numbers, padded with 0, have their signs flipped at random and are
              rotated by a Hadamard matrix, which makes their range narrow (1). Each number is
@@ -11,8 +11,8 @@ sent. Of n numbers:
              block, at random so that its mean stays. Sent: the levels, and two floats per block.
   masked     The array is cut into ceil(share n) parts; of each part of m numbers one is drawn and
              sent m-fold (2). The client and the server draw from the same seed.
-  top_k      The ceil(share n) numbers of largest size are sent with their positions. What is left
-             out stays in the client's state and is added to its next upload (3), (4).
+  top_k      The ceil(share n) numbers of largest size are sent with their positions. The rest
+             stays in the client's state and is added to its next upload (3), (4).
 
 With the first two the mean over all that may be drawn is the upload itself, so that an unbiased
 method stays so (Proposition 1 of PFLEGO's paper). `top_k` is biased; what it leaves out comes
@@ -59,8 +59,8 @@ def compressed(
     """Returns an algorithm whose clients upload fewer bytes.
 
     Args:
-      algorithm: The method. Its uploads are added up over the participants. What is to be both
-        compressed and private is compressed first.
+      algorithm: The method. Its uploads are added up over the participants. If they are to be
+        private too, they are compressed first.
       compression: `quantized`, which rounds what is uploaded to 2^bits levels; `masked`, which
         uploads a random share of the numbers; or `top_k`, which uploads the share that is largest
         in size, and later what that left out. The mean of the first two is what they compress.

@@ -81,7 +81,7 @@ def _released(uploads, total, round_):
     return uploads, nests.add(total, released)
 
 
-# What of a wrapper keeps the total of all sums that its server has received.
+# The state of each wrapper that keeps the total of all sums that its server has received.
 SUMS: dict[str, Any] = {
     "init_server": lambda specs: tf.nest.map_structure(
         lambda spec: tf.zeros(spec.shape), (specs.summed, specs.averaged)
@@ -104,8 +104,8 @@ def faults(
 
     Args:
       simulation: One of `private(inspected.algorithm)` in process, which runs `ROUNDS` rounds.
-      inspected: What is inside.
-      accountant: What is claimed.
+      inspected: The wrapped algorithm.
+      accountant: The claim.
     """
     yield from _of_secrets(simulation)
     yield from _of_draws(simulation)

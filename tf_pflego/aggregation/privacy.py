@@ -1,6 +1,6 @@
 """User-level differential privacy: uploads are clipped, and their sum is noised.
 
-What is protected: whether a client takes part in a run at all, with all its examples, from
+The mechanism protects whether a client takes part in a run at all, with all its examples, from
 everybody else who sees what the server learns and sends, which is joint differential privacy. A
 client's own head, features and examples never leave it; a head that is exported is not private
 towards whoever gets that file.
@@ -8,8 +8,8 @@ towards whoever gets that file.
 A round:
   1. The server sends the bound C beside the method's message.
   2. Client i computes its upload u_i as a method with equal weights 1 / I would, and scales it to
-     the norm C if it is longer: u_i <- u_i min(1, C / |u_i|). All parts of it are one vector. What
-     is not finite is 0, and the client keeps its earlier state.
+     the norm C if it is longer: u_i <- u_i min(1, C / |u_i|). All parts of it are one vector. If
+     it is not finite it is 0, and the client keeps its earlier state.
   3. The server adds noise of deviation z C to each number of the sum, in rounds without
      participants too, and divides by the expected number r of participants. An upload that is
      lost on its way is 0.
@@ -70,14 +70,14 @@ SHARE_DEVIATION = 1 / 20  # of the noise on the share, times r
 
 
 class PrivateUpload(NamedTuple):
-    """What a client uploads."""
+    """The upload of a client."""
 
     clipped: Structure  # (I times what it sums, what it averages), of norm C at most
     is_below: Structure  # [] float32, 1/2 if it was not longer than C, -1/2 if it was; local: ()
 
 
 class PrivateState(NamedTuple):
-    """What the server keeps of an exchange."""
+    """The server's state of an exchange."""
 
     secret: tf.Tensor  # [2] int64
     noise_multiplier: tf.Tensor  # [] float64, z

@@ -37,7 +37,7 @@ def private(
       participation: How participants are drawn, on which the claim depends: with `binomial` it is
         amplified most. A simulation with another one is refused.
       num_rounds: T, the rounds for which epsilon is claimed.
-      epsilon: What is claimed after T rounds; the noise is the least that gives it.
+      epsilon: The epsilon after T rounds; the noise is the least that gives it.
       noise_multiplier: z, the deviation of the noise over the bound, in place of `epsilon`.
       delta: The probability with which epsilon may not hold; well below 1 / I.
       clip_norm: C, the largest norm of an upload, which is the difference of weights of a method

@@ -69,10 +69,10 @@ def robust(
         values; bears `trimmed_share` of the participants) or geometric_median (the point with the
         least sum of distances; bears less than half). All but norm_bound let the server see every
         single upload.
-      clip_norm: Of norm_bound, the largest norm C, above 0, of what a client uploads: I times what
-        its method sums, and what it averages, all numbers as one vector.
-      trimmed_share: Of trimmed_mean, the share of the participants that is left out at either end,
-        in [0, 0.5); their number is rounded down.
+      clip_norm: With norm_bound, the largest norm C, above 0, of what a client uploads: I times
+        what its method sums, and what it averages, all numbers as one vector.
+      trimmed_share: With trimmed_mean, the share of the participants that is left out at either
+        end, in [0, 0.5); their number is rounded down.
 
     Raises:
       TypeError: `algorithm` is no `Algorithm`.

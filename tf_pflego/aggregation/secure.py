@@ -1,15 +1,15 @@
 """Sums of integers modulo 2^b: the arithmetic of secure sums.
 
 In a simulation nothing hides an upload from the server, which adds integers as a secure sum would:
-the result, its rounding and the bytes of an upload are those of one.
+the result, its rounding and the bytes of an upload are the same.
 
-Of c participants, client i has the numbers u_i, which are I times what it sums and I alpha_i times
-what it averages, and its weight alpha_i:
+With c participants, client i has the numbers u_i, which are I times what it sums and I alpha_i
+times what it averages, and its weight alpha_i:
 
   1. It scales u_i to the norm C if it is longer, so that each number is in [-C, C].
   2. It rounds at random, up or down, to integers q_i that are u_i L / C on average. With
-     L = floor((2^(b - 1) - 1) / c) no sum of c of them wraps around. Of alpha_i, whose sum is at
-     most 1, there are 2^(b - 1) - 1 - c steps.
+     L = floor((2^(b - 1) - 1) / c) no sum of c of them wraps around. The alpha_i, whose sum is at
+     most 1, have 2^(b - 1) - 1 - c steps.
   3. It uploads q_i modulo 2^b. The server centres the sum modulo 2^b, and scales it back.
 
 A client that is not finite is left out, and the others upload again.
@@ -38,7 +38,7 @@ _WITHIN = 1 - 1e-5  # Norms are sums of float32, so that a number may be a littl
 
 
 class SecureUpload(NamedTuple):
-    """What a client uploads."""
+    """The upload of a client."""
 
     integers: Structure  # int32, each modulo 2^b
     reports: tf.Tensor  # [] float32, 0; NaN of a client that the engine has to leave out

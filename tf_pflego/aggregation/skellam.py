@@ -1,11 +1,10 @@
 """Noise on secure sums: each client adds a part of it, and the server sees no sum without.
 
-Of r participants, client i has u_i B / C as integers of norm B at most. It adds integers n_i, each
-the difference of two numbers of a Poisson distribution with mean (z B)^2 / (2 r), and uploads the
-sum modulo 2^b as in `secure`. Added up, the n_i are such differences of variance (z B)^2, Skellam's
-distribution
-(1). In each round r clients must report, or there is less noise; so there is for a server that
-colludes with k of them: (r - k) / r of that variance.
+With r participants, client i has u_i B / C as integers of norm B at most. It adds integers n_i,
+each the difference of two numbers of a Poisson distribution with mean (z B)^2 / (2 r), and uploads
+the sum modulo 2^b as in `secure`. Added up, the n_i are such differences of variance (z B)^2,
+Skellam's distribution (1). In each round r clients must report, or there is less noise; so there is
+for a server that colludes with k of them: (r - k) / r of that variance.
 
 Rounding at random makes a vector longer. It is scaled to the norm B_0 first, which is so far below
 B that it rarely leaves the ball of radius B: B_0^2 + d / 4 + a (B_0 + sqrt(d) / 2) = B^2 with
@@ -42,7 +41,7 @@ _SLACK = math.sqrt(2 * math.log(1e6))  # a
 
 
 class SkellamState(NamedTuple):
-    """What the server keeps of an exchange."""
+    """The server's state of an exchange."""
 
     secret: tf.Tensor  # [2] int64
     noise_multiplier: tf.Tensor  # [] float64, z

@@ -2,7 +2,7 @@
 
 A wrapper changes what a client uploads, `ClientResult`, and what the server receives, `Uploads`. At
 a client the innermost wrapper acts first; at the server the outermost does. Its own state is
-beside that of the method, at the server and at the clients, so that checkpoints have it.
+beside the method's, at the server and at the clients, so that checkpoints have it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_NAMED = 4  # of the leaves of an upload
 
 
 class Wrapped(NamedTuple):
-    """A state or a message of a method, and that of the wrapper around it."""
+    """A state or a message of a method, and the one of the wrapper around it."""
 
     method: Structure
     wrapper: Structure  # of states: a tuple of those of each exchange
@@ -40,7 +40,7 @@ class Wrapped(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """What happens to the uploads of an exchange; by default nothing.
+    """Acts on the uploads of an exchange; by default it changes nothing.
 
     Attributes:
       init_server: (`ClientResult` of the specs of an upload) -> the wrapper's state at the server.

@@ -1,1 +1,1 @@
-"""What the author of a method reads: the contract, and the pure functions that methods share."""
+"""For the author of a method: the contract, and the pure functions that methods share."""

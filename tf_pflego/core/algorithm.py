@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """What is known about a federation before its first round."""
+    """Facts about a federation before its first round."""
 
     num_clients: int  # I
     mean_clients_per_round: float  # r, of those that report
@@ -65,7 +65,7 @@ class Federation(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What the server and the clients know about a round."""
+    """Facts about a round that the server and the clients know."""
 
     number: tf.Tensor  # [] int32, 1, 2, ...
     seed: tf.Tensor  # [2] int32 for stateless random functions; differs for each round
@@ -94,7 +94,7 @@ class Client(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-    """What a client's update returns: for its test after training, its state and the server."""
+    """The result of a client's update: for its test after training, its state and the server."""
 
     weights: Structure  # what the client would predict with right after its local training
     state: Structure = ()  # the client's new state
@@ -106,7 +106,7 @@ class ClientResult(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is added up over the participants, wherever they run, on its way to the server."""
+    """Sums over the participants, wherever they run, on their way to the server."""
 
     summed: Structure
     weighted: Structure  # alpha_i times `averaged`
@@ -126,7 +126,7 @@ class Sums(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What the server receives from the c participants of an exchange."""
+    """The uploads of the c participants of an exchange, as the server receives them."""
 
     summed: Structure  # the sum over the participants
     averaged: Structure  # their mean: sum_i alpha_i u_i / sum_i alpha_i
@@ -177,9 +177,9 @@ class Exchange:
 class Served:
     """A model that a client can be served with.
 
-    If the weights that `predict` takes are `Weights`, and `predict` is that of a `SplitModel`, a
-    client's model can leave the run as a Keras model: `Simulation.client_model`. It is that of the
-    algorithm's model, or of one that is `models.extended` for what the method trains beside
+    If the weights that `predict` takes are `Weights`, and `predict` is a `SplitModel`'s, a
+    client's model can leave the run as a Keras model: `Simulation.client_model`. It belongs to the
+    algorithm's model, or to one that is `models.extended` for what the method trains beside
     body and head.
 
     Attributes:
@@ -204,7 +204,7 @@ class Served:
 
 
 class Model(Protocol):
-    """What an engine needs to know about the model of an algorithm."""
+    """The parts of an algorithm's model that an engine needs."""
 
     task: Task  # what it predicts, and what a test counts of that
     positions: tuple[int, ...]  # (T,) if it predicts for each position of a sequence; else ()
@@ -240,13 +240,13 @@ class Algorithm(ByValue):
         participation; its shapes do not depend on the client. By default it keeps nothing.
       exchanges: The exchanges of a round, in order.
       served: The models that a client can be served with, by name. `ClientResult.weights` belong to
-        the first, and metrics without the name of a model are those of the first.
+        the first, and metrics without the name of a model are the first's.
       uses_global_classes: Whether it reads of which global classes the rows of a client's head are.
         The clients' classes must be below the model's `num_global_classes` then.
       measures: (server_state) -> numbers by name, which the record of a round holds.
       published: (server_state) -> what of it is no secret, which a run's server.npz has.
       participation: The one way of drawing participants that it allows, a `Participation`; None
-        for any. What is claimed of privacy depends on it.
+        for any. Claims of privacy depend on it.
       participation_seed: (server_state) -> the seed from which participants are drawn, where it
         must be secret. None for the seed of the run.
       must_be_outermost: Whether no wrapper may go around it, since what it claims of the sums of

@@ -2,8 +2,8 @@
 
 In each the server sends its newest weights to the same participants and takes a step. With
 `exchange_examples` part, a participant works on one example in so many, drawn anew for each
-exchange, so that a round passes all examples once, whatever the number of exchanges: what mini-
-batches are to one machine. Bytes are as many times those of one exchange. Where a gradient is
+exchange, so that a round passes all examples once, whatever the number of exchanges, like mini-
+batches on one machine. Bytes are as many times one exchange's. Where a gradient is
 unbiased because participants are drawn, this holds for the first exchange of a round: the weights
 of later ones depend on who takes part.
 """

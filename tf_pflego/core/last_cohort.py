@@ -1,4 +1,4 @@
-"""What a server keeps of the last round's participants, for methods that send it on to others.
+"""The last round's participants as a server keeps them, for methods that send it on to others.
 
 There is one row for each participant and none for the other clients of the federation, so that the
 memory grows with the cohort alone. `regrouped` is the server's state when clients join or leave.
@@ -50,7 +50,7 @@ class Chosen(NamedTuple):
 def with_largest(cohort: LastCohort, scores: tf.Tensor, ids: tf.Tensor, count: int) -> Chosen:
     """Returns for each of r clients the `count` other members that have the largest scores.
 
-    The scores [r, c] are finite; of equal ones, that of the smaller client id counts more.
+    The scores [r, c] are finite; of equal ones, the smaller client id's counts more.
     """
     least, size = scores.dtype.min, tf.size(cohort.ids)
     others = tf.where(tf.equal(ids[:, None], cohort.ids), least, scores)
@@ -75,8 +75,8 @@ def regrouped(
     """Returns the server's state for a new federation, whose clients were in the old one or joined.
 
     An axis of the state counts clients if its length depends on I, as both axes of PGFed's matrix A
-    do. Along it, what belongs to clients that stay moves to their new positions, and clients that
-    join have what they would have before the first round. A `LastCohort` loses those of its members
+    do. Along it, clients that stay move to their new positions, and clients that
+    join have the values of before the first round. A `LastCohort` loses the members
     that leave. All else stays as it is.
     `former` [I] is the position that each client had, or -1 for those that join.
     """

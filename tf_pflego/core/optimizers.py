@@ -1,7 +1,7 @@
 """Optimisers as pure functions over nests: all that an optimiser remembers is in its state.
 
 The server, the clients' local training and the solvers of the head use the same optimisers. At the
-server the learning rate may fall: that of round t = 1, 2, ... is rho times a share that a schedule
+server the learning rate may fall: in round t = 1, 2, ... it is rho times a share that a schedule
 gives, over T rounds:
 
   constant      1
@@ -34,7 +34,7 @@ MOMENTUM = 0.9
 _BETA_1, _BETA_2 = 0.9, 0.999  # Of Adam and Yogi.
 _MUON_TURNS = 5
 CONSTANT = "constant"
-# By what T is divided to give the rounds in which the rate falls.
+# T divided by these gives the rounds in which the rate falls.
 _FALLING_PARTS = {"late_linear": 2, "last_fifth": 5}
 SCHEDULES = (CONSTANT, *_FALLING_PARTS, "cosine")
 # The root of the mean square of the numbers of a step of Muon, in learning rates. Liu et al. scaled
@@ -135,7 +135,7 @@ def muon(learning_rate: Rate, epsilon: float = 1e-7) -> Optimizer:
     brings them all near 1. A step is twice as long as one of Adam is, in the root of the mean
     square of its numbers (Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2), so
     that Adam's rates about fit. As its authors advise, Adam moves vectors, numbers and the last
-    layer, which is the head of `Weights`. Of a tensor of more axes, such as the kernel of a
+    layer, which is the head of `Weights`. In a tensor of more axes, such as the kernel of a
     convolution, all axes but the last count as rows. With v <- mu v + gradient, which starts from
     0, gradient + mu v is what is replaced.
     """

@@ -1,4 +1,4 @@
-"""Who takes part in a round: a pure function of (seed, round), the same for every algorithm.
+"""Participation in a round: a pure function of (seed, round), the same for every algorithm.
 
 Clients are drawn, and some of them may drop out before they report: their devices run out of power,
 or their connections fail. Neither a client's state nor the server sees anything of that.

@@ -25,7 +25,7 @@ def setting(
     """Returns a dataclass field with its help text and the values that it takes.
 
     Args:
-      default: Its default, which may differ between algorithms; its type is that of the setting.
+      default: Its default, which may differ between algorithms; its type is the setting's.
       help_text: Its help text.
       at_least: The least number that it takes.
       above: The number that it must be above.
@@ -56,7 +56,7 @@ def setting(
 def shared(default: Any, help_text: str, **about: Any) -> Callable[..., Any]:
     """Returns the function that makes the fields of a setting that several classes have.
 
-    Its arguments are those of `setting` that differ from the ones here, and first the default.
+    It takes the default first, and then the arguments of `setting` that differ from the ones here.
     """
 
     def field(default: Any = default, **changes: Any) -> Any:

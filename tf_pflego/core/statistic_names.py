@@ -25,12 +25,12 @@ class Shown(NamedTuple):
 
     @property
     def scale(self) -> int:
-        """By what its values are multiplied where shares are shown in percent."""
+        """100 for shares, which are shown in percent, else 1."""
         return 100 if self.is_share else 1
 
     @property
     def unit(self) -> str:
-        """What follows the title at an axis that has values times the scale."""
+        """The unit after the title of an axis that has values times the scale."""
         return ", percent" if self.is_share else ""
 
     @property
@@ -108,7 +108,7 @@ def of_metric(name: str) -> Shown:
 def first_of(names: Iterable[str]) -> Shown:
     """Returns the first statistic of a run; accuracy if there is none.
 
-    The names are those of its metrics, or of the columns of its clients, in their order.
+    The names are of its metrics, or of the columns of its clients, in their order.
     """
     names = list(names)
     matches = [kind.fullmatch(name) for kind in (_METRIC, _COLUMN) for name in names]

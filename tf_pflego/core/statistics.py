@@ -1,8 +1,8 @@
-"""What is counted of predictions at a test: sums that are added over clients, shards and machines.
+"""Statistics of predictions at a test: sums that are added over clients, shards and machines.
 
 A statistic is a few sums over examples and a function of them. The sums of a client give its value,
-and the sums over all clients give that of all their examples together; only the area under the ROC
-curve compares no examples of two clients, whose scores come from two heads. Source of that area
+and the sums over all clients give the value of all their examples together; only the area under the
+ROC curve compares no examples of two clients, whose scores come from two heads. Source of that area
 from ranks: Hanley and McNeil, 1982; of the calibration error: Guo et al., 2017.
 """
 
@@ -70,14 +70,14 @@ class Statistic:
 
     @property
     def shown(self) -> Shown:
-        """What it is called where it is shown."""
+        """Its name where it is shown."""
         known = statistic_names.CATALOGUE.get(self.name)
         title = self.name.replace("_", " ")
         return known or Shown(self.name, title, self.higher_is_better, False)
 
 
 class Tally(NamedTuple):
-    """What was counted of n clients for one statistic."""
+    """The counts of n clients for one statistic."""
 
     statistic: Statistic
     sums: np.ndarray  # [n, m] float64

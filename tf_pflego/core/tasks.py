@@ -1,6 +1,6 @@
-"""What a head predicts: classes, several labels, quantities or counts.
+"""Tasks of a head: classes, several labels, quantities or counts.
 
-A head is a generalised linear model. Of its logits Z = W X^T, [K, n], a task makes predictions by
+A head is a generalised linear model. From its logits Z = W X^T, [K, n], a task makes predictions by
 its link, and a loss per example. With the canonical link of a task the gradient of the loss in the
 logits is what is predicted less what is true:
 
@@ -40,7 +40,7 @@ CLASSIFICATION, MULTI_LABEL, REGRESSION, COUNTS = TASKS = (
     *("classification", "multi_label", "regression", "counts"),
 )
 OWN = "own"
-# What is counted at a test where nothing else is asked for; the first is what is shown.
+# The default statistics of a test; the first is shown.
 _STATISTICS = {
     CLASSIFICATION: ("accuracy",),
     MULTI_LABEL: ("f1", "exact_match"),
@@ -60,7 +60,7 @@ _MORE_STATISTICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Task(ByValue):
-    """What a head predicts, the loss from which it learns, and what is counted at a test.
+    """The predictions of a head, the loss from which it learns, and the statistics of a test.
 
     Tasks that are known are named; see `task_of`. This makes one with a loss of your own, whose
     derivatives are TensorFlow's.
@@ -69,18 +69,18 @@ class Task(ByValue):
       loss: (logits [n, K], labels) -> [n], the losses of the examples, as TensorFlow operations
         that can be differentiated twice; quantities among the labels are less their mean and over
         their deviation, if there are any.
-      statistics: What is counted at a test: `Statistic`, or names of those that are known; the
+      statistics: The statistics of a test: `Statistic`, or names of those that are known; the
         first is what is shown.
-      labels: Of which of the known tasks the labels have the form.
-      link: What is predicted from logits: softmax, sigmoid, linear or exponential, or a function
-        [n, K] -> [n, K]; by default that of the known task.
-      name: What the task is called.
+      labels: The known task whose labels have the same form.
+      link: The predictions from logits: softmax, sigmoid, linear or exponential, or a function
+        [n, K] -> [n, K]; by default the known task's.
+      name: Its name.
 
     Attributes:
       outputs_first: The loss with its derivatives, for logits [K, n].
-      mean: What is taken from quantities before they are learnt, one number per output, or nothing.
-      deviation: By what they are divided then. Predictions and statistics are in the units of the
-        labels all the same, and losses in those of what is learnt.
+      mean: Subtracted from quantities before they are learnt, one number per output, or nothing.
+      deviation: The divisor of the differences. Predictions and statistics are in the units of the
+        labels all the same, and losses in the units of the standardised ones.
 
     Raises:
       ValueError: There is no such statistic for such labels, or no such form of labels, `mean` and
@@ -150,7 +150,7 @@ class Task(ByValue):
 
     @property
     def output(self) -> str:
-        """What predictions are called where a model has left a run."""
+        """The name of predictions in an exported model."""
         return "probabilities" if self.labels in (CLASSIFICATION, MULTI_LABEL) else "predictions"
 
     def keras_activation(self) -> str:
@@ -271,7 +271,7 @@ def task_of(task: str | Task, statistics: Sequence[str | Statistic] = ()) -> Tas
 
     Args:
       task: One of `TASKS`, or a `Task`.
-      statistics: What is counted at a test, in place of what the task counts; see `Task`.
+      statistics: The statistics of a test, in place of the task's; see `Task`.
 
     Raises:
       ValueError: There is no such task, or no such statistic for its labels.

@@ -1,4 +1,4 @@
-"""What clients upload in an exchange, known before any client has been asked."""
+"""The form of uploads in an exchange, known before any client has been asked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tf_pflego.core.nests import Structure
 
 
 class Uploaded:
-    """What clients upload in an exchange, which tracing shows once."""
+    """The form of uploads in an exchange, which tracing shows once."""
 
     def __init__(self, algorithm: Algorithm, exchange: Exchange):
         self._algorithm, self._exchange = algorithm, exchange

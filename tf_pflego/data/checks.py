@@ -7,7 +7,7 @@ import numpy as np
 
 # One more than the largest label that can be stored.
 LABEL_LIMIT = 2**31
-# What is said of labels of which an example has several.
+# The end of errors about examples with several labels.
 ONE_CLASS = (
     "Give one class for each example, or say what they are: `task='multi_label'` for several "
     "labels, 0 or 1 each; `label_space='global'` for one label per position of a sequence."

@@ -1,7 +1,7 @@
 """Checks of the clients' data: a refusal names the client, what was expected and what came.
 
-The arrays of all clients stand end to end, and `offsets` [I + 1] says where those of each client
-begin. The checks look at all clients at once, and search for one only when some are at fault.
+The arrays of all clients stand end to end, and each client's begin at its `offsets` [I + 1].
+ The checks look at all clients at once, and search for one only when some are at fault.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def refuse_labels_outside(
 ) -> None:
     """Raises ValueError if a label is not in [0, limit) for its client.
 
-    Of the labels [N, T] of sequences, the largest of each must be below it.
+    With labels [N, T] of sequences, the largest of each sequence must be below it.
     """
     if labels.ndim == 2:
         labels = labels.max(axis=1)

@@ -1,4 +1,4 @@
-"""What clients are called: text of one line that stands in tables, on flags and in file names."""
+"""Names of clients: text of one line that stands in tables, on flags and in file names."""
 
 import contextlib
 import hashlib
@@ -70,8 +70,8 @@ def id_of(client: Any, names: Sequence[str] | None, num_clients: int) -> int:
 def in_file_name(name: str) -> str:
     """Returns a name as a part of a file's name: no separator, and nothing that shells expand.
 
-    Of ASCII these are letters, digits and `_.- `; others are percent-encoded, so that different
-    names stay different. A name too long for a file ends with a digest.
+    The ASCII characters among these are letters, digits and `_.- `; others are percent-encoded, so
+    that different names stay different. A name too long for a file ends with a digest.
     """
     unsafe = r"[^\w.\- \x80-\U0010ffff]"
     called = re.sub(unsafe, lambda letter: f"%{ord(letter[0]):02X}", name)

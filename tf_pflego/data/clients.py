@@ -42,9 +42,9 @@ class ClientData:
       train: Training examples.
       test: Test examples, of the same dtype and shape.
       num_classes: [I] int32, K_i, the number of classes of each client: its labels are below K_i.
-        Of other tasks it is the number of outputs, the same for all clients.
+        In other tasks it is the number of outputs, the same for all clients.
       label_space: local (a label is a position among the client's own classes, 0 .. K_i - 1) or
-        global (a label is a class). Of other tasks, and where labels are of the positions of
+        global (a label is a class). In other tasks, and with labels of the positions of
         sequences, it is global.
       partition: Which examples of the dataset these are; None if the data came some other way.
       dataset: Name of the dataset.
@@ -63,10 +63,10 @@ class ClientData:
         local one it has no other labels.
       validation: Examples that are neither trained on nor part of the test, of the same dtype and
         shape; None if there are none. See `with_validation`.
-      client_names: What the clients are called, each in another way; None for their ids alone.
-      task: What is to be predicted: classification, multi_label, regression or counts.
+      client_names: The clients' names, all different; None for their ids alone.
+      task: The task: classification, multi_label, regression or counts.
       uniform_weights: Whether each client counts as one, alpha_i = 1 / I, not as its examples.
-      preprocessing: What columns of a table become, which models take that leave a run; or None.
+      preprocessing: The preprocessing of a table's columns, which exported models apply; or None.
       is_elsewhere: Whether the examples, and what classes there are, only the clients know.
 
     Raises:
@@ -254,7 +254,7 @@ class ClientData:
 
     @property
     def whole_partition(self) -> Partition:
-        """`partition` or, without one, that of the clients' own rows.
+        """`partition` or, without one, a partition of the clients' own rows.
 
         The indices are then those into the examples of all clients end to end, where the validation
         examples stand after the training examples.

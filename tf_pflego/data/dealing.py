@@ -28,11 +28,11 @@ def federate(
 
     Args:
       dataset: The examples.
-      partition: Who holds which of them.
+      partition: Which client holds which of them.
       label_space: local or global; see `ClientData`.
       load: Loads the same clients in another process, which then need not be sent there.
       class_mask: Whether a client predicts only among the classes that it holds; see `ClientData`.
-      client_names: What the clients are called; None for their ids alone.
+      client_names: The clients' names; None for their ids alone.
 
     Raises:
       TypeError: As `ClientData`; and indices that are no integers.
@@ -76,7 +76,7 @@ def federate(
             )
         examples = arrays[split][0]
         change = disagreement.change_of_images(examples, offsets, partition.shifts)
-        # What is dealt out whole and in its order, as own arrays are, need not be copied.
+        # Examples dealt out whole and in their order, such as own arrays, need not be copied.
         if change or not np.array_equal(rows, np.arange(len(examples))):
             examples = file_arrays.take(examples, rows, change)
         splits[split] = ClientSplit(examples, called, offsets)

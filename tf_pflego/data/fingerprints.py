@@ -1,4 +1,4 @@
-"""By what a client of a user's own is known again, also in another run and in another order.
+"""Fingerprints, by which own clients are known again in another run and in another order.
 
 A fingerprint follows from what the client trains on and is tested on: the values of the examples,
 their dtype and shape, and the global class of each, in their order. It does not depend on the label
@@ -21,7 +21,8 @@ def of(
 ) -> np.ndarray:
     """Returns [I, 16] uint8, the fingerprint of each client.
 
-    In the local label space, `classes` are those of all clients end to end, and their offsets.
+    In the local label space, `classes` has the classes of all clients end to end, and their
+    offsets.
     """
     examples, splits = train.examples, [(train, train.labels), (test, test.labels)]
     kind = f"{examples.dtype.newbyteorder('<').str} {examples.shape[1:]}".encode()

@@ -26,8 +26,8 @@ def tensor_of_file(descriptor: int, dtype: npt.DTypeLike, shape: Sequence[int]) 
         dtype=dtype, shape=shape, memory_region_name=f"/proc/self/fd/{descriptor}"
     )
     # Before a graph first runs, TensorFlow computes the parts of it that are constant. It copies
-    # what they end in, however large that is, and its allocator with oneDNN keeps the memory. What
-    # is said to be allocated in a scope, even in none, is left out of that.
+    # their results, however large, and its allocator with oneDNN keeps the memory. Operations with
+    # a `_scoped_allocator` attribute, even an empty one, are left out.
     none = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue())
     mapped.op._set_attr("_scoped_allocator", none)
     return mapped

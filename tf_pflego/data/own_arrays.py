@@ -32,8 +32,7 @@ def from_arrays(
 ) -> ClientData:
     """Returns clients with the examples and labels that a user has for each of them.
 
-    The partition of the clients has the places of their examples among those of all clients, end to
-    end.
+    The partition counts the examples of all clients end to end.
 
     Args:
       train: For each client a pair (examples, labels), arrays or array-likes [N_i, ...] and [N_i].
@@ -44,7 +43,7 @@ def from_arrays(
       test: The same for the test examples, with the clients in the same order, or a dictionary with
         the same names in any order.
       label_space: local (a label becomes its position among the client's own classes, which are
-        those of its training and test labels, ascending) or global (labels stay).
+        all of its training and test labels, ascending) or global (labels stay).
       num_classes: C, the number of global classes; None for one more than the largest label. It is
         needed only in the global label space, if some last class occurs nowhere.
       name: Name of the dataset.
@@ -53,7 +52,7 @@ def from_arrays(
       class_mask: Whether a client predicts only among its own classes, in the global label space.
       client_names: The names of clients that are given as lists: different texts of one line and at
         most 200 characters, in the order of the clients; None for their numbers.
-      task: What is to be predicted: classification; multi_label, for labels [N_i, K] of 0 and 1;
+      task: The task: classification; multi_label, for labels [N_i, K] of 0 and 1;
         regression, for numbers [N_i] or [N_i, K]; or counts, for whole numbers from 0 on. Labels of
         classification may be [N_i, T] in the global label space, one for each position of a
         sequence, -1 where there is none.
@@ -63,7 +62,7 @@ def from_arrays(
         examples no numbers, or its name no text.
       ValueError: `train` and `test` have other clients, a client has no examples, `label_space`,
         `num_classes` or `class_mask` has a value that it does not take, or a client's arrays do not
-        fit together or to those of the first; and as `ClientData`.
+        fit together or to the first client's; and as `ClientData`.
     """
     if isinstance(train, Mapping) or isinstance(test, Mapping):
         if client_names is not None:
@@ -143,7 +142,7 @@ def _naming(names: Sequence[str] | None) -> Iterator[None]:
 
 
 def _joined_pairs(split, pairs, task, sequences):
-    """Returns (examples, labels, offsets), those of all clients end to end."""
+    """Returns (examples, labels, offsets) of all clients end to end."""
     if not len(pairs):
         raise ValueError("there must be at least one client; got none. Add clients.")
     for client, pair in enumerate(pairs):

@@ -13,7 +13,7 @@ from tf_pflego.system import file_arrays, texts
 
 @dataclasses.dataclass(frozen=True)
 class ClientSplit:
-    """The training, test or validation examples of all clients, those of client 0 first.
+    """The training, test or validation examples of all clients, client 0's first.
 
     `ClientData` checks its splits and brings them into the dtypes named here.
 

@@ -1,4 +1,4 @@
-"""What a federation is, which every site is given before it takes part.
+"""The definition of a federation, which every site is given before it takes part.
 
 The file is plain JSON and comes from another machine: it names no path and no code, and what it
 says is checked as the flags of a run are. A client answers for one definition alone, which it knows
@@ -49,7 +49,7 @@ class DefinitionError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What a federation is: plain values, of which a wrong one is a ValueError."""
+    """The definition of a federation: plain values; a wrong one is a ValueError."""
 
     version: str  # of the package, the same everywhere
     dataset: str  # what the data are called
@@ -157,7 +157,7 @@ class Definition:
 
     @functools.cached_property
     def identity(self) -> str:
-        """By what the definition is known: all that it says decides it."""
+        """The digest of all that the definition says."""
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -186,7 +186,7 @@ class Definition:
 
     @functools.cached_property
     def model_facts(self) -> build.ModelFacts:
-        """What the model is told of all clients, checked."""
+        """The facts about all clients that the model needs, checked."""
         facts = build.ModelFacts(**self.facts)
         values.one_of("task", facts.task, tasks.TASKS)
         for name in ("num_classes", "num_global_classes", "most_examples"):
@@ -232,8 +232,8 @@ class Definition:
         """Returns the data of one client, by its name, from the arrays of its file.
 
         These are train_examples, train_labels, test_examples and test_labels. Labels are numbers of
-        the federation's classes or their names; of other tasks they are what the task takes. What
-        is not as the definition says is a ValueError.
+        the federation's classes or their names; in other tasks they are what the task takes. Data
+        that are not as the definition says are a ValueError.
         """
         if name not in self.clients:
             raise ValueError(
@@ -305,7 +305,7 @@ class Definition:
 
     @property
     def _of_run_config(self):
-        """What clients' data are told of the federation, one client or all of them."""
+        """The facts about the federation in the data of one client or of all."""
         uniform = self.run_config.client_weights == config.UNIFORM
         return {
             "label_space": self.run_config.label_space,

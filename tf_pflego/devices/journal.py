@@ -104,7 +104,7 @@ class Journal:
     def write(self, number: int, leaves: Sequence[Any], base: int, oldest: int) -> None:
         """Brings a state that came out of the state `base` to the disk, and then removes old ones.
 
-        Of those that it came out of, the newest up to `oldest` stays, and what has a number above:
+        The newest of its earlier states up to `oldest` stays, and all with a number above:
         100 in all at most. That may be of a round that was taken back, but also of one that counts,
         if this request has come late. If the disk is full, it is an OSError, and all is as it was.
         """
@@ -134,7 +134,7 @@ class Journal:
             files.npz(self.path / _SERVED, arrays.items())
 
     def served(self, specs: Sequence[Any]) -> tuple[list[np.ndarray], int, int]:
-        """Returns what `serve` has kept: the leaves, the number of the state, that of the round."""
+        """Returns the leaves that `serve` has kept, and the state's and the round's numbers."""
         if not (self.path / _SERVED).exists():
             raise JournalError(
                 f"`run` must be the directory of a client that has been tested; {self.path} has no "

@@ -1,4 +1,4 @@
-"""What a client sends and receives, said and tried out before there is a server."""
+"""The messages of a client, shown and tried out before there is a server."""
 
 import time
 
@@ -55,7 +55,7 @@ def tried(resident: Resident) -> list[str]:
     """Returns lines about exchanges and a test from the server's first state, which none keeps.
 
     Raises:
-      ValueError: What the client computes is not finite.
+      ValueError: The client's results are not finite.
     """
     number, rate = tf.constant(1), tf.constant(1.0)
     round_ = Round(number, tf.constant([0, 0]), rate, number, rate)
@@ -114,7 +114,7 @@ def _shapes(parts, body, size=None):
 
 
 def _names_of(leaves, shapes, weights):
-    """Returns names of leaves, those of the body's weights wherever all of them come in a row."""
+    """Returns names of leaves, the body's weights' own wherever all of them come in a row."""
     names, found = list(leaves), [list(leaf.shape) for leaf in leaves.values()]
     place = 0
     while place + len(shapes) <= len(found) and shapes:

@@ -1,7 +1,7 @@
 """A client that stays: it holds its examples and traced functions, and answers a server's requests.
 
-A request is bytes, and so is the reply (see `system.wire`). What is not exactly what the definition
-leads to expect is refused in one line, and changes nothing.
+A request is bytes, and so is the reply (see `system.wire`). A request that is not exactly as the
+definition leads to expect is refused in one line, and changes nothing.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Resident:
       algorithm: The method.
       engine: That of this client alone.
       first: The server's state before the first round.
-      exchanges: What the client is sent in each exchange.
+      exchanges: The specs of the messages to the client in each exchange.
       most_bytes: The size of the largest request that it can be asked.
       has_ended: Whether the server has said that the federation has ended.
     """
@@ -82,7 +82,7 @@ class Resident:
         except Exception as error:
             self.engine.roll_back()
             reason = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
-            # What others raise could tell of the examples.
+            # The texts of other errors could tell of the examples.
             failed = f"{self.name} failed ({type(error).__name__})"
             told = reason if isinstance(error, WireError) else failed
             reply, line = ({"error": told}, {}), f"refused a request: {reason}"

@@ -25,9 +25,9 @@ def define(
 
     Args:
       run_config: The run; its `client_names` are the clients.
-      clients_like: Clients that stand in for the real ones; None for those that the run has in a
-        simulation. Of their data only shapes, classes and the preprocessing of tables are used.
-      name: What the federation is called; empty for what the data are called.
+      clients_like: Clients that stand in for the real ones; None for the clients that the run has
+        in a simulation. Only their shapes, classes and preprocessing of tables are used.
+      name: The name of the federation; empty for the data's.
       **hyper_parameters: The method's; those left out keep their defaults.
     """
     names = device_settings.names_of(run_config)
@@ -54,7 +54,7 @@ def serve(
       on_clients: As in `run`.
       between_steps: As in `run`; it is also called while the server waits.
       callbacks: As in `run`.
-      definition: What the clients expect; None for what `define` returns.
+      definition: The definition that the clients have; None for the one of `define`.
       **hyper_parameters: The method's; those left out keep their defaults.
 
     Returns:

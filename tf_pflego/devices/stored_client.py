@@ -17,12 +17,12 @@ from tf_pflego.simulation.simulation import Simulation
 
 
 def is_client(directory: str) -> bool:
-    """Returns whether a directory is that of a client on a machine of its own."""
+    """Returns whether a directory belongs to a client on a machine of its own."""
     return os.path.isfile(os.path.join(os.path.expanduser(directory), CLIENT))
 
 
 class StoredClient:
-    """What a client on a machine of its own has learnt, as verbs take it that export models.
+    """The models of a client on a machine of its own, as verbs take them that export models.
 
     Attributes:
       path: The directory, in which nothing is changed.
@@ -48,7 +48,7 @@ class StoredClient:
     def simulation(self, engine: str = "in_process") -> Simulation:
         """Returns a simulation of the client alone, as it was last tested; close it after use."""
         algorithm = self._definition.algorithm(int(self.clients.train.sizes[0]))
-        # What is claimed of privacy was for the rounds; none is run here.
+        # Claims of privacy were for the rounds; none is run here.
         alone = dataclasses.replace(algorithm, participation=None)
         seed = self._definition.run_config.seed
         simulation = Simulation(alone, self.clients, Participation(1, 1), engine, seed)

@@ -1,4 +1,4 @@
-"""What a client computes in an exchange and in a test, as operations of a graph of any engine."""
+"""A client's computation in an exchange and in a test, as operations of a graph of any engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tf_pflego.data.mapped import OpenData
 
 
 class ClientFacts(NamedTuple):
-    """What a client's computation must be told besides messages and state.
+    """The inputs of a client's computation besides messages and state.
 
     The numbers are packed into one array, since every argument costs time.
     """
@@ -69,7 +69,7 @@ class GraphClient:
 
 
 class ClientOutputs(NamedTuple):
-    """What a client's computation returns, besides what is summed over the participants."""
+    """The results of a client's computation, besides the sums over the participants."""
 
     state: Structure  # the new state
     individual: Structure  # uploaded, and kept apart from the uploads of other clients
@@ -127,7 +127,7 @@ class ClientComputation:
     def __call__(self, data, message, message_to_one, state_leaves, facts, round_):
         """Returns the sums and the `ClientOutputs` as operations of the graph being built.
 
-        Of the state it takes those leaves alone that it reads, in order.
+        It takes only the leaves of the state that it reads, in order.
         """
         passed = iter(state_leaves)
         leaves = [

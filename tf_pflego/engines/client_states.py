@@ -18,7 +18,7 @@ ClientIds = Sequence[int] | np.ndarray  # [c]
 class WrittenStates:
     """Which clients of a run have a state, and the commit that wrote it, wherever the states are.
 
-    What is staged counts as written by the next commit, until `roll_back` discards it. A checkpoint
+    Staged states count as written by the next commit, until `roll_back` discards it. A checkpoint
     asks for the commits, so that it need not hold what an earlier one has.
 
     Attributes:

@@ -18,7 +18,7 @@ class Cohort(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the server receives from an exchange, and what is known of the participants.
+    """The uploads that the server receives in an exchange, and facts about the participants.
 
     If a participant is not finite or absent, nothing may be done with the rest.
     """
@@ -54,7 +54,7 @@ class Engine(Protocol):
 
     Attributes:
       states: The clients' states, as `ClientStates` has them.
-      place: What to build another engine with, beside this one: a name, or the hosts of this one.
+      place: Where to build another engine beside this one: a name, or the hosts of this one.
     """
 
     states: Any

@@ -30,7 +30,7 @@ class LocalClients:
       data: The clients' data in files that processes can map.
       data_spec: The spec of the data, for any number of rows.
       states: The clients' states.
-      traces: What is traced, for this simulation of the algorithm and the next.
+      traces: The traced functions, for this simulation of the algorithm and the next.
     """
 
     def __init__(

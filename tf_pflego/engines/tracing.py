@@ -24,7 +24,7 @@ def refuse_eager() -> None:
 
 
 class Traces:
-    """What has been traced, by keys. A copy of it, as in another process, has nothing."""
+    """Traced functions, by keys. A copy of it, as in another process, has nothing."""
 
     def __init__(self):
         self._kept: dict[Hashable, Any] = {}

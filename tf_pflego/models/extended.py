@@ -1,8 +1,8 @@
 """Models of methods that train more than a body and linear heads: parts between the two.
 
-The method serves a `SplitModel` whose body is that of its own model with the part after it. So what
-clients predict with is still a body and a linear head, which leave a run, learn on and are tested
-like all others. What differs from client to client is among the part's weights.
+The method serves a `SplitModel` whose body is its own model's with the part after it. So clients
+still predict with a body and a linear head, which leave a run, learn on and are tested
+like all others. Differences between clients are among the part's weights.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ LearnOn: TypeAlias = "Callable[[Weights, Client, tf.Tensor, tf.Tensor], Weights]
 def learning_on(model: SplitModel, rule: Rule | None) -> LearnOn:
     """Returns how body and head learn on, from all examples of a client.
 
-    The rule is that of the head, over features that are computed once. Without one, gradient steps
+    The rule is the head's, over features that are computed once. Without one, gradient steps
     move the whole network; they have no automatic learning rate: with a rate of 0 nothing moves.
-    Without a seed the body is that of inference, as it is served.
+    Without a seed the body is in inference, as it is served.
     """
 
     def network_steps(weights, client, steps, learning_rate):

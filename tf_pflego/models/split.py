@@ -43,8 +43,8 @@ class SplitModel:
       seed: Seed of the classifier that starts a model which all clients share.
       example_shape: Shape of one example; needed for a subclassed body, which does not know it.
       num_global_classes: C, the number of global classes that rows of heads stand for; None for K.
-      task: What heads predict: classification, multi_label, regression, counts or a `Task`.
-      statistics: What a test counts, first what is shown; by default what the task counts, and
+      task: The task of the heads: classification, multi_label, regression, counts or a `Task`.
+      statistics: The statistics of a test, the one that is shown first; by default the task's, and
         for positions of sequences accuracy and perplexity.
 
     Attributes:
@@ -128,7 +128,7 @@ class SplitModel:
 
         Args:
           gigabytes: The memory that they may take.
-          num_examples: Of the largest client.
+          num_examples: The largest client's number.
           num_clients: The largest number of participants; as many as there are cores run at once.
         """
         at_once = min(os.cpu_count() or 1, num_clients) * int(num_examples)
@@ -139,7 +139,7 @@ class SplitModel:
     def _saved_bytes_per_example(self):
         """Returns what a backward pass needs of one example, or infinity if that is not known."""
         for spec in self._body.saved_specs:
-            # A variant is what a loop keeps, such as that of a recurrent layer.
+            # A variant is a loop's state, such as a recurrent layer's.
             known = spec.shape.rank is not None and spec.dtype != tf.variant
             if not known or spec.shape.as_list().count(None) > 1:
                 return math.inf
@@ -149,7 +149,7 @@ class SplitModel:
         """Returns the same model for clients whose activations do not fit the memory.
 
         Examples pass through the body in blocks, unless the body is live: the statistics of a batch
-        are those of all its examples. `loss` and its gradient take no more work then.
+        are over all its examples. `loss` and its gradient take no more work then.
         The gradient of `features` takes a third more, since the backward pass computes the
         activations of each block again, unless they are kept.
 
@@ -204,7 +204,7 @@ class SplitModel:
         return weights._replace(theta=weights.theta[: len(self.is_normalizing)])
 
     def with_statistics(self, weights: Structure, client: Client) -> Structure:
-        """Returns weights with statistics, those of the client's examples, if they have none yet.
+        """Returns weights with statistics, of the client's examples if they have none yet.
 
         In this way clients adapt to their examples what they predict with; see `Served.fine_tune`.
         """
@@ -246,7 +246,7 @@ class SplitModel:
 
     @property
     def form(self) -> tuple:
-        """What a run decides of a model besides its body and its start; see `without_start`."""
+        """All of a model that a run decides besides its body and its start; see `without_start`."""
         rows = self.num_classes, self.num_global_classes, self.class_mask
         return *rows, self._block, self._keeps, self.task
 
@@ -289,7 +289,7 @@ class SplitModel:
     def features(self, theta: Sequence[tf.Tensor], client: Client) -> tf.Tensor:
         """Returns phi(x; theta), [n, M] float32, as a client trains on its n examples x.
 
-        It is that of inference if theta has statistics, or if the client has no seed.
+        It is in inference if theta has statistics, or if the client has no seed.
         """
         return self._features_of(theta, client.examples, client.seed)
 

@@ -1,4 +1,4 @@
-"""What a page says of clients: how they fare, who gained, and what they hold."""
+"""The clients on a page: how they fare, which gained, and what they hold."""
 
 import itertools
 from collections.abc import Iterable
@@ -254,7 +254,7 @@ def _letter(number):
 
 
 def _classes(numbers, names):
-    """Returns which classes a client holds: those of few with their names, if there are names."""
+    """Returns which classes a client holds, a few of them with their names, if there are names."""
     if names is None or len(numbers) > _MOST_NAMED_CLASSES:
         return _ranges(numbers)
     shown = (terminal.printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)

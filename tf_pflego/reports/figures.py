@@ -1,7 +1,7 @@
 """How figures look, drawn with matplotlib: as SVG whose colours CSS sets, and as PNG.
 
 A page, a PNG file and the figures of experiments draw curves by the same function. Colours tell
-apart for people who are colour-blind (those of M. Okabe and K. Ito, "Color Universal Design", 2008,
+apart for people who are colour-blind (by M. Okabe and K. Ito, "Color Universal Design", 2008,
 darkened where white would swallow them), and dashes and markers differ too.
 """
 
@@ -24,7 +24,7 @@ from matplotlib.layout_engine import TightLayoutEngine
 from tf_pflego.reports.series import Curve
 from tf_pflego.system import terminal
 
-# The light and the dark colour of each series; the light ones are also those of PNG files.
+# The light and the dark colour of each series; PNG files have the light ones.
 COLORS = (
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#f28e4c"),

@@ -1,4 +1,4 @@
-"""What the metrics of runs are called, what they mean, and how their values are written.
+"""The metrics of runs: their names, their meaning, and how their values are written.
 
 Where a function takes `rounds`, these are the columns of a run over its rounds: arrays [T] by name,
 with round, seconds, bytes_down, bytes_up and metrics, NaN where a round has no value.
@@ -115,9 +115,9 @@ def unit_of(metric: str) -> str:
 
 
 def final(rounds: Rounds, metric: str) -> float:
-    """Returns the mean of a statistic over those of the last ten rounds that have it.
+    """Returns the mean of a statistic over the last ten rounds, without those that lack it.
 
-    Of other metrics it is the last value. NaN if there is none.
+    For other metrics it is the last value. NaN if there is none.
     """
     values = rounds.get(metric, np.zeros(0))
     is_mean = bool(of_metric(metric).name)

@@ -1,4 +1,4 @@
-"""What the sections of a page share: the runs and their names, tables, drawings and legends."""
+"""The common parts of a page's sections: the runs and their names, tables, drawings and legends."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -262,7 +262,7 @@ def new_client_curves(series: Series, first: Shown) -> list[np.ndarray]:
 
 
 class Gains(NamedTuple):
-    """What the clients of a series gained over those of the reference, [n], above 0 if better off.
+    """The gains of a series' clients over the reference's, [n], above 0 if better off.
 
     Shares are in points of percent. `why_not` says why there are none, and is empty if there are.
     """

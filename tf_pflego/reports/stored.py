@@ -1,4 +1,4 @@
-"""What the directory of a run holds, read without TensorFlow, also while the run still goes on."""
+"""The directory of a run, read without TensorFlow, also while the run still goes on."""
 
 import collections
 import dataclasses
@@ -24,12 +24,12 @@ _LONGEST_PRINT = 64
 
 
 class RunError(ValueError):
-    """A directory is not that of a run, or is damaged."""
+    """A directory is not a run's, or is damaged."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Holdings:
-    """Who holds what, from partition.npz."""
+    """The holdings of clients, from partition.npz."""
 
     classes: tuple[np.ndarray, ...]  # for each client its classes, ascending
     train_sizes: np.ndarray  # [I] numbers of training examples

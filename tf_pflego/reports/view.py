@@ -1,4 +1,4 @@
-"""What a page says of its runs as a whole, of their rounds and of their settings.
+"""The sections of a page on its runs as a whole, their rounds and their settings.
 
 A section is a dictionary for the template, or None if the runs have nothing to say in it.
 """

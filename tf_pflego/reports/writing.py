@@ -1,7 +1,7 @@
 """Writes a report of runs: a page to read, or figures for a paper.
 
-The page is one HTML file that needs nothing else, with figures that were drawn beforehand. What a
-reader switches, sorts and types is done by page.js, and colours and widths by page.css; both are
+The page is one HTML file that needs nothing else, with figures that were drawn beforehand.
+Switches, sorting and searching are done by page.js, and colours and widths by page.css; both are
 put into the file. Without scripts there are the first figures, all tables and the first clients.
 """
 
@@ -29,7 +29,7 @@ def write(
     """Writes a report of runs, also of those that go on or were interrupted.
 
     Args:
-      dirs: The directory of a run, or those of several.
+      dirs: The directory of a run, or of several.
       output: The page, a file that ends in .html; with `format="png"` the directory of figures. A
         file that is there is replaced when the new one is whole.
       format: html or png.
@@ -40,7 +40,7 @@ def write(
       The files that were written.
 
     Raises:
-      RunError: A directory is not that of a run, or a file in it is damaged.
+      RunError: A directory is not a run's, or a file in it is damaged.
       ValueError: The output cannot be one, or the reference is not among the runs.
       OSError: The output cannot be written.
     """
@@ -101,7 +101,7 @@ def _write_page(runs, reference, output):
 def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathlib.Path) -> None:
     """Writes a page that needs nothing else, from a template and what it shows.
 
-    The template may extend and import those of this folder.
+    The template may extend and import others of this folder.
     """
     import jinja2
     from markupsafe import Markup

@@ -1,1 +1,1 @@
-"""What a run has learnt, as models that can be used without it and go on learning."""
+"""Models of a run that can be used without it and go on learning."""

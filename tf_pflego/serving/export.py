@@ -214,7 +214,7 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
     partial, replaced = (path.with_name(f".{path.name}.{end}") for end in ("partial", "replaced"))
 
     def settle():
-        # What cannot be removed must not hide an error of the export; the next one meets it.
+        # A failed removal must not hide an error of the export; the next export meets it.
         with contextlib.suppress(OSError):
             durable.remove(partial)
             if replaced.is_symlink():  # An export is a directory: nothing of ours is there.
@@ -321,7 +321,7 @@ def _entry(client, path, predict):
     """Returns what clients.json says of a client, whose file is tested here."""
     in_run, in_file = client.predictions(), predict(client.raw(client.test_examples))
     task = client.model.task
-    # Logarithms of probabilities of classes are logits of them; no file has those of other tasks.
+    # Logarithms of probabilities of classes are logits of them; no file has other tasks' logits.
     known = (s for s in task.statistics if not s.of_logits or task.link == "softmax")
     measured = {
         f"test_{statistic.name}{of_what}": _value(statistic, predicted, client.test_labels)

@@ -1,4 +1,4 @@
-"""What cannot leave a run as a file, said before any work is done for it."""
+"""The limits of export, checked before any work is done for it."""
 
 from __future__ import annotations
 

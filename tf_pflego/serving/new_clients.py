@@ -56,7 +56,7 @@ class NewClients:
 
     Args:
       simulation: The `Simulation`, which does not change.
-      clients: The new clients, with examples and classes like those of the simulation.
+      clients: The new clients, with examples and classes like the simulation's.
       steps: How many steps each of them takes.
       learning_rate: The rate of the steps, or "auto" for methods that train the head alone.
       name: Which of the models that the algorithm serves; None for the first.

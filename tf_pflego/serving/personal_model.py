@@ -54,7 +54,7 @@ class PersonalModel(tf.Module):
         self._rows, self._classes = len(client.class_names), client.classes
         self._rule, self._trained = client.rule, client.model.in_one_pass()
         moves_body = client.rule is None
-        # What does not change is a constant, so that converters may quantise it.
+        # Weights that do not change are constants, so that converters may quantise them.
         keep = tf.Variable if moves_body else tf.constant
         self._theta = [keep(np.asarray(leaf)) for leaf in client.weights.theta]
         self._head = tf.Variable(np.asarray(client.weights.head)[: self._rows], name="head")

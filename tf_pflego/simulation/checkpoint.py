@@ -60,7 +60,7 @@ class _Segment(NamedTuple):
 class Checkpoints:
     """The checkpoints of one simulation in one directory, which is made when it is needed.
 
-    Of them, `kept` stay.
+    The newest `kept` stay.
     """
 
     def __init__(self, directory: str | os.PathLike, kept: int = 2):
@@ -106,7 +106,7 @@ class Checkpoints:
             path = self.directory / f"checkpoint-{number}.json"
             files.json(path, {"crc32": _crc32(content), "content": content})
         self._segments, self._commit = segments, states.num_commits
-        # The newest checkpoint is that of the last round, also when a simulation has gone back.
+        # The newest checkpoint is the last round's, also when a simulation has gone back.
         earlier = [before for before in self._contents if before["round"] < number]
         self._contents = [*earlier, content][-self.kept :]
         self._remove_the_rest()
@@ -310,7 +310,7 @@ def differences(expected: dict[str, Any], got: dict[str, Any]) -> str:
     text = "; ".join(
         f"{key}: expected {_short(value, got.get(key))}, got {_short(got.get(key), value)}"
         for key, value in expected.items()
-        # Of what compares as equal, such as 1, 1.0 and True, only the same is.
+        # Compared as JSON: 1, 1.0 and True are equal in Python but are different settings.
         if json.dumps(got.get(key), sort_keys=True) != json.dumps(value, sort_keys=True)
     )
     return "".join(letter if letter.isprintable() else "?" for letter in text)

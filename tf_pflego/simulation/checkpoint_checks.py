@@ -39,7 +39,7 @@ class Rows:
                 raise ValueError(f"version {version}")
             header = np.lib.format.read_array_header_1_0(self._member)
         except Exception as error:
-            # Of what is no such array NumPy and zipfile raise errors of many kinds.
+            # For other content NumPy and zipfile raise errors of many kinds.
             raise DamagedError(f"{_named(archive)} has no array {name} ({error})") from error
         self.shape, is_fortran, self.dtype = header
         if is_fortran or self.dtype.hasobject:
@@ -49,7 +49,7 @@ class Rows:
     def read(self, count: int | None = None) -> np.ndarray:
         """Returns the next rows, [count, ...], or the whole array, of which nothing was read.
 
-        What is not finite is damaged: no state is.
+        A state is finite; NaN and infinity are damage.
         """
         shape = self.shape if count is None else (count, *self.shape[1:])
         size = int(np.prod(shape, dtype=object)) * self.dtype.itemsize
@@ -77,7 +77,7 @@ class Rows:
 
 
 def check_content(content: Any, round_number: int) -> None:
-    """Raises DamagedError unless a JSON file of this round is built as that of a checkpoint."""
+    """Raises DamagedError unless a JSON file of this round is built as a checkpoint's."""
     if not isinstance(content, dict):
         raise DamagedError(f"its content is {type(content).__name__}")
     if content.get("round") != round_number or not _whole(content["round"], INTEGER_LIMIT):
@@ -127,7 +127,7 @@ def check_server(path: pathlib.Path, spec: Structure, num_clients: int) -> dict[
 
 
 def _cohorts(nest, path=""):
-    """Yields for each `LastCohort` how the names of its leaves begin, and that of its ids."""
+    """Yields for each `LastCohort` how the names of its leaves begin, and the name of its ids."""
     if isinstance(nest, LastCohort):
         yield path, f"{path}ids"
     elif isinstance(nest, dict | list | tuple):

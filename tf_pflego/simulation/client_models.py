@@ -1,4 +1,4 @@
-"""What a client is served with: a body and a head, and the Keras model that they make.
+"""The model that serves a client: a body and a head, and the Keras model that they make.
 
 Whatever a method learns, it serves body and head: theta and a head come out of `Served.weights` and
 `Served.fine_tune`, and `SplitModel.predict` makes logits of them. The Keras model is a copy of the
@@ -39,7 +39,7 @@ _TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class ServedClient:
-    """What one client is served with, body and head."""
+    """The body and the head that serve one client."""
 
     number: int  # its id
     name: str | None  # what it is called; None if it has no name

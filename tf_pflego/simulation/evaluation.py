@@ -3,7 +3,8 @@
 With many clients, a sample of them is tested. It is drawn uniformly without replacement from the
 run's seed, before the first round, and stays the same over the run:
 
-* Over the draw of the sample, the mean accuracy of its clients is an unbiased estimate of that of
+* Over the draw of the sample, the mean accuracy of its clients is an unbiased estimate of the mean
+over
   all clients, in every round. The mean over examples and the loss are ratios of two such means,
   with a bias of order 1 / n.
 * Rounds, and methods with the same seed, are compared on the same clients. A difference is
@@ -35,7 +36,7 @@ from tf_pflego.simulation.records import (
 
 
 class Evaluation(NamedTuple):
-    """What was counted of n clients, all or a sample, under one of the models served."""
+    """The counts of n clients, all or a sample, under one of the models served."""
 
     tallies: Tallies  # by split and by name, the sums of n clients
     clients: np.ndarray | None = None  # [n] int64, the ids of a sample, ascending; None for all
@@ -74,7 +75,7 @@ class Evaluation(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """Returns what is reported of all clients together.
 
-        Of the training examples it is a mean over all of them, as in equation 1. Of the others
+        For the training examples it is a mean over all of them, as in equation 1. For the others
         there are the mean of the clients' values, and the value for the examples of all; of each
         measure of the user's own the mean over clients: with each, the mean over the clients of
         each group and over the others and, of a sample, standard errors. Clients for which a
@@ -142,7 +143,7 @@ def sample_of_clients(seed: int, num_clients: int, size: int) -> np.ndarray | No
 def metrics_of(evaluations: dict[str, Evaluation]) -> dict[str, float]:
     """Returns the metrics of all models that are served.
 
-    The metrics of the first model have plain names; those of another model are NAME/train_loss and
+    The metrics of the first model have plain names; another model's are NAME/train_loss and
     so on.
     """
     metrics: dict[str, float] = {}

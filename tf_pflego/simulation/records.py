@@ -1,10 +1,10 @@
-"""What the record of a round holds.
+"""The record of a round.
 
 Nothing is imported here, so that tools and reports can read this without starting TensorFlow.
 """
 
-# What a record has besides metrics, as numbers; and the ids of the clients that were left out, and
-# of those on other machines that did not report.
+# A record's numbers besides metrics; and the ids of the clients that were left out, and of clients
+# on other machines that did not report.
 BOOKKEEPING = (
     "round",
     "participants",
@@ -16,7 +16,7 @@ BOOKKEEPING = (
 )
 CLIENTS_LEFT_OUT = "not_finite_clients"
 CLIENTS_ABSENT = "absent_clients"
-# What the record of a private run has besides, and what it is called. Epsilon is towards those who
+# Further numbers in the record of a private run, with their titles. Epsilon is towards those who
 # do not know who took part in which round, and towards those who do.
 EPSILON, EPSILON_UNAMPLIFIED = "privacy_epsilon", "privacy_epsilon_unamplified"
 DELTA, CLIPPED, SIGNAL = "privacy_delta", "privacy_clipped_share", "privacy_signal_to_noise"
@@ -32,7 +32,7 @@ PRIVACY = {
 }
 PRIVACY_DRAWN = (EPSILON, *list(PRIVACY)[-3:])  # The table of a report has the others.
 
-# What a user's own metric may not be called, besides the statistics: the first parts of names that
+# Names that a user's own metric may not have, besides the statistics: the first parts of names that
 # a run's metrics and summary have, and the columns of clients.csv.
 METRIC_NAMES = {
     *BOOKKEEPING,

@@ -52,7 +52,7 @@ class Rounds:
         """Runs the exchanges of a round until all its participants report finite numbers.
 
         The engine holds the new states of the clients until it is told to keep or discard them.
-        What is returned is the server's new state, the record of the round without its seconds, and
+        It returns the server's new state, the record of the round without its seconds, and
         the metrics of the participants, if they were tested.
         """
         names = dict.fromkeys(exchange.cohort for exchange in self._algorithm.exchanges)
@@ -86,8 +86,8 @@ class Rounds:
             )
             if not failed:
                 break
-            # Whoever is left out has no part in the whole round, as if it had not reported: what
-            # earlier exchanges got from it, and the first state that it was given, go too.
+            # A client that is left out has no part in the whole round, as if it had not reported:
+            # what earlier exchanges got from it, and the first state that it was given, go too.
             self._engine.roll_back()
             for client, reports in failed.items():
                 (left_out if reports else absent).add(client)
@@ -203,7 +203,7 @@ class ServerFunctions:
             uploads = Uploads(sums.summed, sums.mean(), individual, ids, count)
             new_state = exchange.server_update(server_state, uploads, round_)
             new_state = tf.nest.map_structure(tf.convert_to_tensor, new_state)
-            # Sizes may change from round to round, as that of a cohort which is remembered.
+            # Sizes may change from round to round, as a remembered cohort's.
             first = tf.nest.map_structure(
                 lambda leaf: tf.TensorSpec([None] * leaf.shape.rank, leaf.dtype), server_state
             )

@@ -109,7 +109,7 @@ class Simulation(Trained):
         Raises:
           TypeError: The ids are no integers.
           ValueError: There is no client of such an id, an id occurs twice, or the states are not
-            structured, shaped and typed as those of `client_states`.
+            structured, shaped and typed as in `client_states`.
         """
         ids = checks.client_ids(client_ids, self.data.num_clients, different=True)
         states = nests.stacked_like(self._engine.states.spec, states, len(ids))
@@ -124,10 +124,10 @@ class Simulation(Trained):
     ) -> None:
         """Lets clients leave and join between two rounds.
 
-        I and alpha_i become those of the new federation, and the clients that stay keep their
+        I and alpha_i are the new federation's, and the clients that stay keep their
         states and their order. Clients that join come after them, without a state: each starts as
-        any client does that is drawn for the first time. `data` afterwards is that of the new
-        federation. What the server knows of single clients follows; see `core.last_cohort`.
+        any client does that is drawn for the first time. `data` afterwards is the new
+        federation's. The server's knowledge of single clients follows; see `core.last_cohort`.
 
         Args:
           leave: The clients that leave.
@@ -198,7 +198,7 @@ class Simulation(Trained):
           examples, `validation_accuracy/*` and `participant_validation_accuracy/*` are beside them.
 
         Raises:
-          NotFiniteError: What all participants have computed is not finite, or the server's state
+          NotFiniteError: The results of all participants are not finite, or the server's state
             would not be. The simulation is as it was before the round.
         """
         evaluate = values.truth("evaluate", evaluate)
@@ -335,7 +335,7 @@ class Simulation(Trained):
         about: dict[str, Any] | None = None,
         also: Iterable[pathlib.Path] = (),
     ) -> None:
-        """Writes a checkpoint, as `save` does, into those of this simulation in one directory.
+        """Writes a checkpoint, as `save` does, into this simulation's in one directory.
 
         It also holds `about`, as JSON; the files `also` must be on the disk when it is.
         """

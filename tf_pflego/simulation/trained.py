@@ -34,7 +34,7 @@ _Self = TypeVar("_Self", bound="Trained")
 
 
 class Trained:
-    """What `Simulation` has and answers; nothing that is public here changes it but `close`."""
+    """State and answers of a `Simulation`; nothing that is public here changes it but `close`."""
 
     algorithm: Algorithm
     data: ClientData
@@ -220,8 +220,8 @@ class Trained:
         `loaded.get_layer("class_names").get_vocabulary()`. Keras 3 does not save that layer.
         The layer `logits` gives the logits.
 
-        Of other tasks it gives what the run predicts: probabilities [n, K] of labels, or quantities
-        and counts [n, K] in their units; of sequences [n, T, K].
+        For other tasks it gives the run's predictions: probabilities [n, K] of labels, or
+        quantities and counts [n, K] in their units; for sequences [n, T, K].
 
         Args:
           client: The client's id or name.
@@ -248,7 +248,7 @@ class Trained:
           name: As in `client_model`.
 
         Returns:
-          The weights for `predict` of that `Served`; those of body and head are `Weights`.
+          The weights for `predict` of that `Served`; with body and head they are `Weights`.
 
         Raises:
           ValueError: There is no such client or model.

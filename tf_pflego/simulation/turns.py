@@ -1,4 +1,5 @@
-"""Who may use a simulation: one thread at a time, of the process that made it, until it is closed.
+"""Turns in the use of a simulation: one thread at a time, of the process that made it, until it is
+closed.
 
 A refusal comes before anything changes.
 """

@@ -1,6 +1,6 @@
 """TensorFlow is imported when it is first used, for a program that says something before.
 
-The import takes seconds. What can be done without TensorFlow, such as help and the errors of the
+The import takes seconds. Work without TensorFlow, such as help and the errors of the
 command line, need not wait for it. A module of this package may import TensorFlow and TFDS at its
 head as usual, and must not use them there: annotations that name them are not evaluated
 (`from __future__ import annotations`), and what has a base class of theirs is imported where it is
@@ -38,7 +38,8 @@ class _Deferred(types.ModuleType):
 def defer() -> None:
     """Lets `import tensorflow` and `import tensorflow_datasets` wait for the first use.
 
-    Only a program should call this. What is imported already, or not installed, stays as it is.
+    Only a program should call this. Modules that are imported already, or not installed, stay as
+    they are.
     """
     for name in _NAMES:
         spec = None if name in sys.modules else importlib.util.find_spec(name)

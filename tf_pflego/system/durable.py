@@ -1,7 +1,7 @@
 """Files that are either whole or absent, whatever interrupts the program that writes them.
 
-A file is written beside its place, brought to the disk (fsync) and then renamed. What an
-interruption leaves behind has a name of the form `.NAME.partial`. Nothing is written through a link
+A file is written beside its place, brought to the disk (fsync) and then renamed. The rest of
+an interrupted write has a name of the form `.NAME.partial`. Nothing is written through a link
 that somebody has put in either place: the link is replaced.
 """
 
@@ -63,7 +63,7 @@ class Batch:
     def open(self, path: pathlib.Path, mode: int = 0o666) -> Iterator[Stream]:
         """Yields a stream to a new file, which will take the place of `path`.
 
-        Of the permissions `mode` it has those that the process gives to new files.
+        It has the permissions of `mode` that the process gives to new files.
         """
         partial = self._partial[path] = path.with_name(f".{path.name}.partial")
         with naming(path):
@@ -143,7 +143,7 @@ def batch(also: Iterable[pathlib.Path] = ()) -> Iterator[Batch]:
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
-    """Lets an `OSError` of a write, such as that of a full disk, name the file."""
+    """Lets an `OSError` of a write, such as on a full disk, name the file."""
     try:
         yield
     except OSError as error:

@@ -21,7 +21,7 @@ def is_ours(error: BaseException) -> bool:
 def marked(function: Callable) -> Callable:
     """Lets exceptions of a function keep whose they are on their way to another process.
 
-    What arrives there has no traceback.
+    Errors that arrive there have no traceback.
     """
 
     @functools.wraps(function)

@@ -19,7 +19,7 @@ class NoRoomError(OSError):
 
 
 class FileArray(np.memmap):
-    """What a file holds, read-only: nothing of it is in memory before it is looked at."""
+    """The array in a file, read-only: nothing of it is in memory before it is looked at."""
 
     file: BinaryIO  # It has these bytes and no others.
 
@@ -105,7 +105,7 @@ def _written(blocks):
 
 
 def _in_file(array):
-    """Returns those of an array and of what it is a view of that are in a file."""
+    """Returns the arrays in files among an array and the arrays that it is a view of."""
     bases = []
     while isinstance(array, np.ndarray):
         bases += [array] if isinstance(array, FileArray) else []

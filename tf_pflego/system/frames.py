@@ -109,7 +109,7 @@ def refuse_shared(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _reachable(path: pathlib.Path) -> Iterator[str]:
-    """Gives a short name of a path: that of a socket may have 107 bytes only."""
+    """Gives a short name of a path, since a socket's may have 107 bytes only."""
     descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{path.name}"

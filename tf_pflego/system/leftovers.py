@@ -1,6 +1,6 @@
-"""What must be removed before a program is ended in the middle of something.
+"""Leftovers to be removed before a program is ended in the middle of something.
 
-Whoever makes something that lasts only for a while removes it in a `finally` clause, and says here
+Code that makes something temporary removes it in a `finally` clause, and says here
 how, since a program that a signal ends by force does not get there; see `tf_pflego.system.signals`.
 """
 

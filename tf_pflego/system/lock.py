@@ -32,7 +32,7 @@ class DirectoryLock:
             self._descriptor = self._opened()
             try:
                 about = os.fstat(self._descriptor)
-                # What is written to a file of several names would be in another place too.
+                # Writes to a file of several names would show in another place too.
                 if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
                     raise self._refusal()
                 # The kernel unlocks the file when its descriptor is closed.
@@ -54,7 +54,7 @@ class DirectoryLock:
             os.close(self._descriptor)
 
     def _opened(self):
-        # Who may read the file could lock it. A FIFO must not let the program wait.
+        # A user who may read the file could lock it. A FIFO must not let the program wait.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         for tries_left in reversed(range(100)):
             try:

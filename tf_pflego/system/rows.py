@@ -20,7 +20,7 @@ _MOST_IN_BLOCK = 4096
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _OWN_GROUPS = pathlib.Path("/proc/self/cgroup")
 _MEMINFO = pathlib.Path("/proc/meminfo")
-# The files of a group's limit, of what it uses, and the line of memory.stat with the part of that
+# The files of a group's limit and of its use, and the line of memory.stat with the cached pages,
 # which the kernel gives back at once: cached pages of files. First those of version 2.
 _VERSIONS = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -45,7 +45,7 @@ class RowFile:
 
     The file has no name, so that nothing is left of it when the process ends, however it ends. It
     is sparse: only rows that have been reserved or written take space. It is not mapped, since a
-    full disk would end a process that writes to a mapped file. `shape` is that of a row.
+    full disk would end a process that writes to a mapped file. `shape` is a row's.
     """
 
     def __init__(self, count: int, shape: Sequence[int], dtype: npt.DTypeLike):

@@ -40,7 +40,7 @@ class Interrupted(KeyboardInterrupt):
 def nothing_to_put_in_order() -> Iterator[None]:
     """Lets a signal end the program at once, as before its first step, while a long call lasts.
 
-    Whoever uses it has said in `system.leftovers` what has to be removed. Without an `Interruption`
+    Callers name in `system.leftovers` what has to be removed. Without an `Interruption`
     in force, as in a library, it has no effect.
     """
     before = [(interruption, interruption._orderly) for interruption in _in_force]

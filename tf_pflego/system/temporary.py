@@ -22,7 +22,7 @@ def make_directory(place: str | None = None) -> str:
 
     It is locked, and removed only by who can take the lock: a process that lives may have its files
     in another container's `/proc`, or on another machine. Some network's file systems keep locks
-    from other machines, so that only those of this one, since it was started, are tried.
+    from other machines, so that only this one's, since it was started, are tried.
     """
     prefix = f"{_PREFIX}{_machine()}_"
     for left in pathlib.Path(place or tempfile.gettempdir()).glob(f"{prefix}*/.lock"):
@@ -59,7 +59,7 @@ def _machine():
 
 @contextlib.contextmanager
 def own_directory() -> Iterator[None]:
-    """Lets a program keep all its temporary files, also those of libraries, in one directory.
+    """Lets a program keep all its temporary files, libraries' too, in one directory.
 
     It is removed at the end, also at a forced one (`system.leftovers`), where libraries would leave
     theirs behind: TensorFlow writes a file for each Python function that it translates.

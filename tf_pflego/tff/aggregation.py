@@ -1,8 +1,8 @@
 """How the uploads of the participants become what the server receives.
 
-What a method sums or averages goes through an aggregator of TFF, by default the plain sum: a mean
-would re-normalise a sum and thus be another estimator. What the server must see of single clients
-goes around it, row by row.
+A method's sums and averages go through an aggregator of TFF, by default the plain sum: a mean
+would re-normalise a sum and thus be another estimator. Numbers that the server must see of single
+clients go around it, row by row.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Aggregator(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the server sees of single clients; a client whose numbers are not finite has no row."""
+    """Rows of single clients at the server; a client whose numbers are not finite has no row."""
 
     client_ids: Any  # [c] int64
     individual: Structure  # each leaf [c, ...]
 
 
 class Upload(NamedTuple):
-    """What a client uploads; all numbers are 0 if any of them is not finite."""
+    """The upload of a client; all numbers are 0 if any of them is not finite."""
 
     summed: Structure
     averaged: Structure  # times alpha_i, if they are to be summed
@@ -44,7 +44,7 @@ class Upload(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What the server receives."""
+    """The uploads as the server receives them."""
 
     summed: Structure  # the sum or the mean over the participants, as the aggregator gives it
     averaged: Structure
@@ -67,7 +67,7 @@ class Aggregation:
             if types.num_tensors(getattr(upload_type, name))
         }
         gathered = _gathering(upload_type.rows)
-        # What is summed has its alpha_i already: in a mean of it, each client counts the same.
+        # Sums have their alpha_i already: in a mean of them, each client counts the same.
         weigh = {
             "summed": lambda upload: tf.cast(tf.size(upload.rows.client_ids), tf.float32),
             "averaged": lambda upload: upload.weight,

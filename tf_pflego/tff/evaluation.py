@@ -11,7 +11,7 @@ from tf_pflego.tff.process import FederatedProcess
 
 
 class Evaluated(NamedTuple):
-    """What an evaluation returns."""
+    """The result of an evaluation."""
 
     of_clients: Any  # {by name of the model: metrics}@CLIENTS
     of_all: Any  # the same @SERVER, over the examples of all clients
@@ -21,7 +21,7 @@ def build_evaluation(process: FederatedProcess) -> tff.Computation:
     """Returns the test of the models that a process trains.
 
     Its type is (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS, {test data}@CLIENTS) ->
-    `Evaluated`. The first three are those of `process.next`: a model that a client fine-tunes
+    `Evaluated`. The first three are as in `process.next`: a model that a client fine-tunes
     before its test needs the client's training examples. The test data are of the same type as
     these. For each model that clients are served with there are the loss, the statistics and what
     else the method measures, of each client and of all clients' examples together.

@@ -28,7 +28,7 @@ from tf_pflego.tff.installed import tff
 
 
 class WorkResult(NamedTuple):
-    """What a client's work returns."""
+    """The result of a client's work."""
 
     state: Structure  # what the client keeps
     upload: Upload

@@ -35,7 +35,7 @@ class Training:
     """Rounds of a process, in which all is drawn as in a `Simulation` with the same seed.
 
     Args:
-      process: What `build_process` has returned for whole data, with the spec `data_spec(clients)`.
+      process: A process of `build_process` for whole data, with the spec `data_spec(clients)`.
       clients: The clients' data.
       participation: How the participants of a round are drawn.
       seed: The seed of the run.

@@ -18,8 +18,8 @@ except ImportError as error:
 def end_workers() -> None:
     """Ends the workers of TFF's own contexts, which TFF would leave behind at exit.
 
-    The finalizer of a context works only as long as Python has not taken modules apart. What is not
-    finalized then has its worker ended here.
+    The finalizer of a context works only as long as Python has not taken modules apart. A context
+    that is not finalized then has its worker ended here.
     """
     tff.test.set_no_default_context()
     gc.collect()

@@ -31,7 +31,7 @@ def build_learning_process(
     the trainable weights of its body, and then the head [K, M + 1].
 
     Args:
-      algorithm: What `build_algorithm` returns, or an own method.
+      algorithm: The method, from `build_algorithm` or an own one.
       dataset_spec: `tf.data.DatasetSpec` of batches of (examples, labels), the spec of a client's
         training examples.
       num_examples: How many training examples all clients have together, by which alpha_i counts.

@@ -1,4 +1,4 @@
-"""What clients count, and the metrics that the server makes of it."""
+"""The counts of clients, and the metrics that the server makes of them."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     next:       (state@SERVER, {client_state}@CLIENTS, {inputs}@CLIENTS)
                     -> (state@SERVER, {client_state}@CLIENTS, metrics@SERVER)
 
-What clients keep goes in and out of `next`, since a process of TFF remembers nothing: whoever
-drives it keeps the states of the clients and gives `next` those of the participants. A client that
+Client states go in and out of `next`, since a process of TFF remembers nothing: the caller
+keeps the states of all clients and gives `next` the participants'. A client that
 takes part for the first time begins with what `initialize_clients` gives it. `Training` does so.
 """
 
@@ -29,7 +29,7 @@ from tf_pflego.tff.installed import tff
 
 
 class ProcessState(NamedTuple):
-    """What the server keeps between rounds."""
+    """The server's state between rounds."""
 
     server: Structure  # the state of the method's server
     round_number: Any  # [] int32, of the next round: 1, 2, ...
@@ -37,7 +37,7 @@ class ProcessState(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What `next` returns."""
+    """The result of `next`."""
 
     state: ProcessState
     client_states: Any  # of the participants
@@ -80,7 +80,7 @@ class FederatedProcess(tff.templates.IterativeProcess):
             aggregators = [steps.aggregation.initialize() for steps in exchanges]
             return tff.federated_zip(ProcessState(server, number, aggregators))
 
-        # What has a row per participant of the last round has none before the first.
+        # Arrays with a row per participant of the last round have none before the first.
         aggregators = initialize.type_signature.result.member.aggregators
         state = tff.to_type(ProcessState(server, number, aggregators))
         state = tff.FederatedType(state, tff.SERVER)
@@ -132,7 +132,7 @@ def build_process(
     """Returns a method as a process of TFF.
 
     Args:
-      algorithm: What `build_algorithm` returns, or an own method.
+      algorithm: The method, from `build_algorithm` or an own one.
       data_spec: The spec of a client's training examples: a pair of `tf.TensorSpec`, [None, ...] of
         the examples and [None] int32 of the labels; or `tf.data.DatasetSpec` of batches of such
         pairs.

@@ -14,7 +14,7 @@ from tf_pflego.tff.installed import tff
 
 
 class ClientInputs(NamedTuple):
-    """What a participant brings to a round, besides the state that it keeps."""
+    """The inputs of a participant to a round, besides the state that it keeps."""
 
     data: Any  # `Data`, its training examples; or a dataset of batches of them
     classes: Any  # [K] int32, the global class of each row of its head; -1 if it has it not
@@ -66,7 +66,7 @@ class Specs:
 
     @classmethod
     def traced(cls, algorithm: Algorithm, data_spec: Any, federation: Federation) -> Specs:
-        """Returns those of `algorithm`, without running it; refuses data that do not fit it."""
+        """Returns the specs of `algorithm`, without running it; refuses data that do not fit it."""
         pair = getattr(data_spec, "element_spec", data_spec)
         model, examples = algorithm.model, pair[0]
         if (examples.shape[1:], examples.dtype) != (model.example_shape, model.example_dtype):

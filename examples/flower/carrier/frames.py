@@ -34,7 +34,7 @@ def reply_of(path: pathlib.Path, body: bytes) -> bytes:
 
 @contextlib.contextmanager
 def short(path: pathlib.Path) -> Iterator[str]:
-    """Gives a short name of a path: that of a socket may have 107 bytes only."""
+    """Gives a short name of a path, since a socket's may have 107 bytes only."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

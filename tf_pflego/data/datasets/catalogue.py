@@ -1,4 +1,4 @@
-"""Labelled examples before they are dealt out to clients: those of TFDS, or a user's own."""
+"""Labelled examples before they are dealt out to clients, from TFDS or of a user's own."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Dataset:
       test: Test examples, or None if the partition is to split `train`.
       num_classes: C, number of global classes.
       class_names: Their C names, in the order of the labels; None if they have only numbers.
-      task: What is to be predicted; see `ClientData`. Of tasks without classes, C outputs.
-      preprocessing: What columns of a table became before they were examples; None if there were
+      task: The task; see `ClientData`. Without classes, C is the number of outputs.
+      preprocessing: The preprocessing of a table's columns; None if there were
         none.
     """
 
@@ -107,8 +107,8 @@ def load(
 ) -> Dataset:
     """Loads a dataset with TFDS.
 
-    The examples are in files that are mapped into memory, read-only; only those of `omniglot`,
-    which are made smaller, are in memory.
+    The examples are in files that are mapped into memory, read-only; only `omniglot`,
+    whose images are made smaller, is in memory.
 
     The splits `train` and `test` become the training and test examples, except for
 
@@ -128,7 +128,7 @@ def load(
 
     Raises:
       DatasetError: Unknown name or split, not there and not to be downloaded, a published file that
-        is missing or damaged, or a download that failed. What failed leaves nothing behind.
+        is missing or damaged, or a download that failed, which leaves nothing behind.
       RuntimeError: This process was forked from one that had used TensorFlow.
       ValueError: `data_dir` is no path of this machine, or `download` no truth value.
     """

@@ -17,11 +17,11 @@ import tensorflow_datasets as tfds
 
 from tf_pflego.system import file_arrays, leftovers, signals, terminal
 
-# What is read at a time: so many examples, and no more bytes.
+# The most examples and bytes that are read at a time.
 _BATCH = 256
 _BATCH_BYTES = 2**21
 
-# What was read last, by split and features; and the dataset's files then.
+# The arrays that were read last, by split and features, and the dataset's files then.
 _last: dict[tuple[str, ...], list[np.ndarray]] = {}
 _files_of_last: list[tuple] = []
 
@@ -173,7 +173,7 @@ def _prepare(known, name, root, manual_dir, is_ours):
         with signals.nothing_to_put_in_order(), _quiet(bars=name != "digits"):
             staged.download_and_prepare(
                 download_dir=os.path.join(staging, "downloads"),
-                # What the user has put there is read where it is.
+                # Files that the user has put there are read in place.
                 download_config=tfds.download.DownloadConfig(manual_dir=manual_dir),
             )
         final.parent.mkdir(parents=True, exist_ok=True)

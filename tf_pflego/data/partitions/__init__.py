@@ -1,1 +1,1 @@
-"""Who holds which examples of a dataset."""
+"""Partitions: which client holds which examples of a dataset."""

@@ -29,7 +29,7 @@ def dirichlet(
     test_fraction: float = 0.25,
     groups: np.ndarray | None = None,
 ) -> Partition:
-    """Deals all examples out, and splits those of each client into training and test.
+    """Deals all examples out, and splits each client's into training and test.
 
     The test examples of a client have its distribution of classes: from each class comes its share,
     up to one example.

@@ -31,9 +31,9 @@ SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def permute_labels(partition: Partition, share: float, num_classes: int, seed: int) -> Partition:
     """Lets round(share * I) clients name the C classes by permutations of their own.
 
-    Which clients these are, and the permutation of each, uniform over those of 0 .. C - 1, depend
-    only on the seed and the number of clients and of classes. The clients of a smaller share are
-    among those of a larger one. The partition that is returned has the permutations as `renamings`,
+    Which clients these are, and the permutation of each, uniform over the permutations of 0 .. C -
+    1, depend only on the seed and the number of clients and of classes. A larger share includes the
+    clients of a smaller one. The partition that is returned has the permutations as `renamings`,
     and `classes` as the clients name them.
     """
     seed = values.seed(seed)
@@ -53,7 +53,7 @@ def shift_images(partition: Partition, share: float, shift: str, seed: int) -> P
     """Lets all images of round(share * I) clients look different: see `SHIFTS`.
 
     Which clients these are depends only on the seed and the number of clients. They are drawn
-    independently of those of `permute_labels`.
+    independently of `permute_labels`.
     """
     values.one_of("shift", shift, tuple(SHIFTS))
     drawn = _drawn("shifted", share, partition, values.seed(seed))
@@ -105,7 +105,7 @@ def check(partition: Partition, num_classes: int) -> None:
 
 
 def rename(labels: np.ndarray, offsets: np.ndarray, partition: Partition) -> np.ndarray:
-    """Returns labels [n], those of all clients end to end, as each client names them."""
+    """Returns labels [n] of all clients end to end, as each client names them."""
     renamed = labels.copy()
     for client, renaming in enumerate(partition.renamings or ()):
         if renaming is not None:

@@ -1,4 +1,4 @@
-"""Who holds which examples: for each client, lists of indices into the arrays of a dataset."""
+"""A partition has, for each client, lists of indices into the arrays of a dataset."""
 
 import dataclasses
 import itertools
@@ -14,10 +14,10 @@ from tf_pflego.data import checks
 from tf_pflego.data.partitions.validation import held_out
 from tf_pflego.system import limited_files, texts, values
 
-# What a run can choose among.
+# The values of a run's `partition` and `personalization`.
 NAMES = ("round_robin", "dirichlet", "groups")
 PERSONALIZATIONS = ("high", "medium", "no")
-# What a partition may have for each client besides these three, which each has.
+# The lists that every client has; a partition may have more.
 _LISTS = ("classes", "train_indices", "test_indices")
 _MORE_LISTS = ("validation_indices", "renamings")
 
@@ -122,13 +122,13 @@ class Partition:
     def save(self, file: Any, class_counts: np.ndarray | None = None, **about: np.ndarray) -> None:
         """Writes .npz: each list end to end as `<name>`, and `<name>_offsets` [I + 1].
 
-        `shifts` is an array [I] of text. What is None is left out; a client without a renaming has
-        an empty one.
+        `shifts` is an array [I] of text. Lists that are None are left out; a client without a
+        renaming has an empty one.
 
         Args:
           file: A path, or a binary file that is open for writing.
-          class_counts: What `ClientData.class_counts` gives; it is written under that name, for
-            those who read the file without the dataset and its labels.
+          class_counts: The counts of `ClientData.class_counts`; they are written under that name,
+            for those who read the file without the dataset and its labels.
           **about: Arrays that are written beside the lists; `load` leaves them out.
         """
         if not hasattr(file, "write"):

@@ -9,8 +9,8 @@ from tf_pflego.system import values
 def held_out(labels: np.ndarray, offsets: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Returns [N] bool, which of all clients' examples, end to end, are held out of training.
 
-    Of n_i examples of a client, round(fraction * n_i) are held out, and at least one. Of the n_ic
-    examples of each class these are fraction * n_ic, rounded down; what is then missing is filled
+    A client with n_i examples holds out round(fraction * n_i), and at least one: fraction * n_ic of
+    the n_ic examples of each class, rounded down; the rest is filled
     up with one more of the classes for which most was cut off, drawn where this is equal (the
     method of the largest remainder). One example of each class always stays, even if fewer are held
     out then. A client that has no class with two examples is the exception: one of its examples is

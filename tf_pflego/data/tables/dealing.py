@@ -51,8 +51,8 @@ def from_table(
     """Returns clients with the rows of a table: each value of a column is a client.
 
     Numbers are standardised and categories become ones and zeros; `preprocessing` of the clients
-    says how, and models that leave a run take the columns as the table has them. Of the test rows,
-    only labels are looked at, and these only for the classes that there are.
+    says how, and exported models take the columns as the table has them. Of test rows
+    only the labels are read, for the set of classes.
 
     Args:
       table: The path of a CSV or Parquet file, a frame of pandas, a table of pyarrow, or a
@@ -68,14 +68,14 @@ def from_table(
         column NAME has test, 1 or true, and not train, 0 or false.
       time: The column by which `test="last"` orders the rows of a client, of numbers, times or text
         as in ISO 8601; it is no feature.
-      task: What is predicted, as in `SplitModel`.
-      missing: What is done with rows that lack a value: they are refused; a number is the mean, and
+      task: The task, as in `SplitModel`.
+      missing: How rows that lack a value are treated: they are refused; a number is the mean, and
         a category one that no training row has (mean); or the rows are left out (drop).
       categories: Columns of numbers that are categories; columns of text always are.
-      encoding: What becomes of categories: one_hot, or codes for a body that begins with an
+      encoding: The encoding of categories: one_hot, or codes for a body that begins with an
         Embedding. All features are categories then, and examples int32 [n, number of features].
       min_rows: How many rows a client must have, at least 2.
-      small_clients: What is done with clients that have fewer, or that have no training row or no
+      small_clients: How clients are treated that have fewer, or that have no training row or no
         test row: refuse, drop, or merge into one client, others.
       label_space: As in `from_arrays`.
       seed: The seed of the draw of test rows.

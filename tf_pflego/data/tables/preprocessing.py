@@ -1,4 +1,4 @@
-"""What columns become before a model sees them: fitted once, on training rows alone.
+"""Preprocessing of columns before a model sees them: fitted once, on training rows alone.
 
 A number x becomes (x - mean) / deviation, both taken over the training rows of all clients, in
 float64. A
@@ -56,12 +56,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What the columns of a table become; plain values, which a run writes as JSON.
+    """The preprocessing of a table's columns; plain values, which a run writes as JSON.
 
     Attributes:
       columns: The columns, in the order of the features.
-      encoding: What becomes of categories: one_hot or codes.
-      missing: What is done where a value is missing: refuse, mean (a number is the mean, a category
+      encoding: The encoding of categories: one_hot or codes.
+      missing: How a missing value is treated: refuse, mean (a number is the mean, a category
         one that no training row has) or drop (the row is left out).
       class_names: The classes of the rows, in the order of their numbers; None if there are none.
     """

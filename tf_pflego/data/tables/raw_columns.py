@@ -16,7 +16,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from tf_pflego.data.tables.preprocessing import Column, Preprocessing  # It takes pyarrow.
 
-# What other inputs of the functions of a model are called.
+# Names of other inputs of a model's functions.
 _TAKEN = (
     *("examples", "labels", "steps", "learning_rate", "path", "head", "num_classes"),
     *("client_weight", "participation_scale", "round_number"),
@@ -92,7 +92,7 @@ def keras_inputs(preprocessing: Preprocessing) -> tuple[dict[str, Any], Any]:
             oov_token=last + "?" if dtype == "string" else last + 1,
             output_mode="one_hot" if is_one_hot else "int",
         )(value)
-        # The first is that of values which no training row has.
+        # The first column stands for values that no training row has.
         parts.append(ops.cast(value[:, 1:], "float32") if is_one_hot else ops.cast(value, "int32"))
     return named, layers.Concatenate(axis=1)(parts) if len(parts) > 1 else parts[0]
 

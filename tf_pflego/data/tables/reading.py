@@ -138,7 +138,7 @@ def _of_file(path, is_text, separator, decimal):
     names = next(python_csv.reader(io.StringIO(header), delimiter=separator), [])
 
     def read_with(decimal):
-        # What is missing is missing in columns of text too, unless it stands in quotes.
+        # Missing values are missing in columns of text too, unless they stand in quotes.
         converted = csv.ConvertOptions(
             column_types={name: pa.string() for name in names if is_text(name)},
             strings_can_be_null=True,

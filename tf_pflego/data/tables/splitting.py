@@ -46,7 +46,7 @@ def owners(array: pa.ChunkedArray, client: str) -> tuple[np.ndarray, list[str]]:
 def drawn(
     owner: np.ndarray, share: float, time: tuple[str, pa.ChunkedArray] | None, seed: int
 ) -> np.ndarray:
-    """Returns [N] bool: of a client's n rows, round(share * n) by chance, or those of latest time.
+    """Returns [N] bool: of a client's n rows, round(share * n) by chance, or the latest in time.
 
     At least one of them is chosen and one is not, if there are two.
     """

@@ -9,8 +9,8 @@ and answers when its new state is on its own disk. The server knows of a state i
 A request names the state to start from. So a round that came to nothing, or that a server forgot
 which was killed, is undone without a message: nobody asks for its states again.
 
-Who does not answer in time, or answers with something else than was asked for, is left out of the
-round, which is run again without it: see `simulation.rounds`. An answer counts as long as its
+A client that does not answer in time, or answers something else than it was asked, is left out of
+the round, which is run again without it: see `simulation.rounds`. An answer counts as long as its
 question stays the same, so that clients are asked again only for what has changed.
 """
 
@@ -89,7 +89,7 @@ class DevicesEngine:
             }
             to_one = wire.numbered("one", [leaf[row] for leaf in messages])
             requests[client] = Request(facts, to_all | to_one | ({} if state else start))
-        # Of all clients none is to spare.
+        # When all clients take part there are no spares.
         spare = self.spare_clients if exchange.cohort != FIRST_ROUND else 0
         checked = self._checked(position, evaluate)
         answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
@@ -123,7 +123,7 @@ class DevicesEngine:
             only_here=True,
         )
         self._say_who_is_left_out(answers, f"has no part in the test after round {self._round}")
-        # Of who is not there nothing is counted.
+        # Clients that cannot be reached count as zero.
         nothing = tf.nest.map_structure(np.zeros, sizes)
         rows = [answers.replies.get(client, nothing) for client in requests]
         return tf.nest.map_structure(lambda *one: np.stack(one), *rows)

@@ -1,6 +1,6 @@
 """The server's links to clients on other machines, as sockets in a directory.
 
-A client is a socket NODE.socket there. Who listens is the client's program on this machine, or a
+A client is a socket NODE.socket there. The listener is the client's program on this machine, or a
 carrier that passes requests on to it. A node that is new is asked who it is. The first node that
 introduces itself by the name of a client is this client from then on, which names.json beside the
 sockets remembers; a carrier lets nobody else be that node.
@@ -46,7 +46,7 @@ class DeviceOptions:
 
 
 class Request(NamedTuple):
-    """What one client is asked."""
+    """A request to one client."""
 
     facts: dict[str, Any]
     arrays: wire.Arrays
@@ -60,7 +60,7 @@ class RefusedError(wire.WireError):
 
 
 class Answers(NamedTuple):
-    """What clients have answered, by number, and why others are left out."""
+    """The answers of clients, by number, and why others are left out."""
 
     replies: dict[int, Any]
     left_out: dict[int, str]
@@ -137,10 +137,10 @@ class Links:
         """Asks clients side by side, and returns what `checked` makes of their answers.
 
         After the deadline the others are not waited for, as soon as `at_least` have answered; nor
-        are they when `at_most` have, if that is not 0. Who let a deadline pass before has only a
-        few seconds to say that it is there, after which it has the whole deadline again. Who
-        answers otherwise than `checked` expects, which is a `WireError`, or with more than
-        `most_bytes`, is left out at once. With `only_here`, so is who cannot be reached.
+        are they when `at_most` have, if that is not 0. A client that let a deadline pass before has
+        only a few seconds to say that it is there, after which it has the whole deadline again. A
+        client that answers otherwise than `checked` expects, which is a `WireError`, or with more
+        than `most_bytes`, is left out at once. With `only_here`, so is who cannot be reached.
         """
         answers = Answers({}, {})
         if only_here:

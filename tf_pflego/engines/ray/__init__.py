@@ -2,5 +2,5 @@
 
 from os import environ
 
-# Of what is lost a run says a line, to which Ray would add its own. Ray reads this at its import.
+# A run says a line about each loss, to which Ray would add its own. Ray reads this at its import.
 environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")

@@ -112,7 +112,7 @@ class RayEngine:
         """Calls a method of each shard that has some of the clients `ids` [c].
 
         It takes the clients' numbers in the shard, then what `arguments` returns for these
-        positions in `ids`, and the server's state if that is given. What comes back are the
+        positions in `ids`, and the server's state if that is given. It returns the
         positions and the result of each shard.
         """
         ids, shared = np.asarray(ids, np.int64), [ray.put(_arrays(one)) for one in server_state]

@@ -21,7 +21,7 @@ from tf_pflego.system import errors
 
 
 class Opened(NamedTuple):
-    """What a host is given of a federation."""
+    """The part of a federation that a host is given."""
 
     algorithm: Algorithm
     clients: ClientData | Origin  # of the shard: the data, or where to load them
@@ -59,7 +59,7 @@ class Host:
 
     @errors.marked
     def open(self, key: int, opened: Opened) -> None:
-        """Takes a shard of a federation; refuses data that are missing or not those of the run."""
+        """Takes a shard of a federation; refuses data that are missing or not the run's."""
         clients = opened.clients
         if isinstance(clients, Origin):
             try:

@@ -116,7 +116,7 @@ class RayCluster(contextlib.AbstractContextManager):
             self.close()
 
     def call(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Starts a call of a host's method, after those of the same host, and returns at once."""
+        """Starts a call of a host's method, after the host's earlier calls, and returns at once."""
         return getattr(self._hosts[shard], method).remote(*arguments)
 
     def wait(self, calls: Sequence[Any], shards: Sequence[int] | None = None) -> list[Any]:
@@ -131,7 +131,7 @@ class RayCluster(contextlib.AbstractContextManager):
             try:
                 results.append(result_of(call))
             except exceptions.RayTaskError as error:
-                # What a host has raised comes up as if this process had.
+                # A host's error comes up as if this process had raised it.
                 raise (error.cause if isinstance(error.cause, Exception) else error) from error
             except exceptions.RayError as error:
                 lost[shard] = type(error).__name__

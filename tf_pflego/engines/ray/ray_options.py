@@ -21,11 +21,11 @@ class RayOptions:
       num_shards: S, into how many shards the clients are dealt. The result of a run depends on it
         in the last digits, since sums are added shard by shard, and does not depend on where the
         shards are.
-      address: Of a running cluster, as `ray start` shows it, or `auto` for the one that this
-        machine belongs to. If it is empty, a cluster of this machine alone is started, and ends
-        with the run.
+      address: The address of a running cluster, as `ray start` shows it, or `auto` for the one that
+        this machine belongs to. If it is empty, a cluster of this machine alone is started, and
+        ends with the run.
       cpus_per_shard: Cores that the cluster keeps for a shard. Without an address, the shards
-        share those of the machine.
+        share the machine's.
       gpus_per_shard: GPUs; a part of one if several shards share it.
       resources: Other resources of the cluster that a shard takes, by name: NAME=NUMBER,... With
         one that only some nodes have, shards are on the nodes that have the data.

@@ -1,8 +1,8 @@
 """A Unix socket on which a child process listens, in place of the TCP port that it would open.
 
-TFF's worker can only listen on a port of all interfaces, without a password. Whoever reaches that
-port can run code as the user. Here the child never listens on it. A seccomp filter makes the kernel
-stop the child at `listen` and ask this process, which puts a Unix socket in the place of the
+TFF's worker can only listen on a port of all interfaces, without a password. Everybody who reaches
+that port can run code as the user. Here the child never listens on it. A seccomp filter makes the
+kernel stop the child at `listen` and ask this process, which puts a Unix socket in the place of the
 child's socket (seccomp_unotify(2)). The two processes are then connected directly: nothing stands
 between them that would copy messages. No privilege and no namespace is needed, but Linux 5.9.
 

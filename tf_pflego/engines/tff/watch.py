@@ -30,8 +30,8 @@ class Watch:
     def look(self, awaited: object | None) -> str | None:
         """Looks at the child; to be called every `LOOK_SECONDS`.
 
-        `awaited` stands for the request whose answer is awaited; it is None if none is. What is
-        returned says why the child will not answer, as the end of a sentence; None if it may.
+        `awaited` stands for the request whose answer is awaited; it is None if none is. It returns
+        why the child will not answer, as the end of a sentence; None if it may.
         """
         self._stopped = self._stopped + 1 if _is_stopped(self._pid) else 0
         if self._stopped >= _STOPPED_LOOKS:

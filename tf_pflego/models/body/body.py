@@ -2,8 +2,8 @@
 
 The model is traced, together with the gradient that TensorFlow gives it. In the traced graph
 every weight becomes a constant, and the constants of the trainable weights, theta, become
-arguments. What remains has no variable in it: it serves inside tf.function and in TFF computations,
-for Keras 2 and 3 alike, whatever the model does inside loops and nested functions.
+arguments. The remaining graph has no variable in it: it serves inside tf.function and in TFF
+computations, for Keras 2 and 3 alike, whatever the model does inside loops and nested functions.
 
 A model that computes otherwise in training than in inference is traced for both. In training its
 batch normalisation uses the statistics of the batch. In inference theta has the statistics too,
@@ -43,8 +43,8 @@ class Body:
       feature_shape: (M,) or (T, M).
       example_shape: Shape of one example.
       example_dtype: tf.int32 if the model's Input takes integers, else tf.float32.
-      bytes_per_example: Size of all that the model computes from one example. Of loops and nested
-        functions, only what enters and leaves them is counted.
+      bytes_per_example: Size of all that the model computes from one example. For loops and nested
+        functions, only their inputs and outputs are counted.
       saved_specs: For each tensor that `forward` saves, its `tf.TensorSpec`; sizes that depend on
         the number of examples are unknown.
       has_loops: Whether there are loops among what it computes, which save variants.

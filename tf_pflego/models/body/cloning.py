@@ -33,7 +33,7 @@ class Cloning:
         """
         source = self._model
         values = self._constants | dict(zip(self._theta, map(np.asarray, theta), strict=False))
-        # Of standard layers these classes are the ones that Keras finds itself.
+        # Keras finds the classes of standard layers itself.
         classes = {type(layer).__name__: type(layer) for layer in _layers(source)}
         try:
             with tf.keras.utils.custom_object_scope(classes):
@@ -43,7 +43,7 @@ class Cloning:
                 its_copy.trainable = layer.trainable  # The order of the weights depends on it.
             copy.set_weights([values[id(weight)] for weight in source.weights])
         except Exception as error:
-            # What the user's classes raise, or Keras about them, can be of any kind.
+            # The user's classes, or Keras about them, can raise any kind of error.
             self.refuse_lambda_layers("a copy that Keras makes")
             raise ValueError(
                 "`body` must be made of layers that Keras can make again from their configuration; "

@@ -1,6 +1,6 @@
 """Traced graphs as data: their variables become constants, and parts of them are called.
 
-What is no part of TensorFlow's public interface is imported where it is used: at the head of the
+Parts of TensorFlow that are not public are imported where they are used: at the head of the
 module it would start TensorFlow at once, for which the program waits until it needs it
 (`tf_pflego.system.deferred`).
 """
@@ -24,7 +24,7 @@ _unique_numbers = itertools.count()
 
 
 def nodes_and_called(graph_def) -> Iterator[Any]:
-    """Yields the nodes of a GraphDef and those of the functions that it calls, however deep."""
+    """Yields the nodes of a GraphDef and of the functions that it calls, however deep."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     waiting = [graph_def.node]
     while waiting:

@@ -23,7 +23,7 @@ class Live:
     Attributes:
       seed: The placeholder [2] int32 of the client's seed; None without dropout.
       statistics: The variables of the means and variances of batch normalisation.
-      moments: For each of them that of the batch.
+      moments: For each of them the batch's value.
       normalizing: The ids of the variables of scales and offsets.
     """
 

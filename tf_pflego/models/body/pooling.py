@@ -3,8 +3,8 @@
 A window passes its gradient to one element, its largest. So the gradients of the ReLU and of the
 bias that come before the pooling can be taken from what was pooled, which is several times smaller.
 
-The kernel is always that of the oneDNN library where there is one. TensorFlow has two kernels for
-it on a CPU; that of oneDNN is some ten times faster. TensorFlow takes it only if it comes, in its
+The kernel is always the oneDNN library's where there is one. TensorFlow has two kernels for
+it on a CPU; oneDNN's is some ten times faster. TensorFlow takes it only if it comes, in its
 order of the graph's nodes, to the pooling before the gradient. In a loop, as local training is, the
 order depends on where it enters the loop, and differs from process to process. In a function of
 their own, without a loop, the pooling always comes first. To pool once more there takes little

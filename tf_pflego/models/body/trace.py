@@ -322,7 +322,7 @@ def _check_last_operation(graph_def, traced):
 
 
 class OneExample(NamedTuple):
-    """What a body with loops computes from one example, as a graph that TFLite can hold.
+    """A body with loops on one example, as a graph that TFLite can hold.
 
     It is traced without its gradient, for which a loop keeps what each step computes, in lists that
     no file can hold, and for one example, since TFLite needs lists whose items have a known size.
@@ -335,7 +335,7 @@ class OneExample(NamedTuple):
 
     @classmethod
     def of(cls, model: tf.keras.Model, example: tf.TensorSpec, statistics: Sequence[Any]):
-        """Returns that of a model which takes batches of examples with this spec."""
+        """Returns the graph of a model which takes batches of examples with this spec."""
         function = tf.function(lambda examples: model(examples, training=not statistics))
         traced = function.get_concrete_function(
             tf.TensorSpec([1, *example.shape[1:]], example.dtype)

@@ -6,8 +6,8 @@ With a gate g in [0, 1] and a correction U [K, M + 1], its head is W = g R + U.
 
     F(U, g) = l(g R + U) + (lambda_i / 2) |U|^2
 
-where l is the client's mean loss; for X, Z and E see `models.heads.objective`. Of classes, the
-penalty grows with what the shared head knows of them, lambda_i = lambda max(1, l(0) / l(R))^p: the
+where l is the client's mean loss; for X, Z and E see `models.heads.objective`. With classes, the
+penalty grows with the shared head's knowledge of them, lambda_i = lambda max(1, l(0) / l(R))^p: the
 less is left to correct, the more would a correction fit only the client's few examples. With
 Z = R X^T the logits are g Z + U X^T, so that Z is computed once. A step with rates b and c is
 
@@ -18,11 +18,11 @@ penalty and of the interval.
 
 How long a step may be: the Hessian of the loss in the logits is at most h, which is 1/2 for the
 cross-entropy of classes. The curvature of F in U alone is therefore at most h A + lambda, where A
-is the mean of |x|^2 over the rows of X, and that in g alone is at most h B, where B is the mean of
-|z|^2 over the examples; of classes it is that of |z - mean of z|^2, since what all logits of an
-example have in common changes nothing. For both together, the curvature is at most twice as large
-in each, so that a step with the rates 1 / (2 h A + lambda) for U and 1 / (2 h B) for g does not
-raise F, whatever lambda_i is, since the step of the penalty is a proximal one.
+is the mean of |x|^2 over the rows of X, and the curvature in g alone is at most h B, where B is the
+mean of |z|^2 over the examples; with classes it is the mean of |z - mean of z|^2, since what all
+logits of an example have in common changes nothing. For both together, the curvature is at most
+twice as large in each, so that a step with the rates 1 / (2 h A + lambda) for U and 1 / (2 h B) for
+g does not raise F, whatever lambda_i is, since the step of the penalty is a proximal one.
 """
 
 from __future__ import annotations

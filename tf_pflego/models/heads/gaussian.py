@@ -19,7 +19,7 @@ def discriminant(
     """Returns the head [..., K, M + 1] of means [..., K, M] and a covariance [..., M, M] of all.
 
     Its logits are the logs of the classes' probabilities, up to what all of them have in common.
-    The covariance is shrunk to that of a sphere by a share above 0, and equations are solved in
+    The covariance is shrunk to a sphere's by a share above 0, and equations are solved in
     float64: where examples are fewer than features, they are near to having no solution.
     """
     means, covariance, log_priors = (
@@ -38,7 +38,8 @@ def discriminant(
 def estimates(
     features: tf.Tensor, members: tf.Tensor, otherwise: Estimates, identity: float
 ) -> Estimates:
-    """Returns those of the examples that `members` counts, with `identity` I in the covariance.
+    """Returns the estimates of the examples that `members` counts, with `identity` I in the
+    covariance.
 
     It is [n, K], 1 at an example's class, and 0 for what does not count. A class without examples
     has the mean of `otherwise`; with fewer than two examples the covariance is that one too.
@@ -62,8 +63,8 @@ def interpolated(
 ) -> Estimates:
     """Returns share * own + (1 - share) * of_all, with own estimates from features [n, M].
 
-    Of `SHARES` it is that of the least cross-entropy where each half of the examples is predicted
-    from estimates of the other half; those of a class are dealt to both halves in turn.
+    It is the one of `SHARES` with the least cross-entropy when each half of the examples is
+    predicted from estimates of the other half; a class's examples are dealt to both halves in turn.
     """
     shares, losses = tf.constant(SHARES), 0.0
     place = tf.argsort(tf.argsort(tf.argmax(members, axis=1), stable=True))

@@ -36,7 +36,7 @@ class HeadObjective:
       rows: K, the number of rows of a head.
       classes: [K] int32, the class of each row; rows whose class is negative are absent: they have
         no probability and stay as they are. None if all are present.
-      task: What the head predicts; see `core.tasks`.
+      task: The task; see `core.tasks`.
       penalty: Weight of half the squared norm of the head without its biases.
 
     Attributes:
@@ -138,8 +138,8 @@ class HeadObjective:
         """Returns the head [K, M + 1] of the least loss, for a task of least squares.
 
         It solves (X^T X / n + penalty D) W^T = X^T Y / n in float64, by Cholesky's method; D is the
-        identity but for a 0 at the bias. A tiny multiple of the identity is added, so that of
-        several minima, as with more features than examples, it is the one of the least norm.
+        identity but for a 0 at the bias. A tiny multiple of the identity is added, so that
+        among several minima, as with more features than examples, it is the one of the least norm.
         """
         inputs = tf.cast(self.inputs[:, : self._width], tf.float64)
         targets, weight = (tf.cast(t, tf.float64) for t in (self.targets, self.example_weight))
@@ -168,7 +168,7 @@ class HeadObjective:
         return self.where_present(wide[:, : self._width], start)
 
     def where_present(self, values: tf.Tensor, otherwise: tf.Tensor | float) -> tf.Tensor:
-        """Returns `values` [K, ...], with those of `otherwise` in the rows of absent classes."""
+        """Returns `values` [K, ...], with `otherwise` in the rows of absent classes."""
         return values if self._present is None else tf.where(self._present, values, otherwise)
 
     def logits_at(self, wide: tf.Tensor) -> tf.Tensor:
@@ -214,7 +214,7 @@ class HeadObjective:
     def spread_of(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns [] the mean over the examples of |z - mean of z|^2, for logits [K, n].
 
-        Absent classes do not count. What is not a softmax also sees the mean: this is |z|^2 then.
+        Absent classes do not count. Without a softmax the mean counts too: this is |z|^2 then.
         """
         if not self.task.is_softmax:
             deviations = logits

@@ -2,8 +2,8 @@
 
 PFLEGO, section 3.2, admits any solver that does not raise the client's loss. That is checked here:
 if a solver ends with a larger loss than it started from, or with a loss that is not a number, its
-result is replaced by that of gradient descent with the rate 1 / L, which cannot raise the loss. A
-loss without such an L, as that of counts, takes one over the curvature in its place; if that raises
+result is replaced by gradient descent's with the rate 1 / L, which cannot raise the loss. A
+loss without such an L, such as counts', takes one over the curvature in its place; if that raises
 the loss too, the head stays where it was.
 
 A step of each solver takes one product with the features and one with their transpose, so that
@@ -75,8 +75,8 @@ def automatic_rate(
     be larger, because `solve` makes sure that the loss does not rise. Before the features have
     grown, c is small, and the head would run ahead of the features: `largest` holds it back; PFLEGO
     passes rho I/r, the rate of its last step on the head in round 1. Momentum m moves 1 / (1 - m)
-    times as far, so its rate is smaller by that factor. Adam has none: its rate does not mean what
-    that of gradient descent does.
+    times as far, so its rate is smaller by that factor. Adam has none: its rate means something
+    else than gradient descent's.
     """
     rate = tf.minimum(1 / objective.curvature(head), largest)
     return rate * (1 - optimizers.MOMENTUM) if solver == "momentum" else rate
