@@ -49,7 +49,7 @@ _GRIDS = {
     "pgfed": _RATES | {"risk_weight": (0.1, 0.05, 0.01)},
     "pflego": {"client_learning_rate": (0.1, 0.01), "server_learning_rate": (0.003, 0.001)},
 }
-# The choices of `pgfed_tuning`; a test holds it against results/pgfed_tuning. Methods that differ
+# The choices of `pgfed_tuning`; a test holds them against results/pgfed_tuning. Methods that differ
 # from another by a term or an approximation take its settings.
 TUNED = {row.pop("algorithm"): row for row in numbers_of("pgfed_tuned")}
 

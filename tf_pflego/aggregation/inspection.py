@@ -105,7 +105,7 @@ def faults(
     Args:
       simulation: One of `private(inspected.algorithm)` in process, which runs `ROUNDS` rounds.
       inspected: The wrapped algorithm.
-      accountant: The claim.
+      accountant: It computes the epsilon that is claimed.
     """
     yield from _of_secrets(simulation)
     yield from _of_draws(simulation)

@@ -1,6 +1,6 @@
 """User-level differential privacy: uploads are clipped, and their sum is noised.
 
-The mechanism protects whether a client takes part in a run at all, with all its examples, from
+The mechanism hides whether a client takes part in a run at all, with all its examples, from
 everybody else who sees what the server learns and sends, which is joint differential privacy. A
 client's own head, features and examples never leave it; a head that is exported is not private
 towards whoever gets that file.

@@ -1,7 +1,7 @@
 """Checks of the clients' data: a refusal names the client, what was expected and what came.
 
-The arrays of all clients stand end to end, and each client's begin at its `offsets` [I + 1].
- The checks look at all clients at once, and search for one only when some are at fault.
+The arrays of all clients stand end to end, and each client's begin at its `offsets`
+[I + 1]. The checks look at all clients at once, and search for one only when some are at fault.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def _letter(number):
 
 
 def _classes(numbers, names):
-    """Returns which classes a client holds, a few of them with their names, if there are names."""
+    """Returns the classes that a client holds, by their names if they are few and have names."""
     if names is None or len(numbers) > _MOST_NAMED_CLASSES:
         return _ranges(numbers)
     shown = (terminal.printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)

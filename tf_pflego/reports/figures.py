@@ -1,7 +1,7 @@
 """How figures look, drawn with matplotlib: as SVG whose colours CSS sets, and as PNG.
 
 A page, a PNG file and the figures of experiments draw curves by the same function. Colours tell
-apart for people who are colour-blind (by M. Okabe and K. Ito, "Color Universal Design", 2008,
+apart for people who are colour-blind (M. Okabe and K. Ito, "Color Universal Design", 2008,
 darkened where white would swallow them), and dashes and markers differ too.
 """
 

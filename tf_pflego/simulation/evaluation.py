@@ -4,8 +4,7 @@ With many clients, a sample of them is tested. It is drawn uniformly without rep
 run's seed, before the first round, and stays the same over the run:
 
 * Over the draw of the sample, the mean accuracy of its clients is an unbiased estimate of the mean
-over
-  all clients, in every round. The mean over examples and the loss are ratios of two such means,
+  over all clients, in every round. The mean over examples and the loss are ratios of two means,
   with a bias of order 1 / n.
 * Rounds, and methods with the same seed, are compared on the same clients. A difference is
   estimated better than either value: what makes some clients harder than others cancels. With a new

@@ -1,5 +1,4 @@
-"""Turns in the use of a simulation: one thread at a time, of the process that made it, until it is
-closed.
+"""One thread at a time uses a simulation, of the process that made it, until it is closed.
 
 A refusal comes before anything changes.
 """

@@ -20,8 +20,8 @@ _MOST_IN_BLOCK = 4096
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _OWN_GROUPS = pathlib.Path("/proc/self/cgroup")
 _MEMINFO = pathlib.Path("/proc/meminfo")
-# The files of a group's limit and of its use, and the line of memory.stat with the cached pages,
-# which the kernel gives back at once: cached pages of files. First those of version 2.
+# The files of a group's limit and of its use, and the line of memory.stat with the cached pages of
+# files, which the kernel gives back at once. Version 2 comes first.
 _VERSIONS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -31,8 +31,8 @@ SHIFTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def permute_labels(partition: Partition, share: float, num_classes: int, seed: int) -> Partition:
     """Lets round(share * I) clients name the C classes by permutations of their own.
 
-    Which clients these are, and the permutation of each, uniform over the permutations of 0 .. C -
-    1, depend only on the seed and the number of clients and of classes. A larger share includes the
+    Which clients these are, and the permutation of each, uniform over all of 0 .. C - 1, depend
+    only on the seed and the number of clients and of classes. A larger share includes the
     clients of a smaller one. The partition that is returned has the permutations as `renamings`,
     and `classes` as the clients name them.
     """

@@ -51,8 +51,8 @@ def from_table(
     """Returns clients with the rows of a table: each value of a column is a client.
 
     Numbers are standardised and categories become ones and zeros; `preprocessing` of the clients
-    says how, and exported models take the columns as the table has them. Of test rows
-    only the labels are read, for the set of classes.
+    says how, and exported models take the columns as the table has them. Only the
+    labels of test rows are read, for the set of classes.
 
     Args:
       table: The path of a CSV or Parquet file, a frame of pandas, a table of pyarrow, or a

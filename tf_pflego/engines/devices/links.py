@@ -140,7 +140,8 @@ class Links:
         are they when `at_most` have, if that is not 0. A client that let a deadline pass before has
         only a few seconds to say that it is there, after which it has the whole deadline again. A
         client that answers otherwise than `checked` expects, which is a `WireError`, or with more
-        than `most_bytes`, is left out at once. With `only_here`, so is who cannot be reached.
+        than `most_bytes`, is left out at once. With `only_here`, so is one that cannot be
+        reached.
         """
         answers = Answers({}, {})
         if only_here:

@@ -38,8 +38,7 @@ def discriminant(
 def estimates(
     features: tf.Tensor, members: tf.Tensor, otherwise: Estimates, identity: float
 ) -> Estimates:
-    """Returns the estimates of the examples that `members` counts, with `identity` I in the
-    covariance.
+    """Returns the estimates of the examples that `members` counts; the covariance has `identity` I.
 
     It is [n, K], 1 at an example's class, and 0 for what does not count. A class without examples
     has the mean of `otherwise`; with fewer than two examples the covariance is that one too.
