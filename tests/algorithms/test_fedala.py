@@ -61,10 +61,7 @@ CASES = {
 
 @by_task("config", CASES, "classification", "multi_label")
 def test_fedala(tiny_model, tiny_clients, config):
-    """Shared, own, mixing and served weights; some mixing weights reach a bound.
-
-    Absentees too are served the newest shared network, mixed in.
-    """
+    """Shared, own and mixing weights; some mixing weights reach a bound."""
     simulation = simulation_of("fedala", tiny_model, tiny_clients, **config)
     shared, networks = flat(simulation.server_state.weights), own(simulation)
     p = min(config["mixed_tensors"], len(shared))
@@ -94,8 +91,6 @@ def test_fedala(tiny_model, tiny_clients, config):
             assert_close(actual, expected)
         for actual, expected in zip(own(simulation, "mixing"), mixing, strict=True):
             assert_close(actual, expected)
-        for client, trio in enumerate(zip(networks, mixing, strict=True)):
-            assert_close(flat(simulation.served_weights(client)), started(shared, *trio))
         assert simulation.client_states(range(3)).is_new.tolist() == is_new
     moved = np.concatenate([leaf.ravel() for one in mixing for leaf in one])
     assert ((moved > 0) & (moved < 1)).any()

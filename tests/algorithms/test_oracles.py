@@ -151,7 +151,7 @@ def drawn_heads(model, clients, seed, purpose, *keys):
 
 
 def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
-    """Heads start from new draws in each round, and once more when all clients are tested."""
+    """Heads start from new draws in each round."""
     config = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.2}
     asked = config | {"server_optimizer": "sgd", "head_start": "anew"}
     simulation = simulation_of("fedrecon", tiny_model, tiny_clients, **asked)
@@ -163,14 +163,6 @@ def test_fedrecon_with_heads_anew(tiny_model, tiny_clients):
         theta, heads = pflego.fedrecon_round(theta, heads, tiny_clients, participants, known)
         simulation.run_round()
         assert_close(simulation.server_state.theta, theta)
-    heads = drawn_heads(tiny_model, tiny_clients, 11, "evaluation", ROUNDS)
-    _, heads = pflego.fedrecon_round(theta, heads, tiny_clients, range(3), known)
-    result = simulation.evaluate()
-    losses = [
-        network.loss(theta, heads[client], *network.of_client(tiny_clients.train, client))
-        for client in range(3)
-    ]
-    np.testing.assert_allclose(result.train_loss, losses, atol=ORACLE_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", [thorough("fedavg"), thorough("fedper"), "pgfed"])

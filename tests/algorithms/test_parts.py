@@ -99,7 +99,7 @@ def direction_of(personal):
 
 @pytest.mark.parametrize(("weight", "start"), [thorough(0.0, "of all"), (3.0, "of its own")])
 def test_fedcp(tiny_model, tiny_clients, weight, start):
-    """Everything that the server and the clients keep, and what clients are served with.
+    """Everything that the server and the clients keep.
 
     Where personal heads start as the head of all, the sum of the rows, v_i, stays that of all: the
     errors of a softmax add up to 0. So clients have others in one of the cases.
@@ -134,12 +134,6 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
     if start == "of all":
         sums = [one[:, :-1].sum(axis=0) for one in (*personal.values(), head)]
         assert_close(sums, len(sums) * [first])
-    losses = simulation.evaluate().train_loss
-    for client, one in personal.items():
-        x, y = network.of_client(tiny_clients.train, client)
-        parts = split_by_policy(shared[2:5], direction_of(one), features_of(shared, x))
-        expected = cross_entropy(logits_of_both(head, one, parts), y)
-        np.testing.assert_allclose(losses[client], expected, atol=1e-5)
 
 
 def opened(valve, condition):
@@ -197,13 +191,8 @@ def test_gpfl(tiny_clients):
         assert_near(flat(simulation.server_state.weights), shared, atol=VALVE_TOLERANCE, rtol=0)
         for (head,), one, k in zip(own(simulation, "head"), heads, held, strict=True):
             assert_close([head[:k], head[k:]], [one, 0 * head[k:]])
-    losses = simulation.evaluate().train_loss
     for client, one in shares.items():
         np.testing.assert_allclose(own(simulation, "shares")[client][0], one, atol=1e-7)
-        x, y = network.of_client(tiny_clients.train, client)
-        phi = valved(shared[3:6], one @ shared[2], features_of(shared, x))
-        expected = cross_entropy(with_bias(phi) @ heads[client].T, y)
-        np.testing.assert_allclose(losses[client], expected, atol=1e-5)
 
 
 def with_weights(simulation, change):

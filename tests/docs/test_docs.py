@@ -43,8 +43,9 @@ def texts():
 
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
-def test_a_method_says_by_what_it_differs_from_its_paper(name):
+def test_a_method_says_what_it_serves_and_by_what_it_differs_from_its_paper(name):
     text = importlib.import_module(f"tf_pflego.algorithms.{name}").__doc__
+    assert len(re.findall(r"\n\nServed: \S", text)) == 1
     assert len(re.findall(r"\n\nDifferences from the paper(?:, which is [^:]+)?: \S", text)) == 1
 
 

@@ -1,7 +1,7 @@
 """APFL: each client mixes a model of its own with the shared one.
 
-Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", Algorithm 1. What is learnt:
-one network w for all, a network v_i and a share a_i per client; a_i v_i + (1 - a_i) w serves it.
+Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", Algorithm 1. Learnt: one
+network w for all, a network v_i and a share a_i per client.
 
 A round:
   1. The server sends w to the participants; client i sets w_i = w.
@@ -11,7 +11,8 @@ A round:
   3. It uploads w_i - w, and keeps v_i and a_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps w; client i keeps v_i and a_i.
+Served: v~ of the newest w and the client's last v_i and a_i, the mixture of Algorithm 1. The server
+keeps w; client i keeps v_i and a_i.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier

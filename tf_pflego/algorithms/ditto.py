@@ -1,8 +1,8 @@
 """Ditto: a personal network for each client, held near the network that all clients learn.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", in the full-batch
-form that the PFLEGO paper compares with. What is learnt: one network theta for all clients, as in
-FedAvg, and a whole network v_i for each client.
+form that the PFLEGO paper compares with. Learnt: one network theta for all clients, as in FedAvg,
+and a whole network v_i for each client.
 
 A round:
   1. The server sends theta_t to the participants.
@@ -13,7 +13,8 @@ A round:
   4. It uploads the result of step 2 minus theta_t.
   5. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps theta; client i keeps v_i.
+Served: v_i as the client last left it (personalized), or the newest theta (generic); Algorithm 1
+returns both. The server keeps theta; client i keeps v_i.
 
   paper    here                    shape
   theta    SharedState.weights     body and classifier
@@ -22,7 +23,6 @@ The server keeps theta; client i keeps v_i.
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
   beta     client_learning_rate    the same for theta and v_i
-  alpha_i  client.client_weight    []
 
 Differences from the paper: steps are full-batch unless a batch size is given, and v_i takes as many
 of them as theta.

@@ -1,8 +1,8 @@
 """FedALA: each client learns, number by number, how much of the shared network it takes in.
 
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", Algorithm 1.
-What is learnt: one network Theta for all, and per client a network Theta_i and the mixing weights
-W_i in [0, 1] of its last p weight tensors.
+Learnt: one network Theta for all, and per client a network Theta_i and the mixing weights W_i in
+[0, 1] of its last p weight tensors.
 
 A round:
   1. The server sends Theta to the participants.
@@ -13,8 +13,8 @@ A round:
      others, trains on all its examples, and keeps the result as Theta_i.
   4. It uploads Theta_i - Theta; the server moves Theta by the N_i-weighted mean, as in FedAvg.
 
-The server keeps Theta; client i keeps W_i and Theta_i. All clients are served what the algorithm
-returns: the start of step 3 with the newest Theta and their last W_i, which is Theta at first.
+Served: what Algorithm 1 returns, the start of step 3 with the newest Theta and the client's last
+W_i and Theta_i, which is Theta at first. The server keeps Theta; client i keeps W_i and Theta_i.
 
   paper      here                      shape
   Theta      SharedState.weights       body and classifier

@@ -1,8 +1,8 @@
 """FedAMP: each client is held near a mixture of the networks that are like its own.
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", Algorithm 1: federated
-attentive message passing. What is learnt: a network w_i per client, by min sum_i f_i(w_i)
-+ lambda sum_(i < j) A(||w_i - w_j||^2), where A(x) = 1 - exp(-x / sigma).
+attentive message passing. Learnt: a network w_i per client, by min sum_i f_i(w_i) + lambda sum_(i <
+j) A(||w_i - w_j||^2), where A(x) = 1 - exp(-x / sigma).
 
 A round has two exchanges with the same c participants:
   1. Client i uploads its w_i.
@@ -12,7 +12,8 @@ A round has two exchanges with the same c participants:
   3. The client takes steps from w_i on f_i(w) + (mu / 2) ||w - u_i||^2, with momentum m, and keeps
      the result as its new w_i.
 
-The server keeps nothing after a round; client i keeps w_i, which serves it.
+Served: w_i as the client last left it; the w_i are the output of Algorithm 1. The server keeps
+nothing after a round; client i keeps w_i.
 
   paper      here                      shape
   w_i        PersonalState.weights     body and classifier

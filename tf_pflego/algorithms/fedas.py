@@ -1,7 +1,7 @@
 """FedAS: a shared body that each client first brings near its own last one, under its own head.
 
 Yang, Huang and Ye, "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024.
-What is learnt: a body theta for all, and a network of its own for each client, theta_i and W_i.
+Learnt: a body theta for all, and a network of its own for each client, theta_i and W_i.
 
 A round:
   1. The server sends theta to the participants.
@@ -13,8 +13,9 @@ A round:
      estimate of the trace of the Fisher information, and uploads F_i (theta_i - theta) and F_i.
   5. The server moves theta by the mean of theta_i - theta, in which client i counts N_i F_i.
 
-The server keeps theta; client i keeps theta_i and W_i, which serve it. In its first round, what it
-is sent stands for its last body. Without step 3's alignment and with equal F_i, this is FedPer.
+Served: theta_i and W_i of the client's last step 3. The paper could not be read: PFLlib (d832e76)
+sends nothing to absentees. The server keeps theta; client i keeps theta_i and W_i. In its first
+round, what it is sent stands for its last body. Without alignment, with equal F_i, it is FedPer.
 
   paper         here                    shape
   theta         SharedState.weights     list of the body's weights

@@ -1,8 +1,7 @@
 """FedAvg: federated averaging of one model for all clients.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", and the
-full-batch form that the PFLEGO paper compares with (Algorithm 3 of its first version). What is
-learnt: one body and one classifier.
+full-batch form of the PFLEGO paper (Algorithm 3 of its first version). Learnt: one network.
 
 A round:
   1. The server sends the whole network to the participants.
@@ -13,7 +12,8 @@ A round:
      to its optimiser. By default it is added to the network, which thus becomes the mean of the
      copies; for other optimisers see `core.optimizers.AveragingServer`.
 
-The server keeps the network and the optimiser's state; a client keeps nothing.
+Served: the newest network, w_(t+1) of Algorithm 1, to all clients alike. The server keeps it and
+the optimiser's state; a client keeps nothing.
 
   paper    here                    shape
   theta    Weights.theta           list of the body's weights

@@ -1,8 +1,7 @@
 """FedBABU: only the body is learnt, under a head that never moves.
 
 Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", in
-the full-batch form that the PFLEGO paper compares with. What is learnt: one feature extractor theta
-for all clients.
+the full-batch form that the PFLEGO paper compares with. Learnt: a feature extractor theta.
 
 A round:
   1. The server sends theta to the participants.
@@ -11,10 +10,9 @@ A round:
   3. It uploads theta_i - theta.
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-Before a client is tested or served, it may fine-tune theta and W on its own data by f full-batch
-steps, or f epochs, of rate beta without momentum. The fine-tuned weights are not kept.
-
-The server keeps theta; a client keeps nothing.
+Served: the newest theta under W, which Algorithm 1 returns, after f full-batch steps, or f epochs,
+on both, of rate beta without momentum, on the client's own data; their result is not kept. The
+server keeps theta; a client keeps nothing.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
@@ -25,7 +23,6 @@ The server keeps theta; a client keeps nothing.
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
   beta     client_learning_rate
-  alpha_i  client.client_weight    []
 
 Differences from the paper: steps are full-batch unless a batch size is given. The paper has classes
 alone; other tasks are learnt in the same way. The rows of W, being random, have elements of both

@@ -1,8 +1,7 @@
 """FedBN: federated averaging of all weights but those of batch normalisation.
 
-Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
-Algorithm 1. What is learnt: a network for all clients, in which each client has scales, offsets and
-statistics of its own.
+Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", Algorithm
+1. Learnt: a network for all but each client's scales, offsets and statistics.
 
 A round:
   1. The server sends all weights w but scales and offsets to the participants.
@@ -12,8 +11,8 @@ A round:
   3. It uploads by what its copy of w differs from what it was sent, and keeps b_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps w; client i keeps b_i. It predicts with the statistics of all its examples under
-the weights with which it is served.
+Served: the newest w with the client's own b_i, as Algorithm 1 leaves them, and the statistics of
+all its examples under these. The server keeps w; client i keeps b_i.
 
   paper        here                        shape
   w            SharedState.weights         the other weights of the body, and the classifier
@@ -22,10 +21,8 @@ the weights with which it is served.
 
 Differences from the paper: its mean over clients is plain, as with client_weights=uniform here. Its
 statistics are moving averages over the batches of the local training, which the server's average
-then makes stale; here they are those of all the client's examples under the weights that are
-served, so that a client that never took part has them too.
-Steps are full-batch unless a batch size is given. A body without batch normalisation that is
-trained has nothing to keep, and this is FedAvg.
+then makes stale; here a client that never took part has them too. Steps are full-batch unless a
+batch size is given. Without batch normalisation that is trained, this is FedAvg.
 """
 
 from __future__ import annotations

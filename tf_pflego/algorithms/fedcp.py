@@ -1,9 +1,9 @@
 """FedCP: a policy splits the features of each example between a global and a personal head.
 
 Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via
-Conditional Policy", KDD 2023, with linear heads. What is learnt: a body theta, a head G and a
-policy for all, and a head P_i per client. For features h the policy gives shares r, [M], in (0, 1);
-a client predicts by G (r h, 1) + P_i ((1 - r) h, 1).
+Conditional Policy", KDD 2023, with linear heads. Learnt: a body theta, a head G and a policy for
+all, and a head P_i per client. For features h the policy gives shares r, [M], in (0, 1); a client
+predicts by G (r h, 1) + P_i ((1 - r) h, 1).
 
 A round:
   1. The server sends theta, G and the policy to the participants.
@@ -13,6 +13,9 @@ A round:
      plus lambda times the MMD between the features and those by the theta that was sent.
   4. It uploads by what theta, the policy and (G + P_i) / 2 differ from what was sent; P_i stays.
   5. The server moves theta, the policy and G by the N_i-weighted mean over the participants.
+
+Served: the newest theta, policy and G with the client's last P_i. The paper could not be read;
+PFLlib (d832e76) sends these to all clients after each round.
 
 MMD is the mean of k(h_a, h_b) + k(h'_a, h'_b) - 2 k(h_a, h'_b) over all pairs of a batch, for the
 kernel k(x, y) = sum_c exp(-|x - y|^2 / (2 c)) with c = 10, 15, 20, 50.

@@ -1,7 +1,6 @@
 """FedDANE: local objectives corrected by the mean gradient of another cohort.
 
-Li et al., "FedDANE: A Federated Newton-Type Method", in full-batch form. What is learnt: one body
-and one classifier.
+Li et al., "FedDANE: A Federated Newton-Type Method", in full-batch form. Learnt: one network.
 
 A round:
   1. The server sends theta_t to a first cohort. Each of its clients uploads
@@ -12,7 +11,8 @@ A round:
      on l_i(theta) + <g - g_i, theta - theta_t> + (mu / 2) ||theta - theta_t||^2.
   4. It uploads the result minus theta_t, and the server adds the N_i-weighted mean to theta.
 
-The server keeps theta, and g between the two exchanges; a client keeps nothing.
+Served: the newest theta, the mean in the last line of the algorithm, to all clients alike. The
+server keeps theta, and g between the two exchanges; a client keeps nothing.
 
   paper    here                     shape
   theta    ServerState.weights      body and classifier
@@ -20,7 +20,6 @@ The server keeps theta, and g between the two exchanges; a client keeps nothing.
   mu       proximal_weight
   tau      local_steps
   beta     client_learning_rate
-  alpha_i  client.client_weight     []
 
 Differences from the paper: clients take a fixed number of steps instead of solving to a given
 inexactness. If nobody is drawn for the first cohort, g keeps its last value.

@@ -1,7 +1,6 @@
 """FedDyn: local objectives that are corrected so that their minima agree with the global one.
 
-Acar et al., "Federated Learning Based on Dynamic Regularization", Algorithm 1. What is learnt: one
-network w for all.
+Acar et al., "Federated Learning Based on Dynamic Regularization", Algorithm 1. Learnt: a network w.
 
 A round:
   1. The server sends w_t to the participants.
@@ -10,8 +9,9 @@ A round:
   4. The server sets H <- H - a sum_i (w_i - w_t) over the participants, and
      w <- w_t + mean_i (w_i - w_t) - H / (I a), a plain mean.
 
-The server keeps w and H, the sum of all h_i, so that clients may join; client i keeps h_i. Of
-clients that leave, the server cannot take back their share of H, which it does not know.
+Served: the newest w of Algorithm 1's server update, to all clients alike. The server keeps w and H,
+the sum of all h_i, so that clients may join; client i keeps h_i. The server does not know, and
+cannot take back, the h_i of clients that leave.
 
   paper    here                    shape
   w        ServerState.weights     body and classifier

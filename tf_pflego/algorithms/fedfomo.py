@@ -1,7 +1,7 @@
 """FedFomo: each client mixes into its model those of others that do better on its own data.
 
-Zhang et al., "Personalized Federated Learning with First Order Model Optimization". What is learnt:
-a network w_i per client.
+Zhang et al., "Personalized Federated Learning with First Order Model Optimization". Learnt: a
+network w_i per client.
 
 A round:
   1. The server sends client i the models w_n of at most M of the last round's participants, those
@@ -12,7 +12,8 @@ A round:
   3. It trains w_i on the rest of its training examples, keeps it and uploads it with the weights.
   4. The server adds the weights to its row of P.
 
-The server keeps P and the last round's models; client i keeps w_i, which serves it.
+Served: w_i of the client's last step 3. The paper could not be read; PGFed's program (b1d70f7)
+serves the same. The server keeps P and the last round's models; client i keeps w_i.
 
   paper    here                      shape
   w_i      ClientState.weights       body and classifier

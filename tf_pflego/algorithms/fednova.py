@@ -1,8 +1,8 @@
 """FedNova: FedAvg whose clients count by their examples, however many steps they take.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization".
-What is learnt: one network x for all. In FedAvg on mini-batches, clients with more examples take
-more steps, and so they count twice.
+Learnt: one network x for all. In FedAvg, clients of more examples take more steps, and so count
+twice.
 
 A round:
   1. The server sends x to the participants.
@@ -12,7 +12,7 @@ A round:
   4. The server sets tau_eff = mean_i ||a_i||_1 and x <- x + tau_eff mean_i (x_i - x) / ||a_i||_1.
      Both means over the participants are weighted by N_i.
 
-The server keeps x; a client keeps nothing.
+Served: the newest x, which step 4 makes. The server keeps x; a client keeps nothing.
 
   paper        here                      shape
   x            SharedState.weights       body and classifier

@@ -1,8 +1,8 @@
 """FedPAC: features are held near the centroids of their classes, and heads are combined by need.
 
 Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration".
-What is learnt: for all clients a body theta and a centroid c_k of the features of each class, and a
-linear head W_i for each client.
+Learnt: for all clients a body theta and a centroid c_k of the features of each class, and a linear
+head W_i for each client.
 
 A round:
   1. The server sends theta and the centroids. Of its features phi under theta, client i finds h_i,
@@ -16,7 +16,9 @@ A round:
   5. In a second exchange it sends client i theta, and sum_j a_ij W_j as its new W_i; of a row only
      participants that have its class count. So no client waits for its next participation.
 
-The server keeps theta, the centroids and what it sent last; client i keeps W_i.
+Served: the newest theta with the W_i of the client's last step 5. The paper could not be read; the
+authors' program (5770f4f) and PFLlib (d832e76) combine and serve heads so. The server keeps theta,
+the centroids and what it sent last; client i keeps W_i.
 
   paper     here                    shape
   theta     ServerState.weights     list of the body's weights

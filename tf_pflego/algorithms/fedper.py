@@ -1,8 +1,8 @@
 """FedPer: federated averaging of the body, while each client keeps its own head.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", in the form that the PFLEGO
-paper compares with (Algorithm 2 of its first version). What is learnt: one feature extractor theta
-for all clients and a linear head W_i for each client.
+paper compares with (Algorithm 2 of its first version). Learnt: one feature extractor theta for all
+clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
@@ -11,7 +11,7 @@ A round:
   3. It uploads theta_i - theta, and keeps W_i.
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps theta; client i keeps W_i.
+Served: the newest theta with the last W_i (Algorithm 2). The server keeps theta; client i W_i.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
@@ -19,7 +19,6 @@ The server keeps theta; client i keeps W_i.
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
   beta     client_learning_rate
-  alpha_i  client.client_weight    []
 
 Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
 Uniform[0, 1), as in PFLEGO, or from 0 where labels are no classes.

@@ -1,7 +1,7 @@
 """FedProto: clients share the mean features of each class, and no weights.
 
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
-Algorithm 1. What is learnt: a network theta_i for each client, and a prototype C_j for each class.
+Algorithm 1. Learnt: a network theta_i for each client, and a prototype C_j for each class.
 
 A round:
   1. The server sends the prototypes to the participants.
@@ -12,8 +12,8 @@ A round:
   4. The prototype of a class becomes the mean of these over the participants that have it, or
      stays as it is if none has it (equation 6).
 
-Served: client i predicts the class of the nearest of its own prototypes, as they were when it last
-took part; before, by its classifier. The server keeps the prototypes, client i theta_i and its own.
+Served: the class of the nearest of the client's own prototypes of its last step 3; before, by its
+classifier. The server keeps the prototypes, client i theta_i and its own.
 
   paper     here                     shape
   theta_i   ClientState.weights      body and classifier
@@ -22,9 +22,9 @@ took part; before, by its classifier. The server keeps the prototypes, client i 
   lambda    prototype_weight
 
 Differences from the paper: equation 8 takes the distance of a client's class means, step 2 of each
-example, as the authors' program. That has a client's means of the last epoch, in which its
-weights move; here they are of its last weights. With prototype_mean=examples all examples of a
-class count alike, by alpha_i / N_i. All clients have networks of the same shapes.
+example, as the authors' program. That has a client's means of the last epoch, in which its weights
+move; here they are of its last weights. With prototype_mean=examples all examples of a class count
+alike, by alpha_i / N_i. All clients have networks of the same shapes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FedProx: FedAvg whose clients are held near the server's weights.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", in the full-batch form that the
-PFLEGO paper compares with. What is learnt: one body and one classifier.
+PFLEGO paper compares with. Learnt: one body and one classifier.
 
 A round:
   1. The server sends the whole network theta_t to the participants.
@@ -10,7 +10,7 @@ A round:
   3. It uploads the result minus theta_t.
   4. The server moves theta by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps the network; a client keeps nothing.
+Served: the newest theta, w^(t+1) of Algorithm 2. The server keeps theta; a client nothing.
 
   paper    here                    shape
   theta    Weights                 body and classifier
@@ -18,10 +18,8 @@ The server keeps the network; a client keeps nothing.
   tau      local_steps             where batch_size is 0
   B, E     batch_size, local_epochs
   beta     client_learning_rate
-  alpha_i  client.client_weight    []
 
-Differences from the paper: clients take a fixed number of steps instead of solving to a given
-inexactness.
+Differences from the paper: clients take so many steps instead of solving to a given inexactness.
 """
 
 import dataclasses

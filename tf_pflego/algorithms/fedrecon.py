@@ -11,9 +11,10 @@ A round:
   3. It uploads alpha_i g_theta, the gradient of its loss in theta at the new W_i.
   4. The server gives (I/r) sum_i alpha_i g_theta_i to its optimiser of rate rho.
 
-The server keeps theta and the optimiser's state; client i keeps W_i if `head_start` is "kept". If
-it is "anew", as in FedRecon's own paper, a client keeps nothing: W_i starts from a new random head
-in each round, and before the client is tested or served its head is reconstructed in the same way.
+Served: the newest theta with the client's last W_i (Algorithm 4) if `head_start` is "kept". If it
+is "anew", as in FedRecon's own paper, W_i starts from a new random head in each round, and for what
+is served it is reconstructed over the newest theta. The server keeps theta and the optimiser's
+state; client i keeps W_i, or nothing.
 
   paper    here                          shape
   theta    theta                         list of the body's weights

@@ -1,8 +1,8 @@
 """FedRep: each client trains its head first, then the body.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", in the
-full-batch form that the PFLEGO paper compares with. What is learnt: one feature extractor theta for
-all clients and a linear head W_i for each client.
+full-batch form that the PFLEGO paper compares with. Learnt: one feature extractor theta for all
+clients and a linear head W_i for each client.
 
 A round:
   1. The server sends theta to the participants.
@@ -14,7 +14,8 @@ A round:
 
 On mini-batches of B examples, step 2 takes H epochs and step 3 takes E.
 
-The server keeps theta; client i keeps W_i.
+Served: the newest theta with the client's last W_i: Algorithm 1 carries over the heads of
+absentees. The server keeps theta; client i keeps W_i.
 
   paper    here                    shape
   theta    theta                   list of the body's weights
@@ -24,7 +25,6 @@ The server keeps theta; client i keeps W_i.
   B, H, E  batch_size, head_epochs, local_epochs
   beta     client_learning_rate
   m        momentum                0.999 in the PFLEGO paper's comparison
-  alpha_i  client.client_weight    []
 
 Differences from the paper: steps are full-batch unless a batch size is given, and heads start from
 Uniform[0, 1), as in the methods that it is compared with, or from 0 where labels are no classes.

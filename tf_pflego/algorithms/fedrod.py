@@ -1,8 +1,7 @@
 """FedRoD: one body with two heads, a generic one that all share and a personal one beside it.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification",
-with linear heads. What is learnt: a body theta and a generic head G for all, a personal head P_i
-per client, which predicts by G + P_i.
+with linear heads. Learnt: a body theta and a generic head G for all, a head P_i per client.
 
 A round:
   1. The server sends theta and G to the participants.
@@ -12,8 +11,8 @@ A round:
   3. It uploads by what its theta and G differ from the server's, and keeps P_i.
   4. The server moves theta and G by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps theta and G; client i keeps P_i. A client can be served with G + P_i
-(personalized) or with G alone (generic).
+Served: the newest theta under the newest G + the last P_i, the paper's personalized prediction, or
+under G alone, its generic one. The server keeps theta and G; client i keeps P_i.
 
   paper    here                    shape
   theta    SharedState.weights     body, with G as its head

@@ -1,10 +1,10 @@
 """GPFL: a valve opens features to the classes of a client, and to embeddings of all classes.
 
 Zhang et al., "GPFL: Simultaneously Learning Global and Personalized Feature Information for
-Personalized Federated Learning", ICCV 2023. What is learnt: a body theta, embeddings E of the
-global classes and a valve for all, a head W_i per client. The valve, a dense layer with ReLU and
-layer normalisation, gives gamma(c) and beta(c) for a condition c. A client predicts by
-W_i (f(p_i), 1), with f(c) = ReLU((gamma(c) + 1) phi + beta(c)).
+Personalized Federated Learning", ICCV 2023. Learnt: a body theta, embeddings E of the global
+classes and a valve for all, a head W_i per client. The valve, a dense layer with ReLU and layer
+normalisation, gives gamma(c) and beta(c) for a condition c. A client predicts by W_i (f(p_i), 1),
+with f(c) = ReLU((gamma(c) + 1) phi + beta(c)).
 
 A round:
   1. The server sends theta, E and the valve to the participants.
@@ -14,6 +14,9 @@ A round:
      distance of f(g) to its class' embedding that was sent; and mu / 2 |E and the valve|^2.
   4. It uploads by what theta, E and the valve differ from what was sent, and keeps the rest. The
      server moves them by the N_i-weighted mean over the participants.
+
+Served: the newest theta and valve with p_i of the newest E and the client's last W_i. The paper
+could not be read; PFLlib (d832e76) sends these to all clients after each round.
 
   paper       here                 shape
   W^fe        SharedState.weights  list of the body's weights, and after them

@@ -1,7 +1,7 @@
 """IFCA: a network for each cluster of clients, and each client finds its cluster in every round.
 
 Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated Learning",
-Algorithm 1 with model averaging. What is learnt: k networks theta_1 .. theta_k.
+Algorithm 1 with model averaging. Learnt: k networks theta_1 .. theta_k.
 
 A round:
   1. The server sends all k networks to the participants.
@@ -14,10 +14,8 @@ A round:
   5. The server moves each network by the N_i-weighted mean difference of the participants that
      chose it. A network that nobody chose stays as it is.
 
-The server keeps the k networks; a client keeps nothing. A client is served with the network of the
-least loss on its training examples, which it finds whenever it is tested or served. So the choice
-is up to date with networks that others have moved, and there is one for clients that never took
-part.
+Served: the newest network of the least loss on the client's training examples, the cluster estimate
+of Algorithm 1, also if it never took part. The server keeps the k networks; a client keeps nothing.
 
   paper    here                    shape
   theta_j  Clusters.models         body and classifier, each leaf [k, ...]

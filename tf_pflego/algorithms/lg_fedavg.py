@@ -1,8 +1,7 @@
 """LG-FedAvg: the body stays with each client, and all share the head.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
-Representations", in the form in which the PGFed paper compares with it. What is learnt: one head W
-for all, a body theta_i per client.
+Representations", as the PGFed paper has it. Learnt: one head W for all, a body theta_i per client.
 
 A round:
   1. The server sends W to the participants.
@@ -11,7 +10,8 @@ A round:
   3. It uploads W_i - W, and keeps theta_i.
   4. The server moves W by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps W; client i keeps theta_i, which serves it under W.
+Served: the client's last theta_i under the newest W, which the authors' program (7af0568) copies to
+all clients after each round. The server keeps W; client i keeps theta_i.
 
   paper     here                    shape
   W         SharedState.weights     [K, M + 1], the last column is the bias
@@ -19,8 +19,7 @@ The server keeps W; client i keeps theta_i, which serves it under W.
   beta      client_learning_rate
   m         momentum
 
-Differences from the paper: it starts from a network that FedAvg has trained; here it starts from
-theta_0, as PGFed's authors do.
+Differences from the paper: it starts from a network that FedAvg has trained, here from theta_0.
 """
 
 import dataclasses

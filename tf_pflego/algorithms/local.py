@@ -1,11 +1,11 @@
 """Local: each client trains a network of its own, and nothing is sent.
 
-The baseline that any collaboration must beat. What is learnt: a network theta_i per client.
+The baseline that any collaboration must beat. Learnt: a network theta_i per client.
 
 A round:
   1. Client i takes local steps of rate beta on its own f_i, from its theta_i, and keeps the result.
 
-Client i keeps theta_i, which serves it; the server keeps nothing.
+Served: theta_i as the client last trained it. Client i keeps theta_i; the server keeps nothing.
 
   paper     here                    shape
   theta_i   PersonalState.weights   body and classifier

@@ -1,7 +1,6 @@
 """MOON: federated averaging whose local features stay near those of the server's network.
 
-Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1. What is learnt: one
-network w for all.
+Li, He and Song, "Model-Contrastive Federated Learning", Algorithm 1. Learnt: one network w for all.
 
 A round:
   1. The server sends w to the participants.
@@ -12,8 +11,8 @@ A round:
   3. It uploads w_i - w, and keeps w_i.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps w; client i keeps its last w_i. In its first round there is none: w stands for it,
-both cosines are the same, and the client's gradient is that of FedAvg.
+Served: the newest w, the output of Algorithm 1. The server keeps w; client i keeps its last w_i. In
+its first round there is none: w stands for it, and the gradient is FedAvg's.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier

@@ -1,8 +1,8 @@
 """MR-MTL: a network of its own for each client, all of them held near their mean.
 
-Liu, Hu, Wu and Smith, "On Privacy and Personalization in Cross-Silo Federated Learning", mean-
-regularised multi-task learning, whose idea is Evgeniou and Pontil's. What is learnt: a network w_i
-for each client, by min sum_i f_i(w_i) + (lambda / 2) ||w_i - w||^2, where w is their mean.
+Liu, Hu, Wu and Smith, "On Privacy and Personalization in Cross-Silo Federated Learning",
+mean-regularised multi-task learning, whose idea is Evgeniou and Pontil's. Learnt: a network w_i for
+each client, by min sum_i f_i(w_i) + (lambda / 2) ||w_i - w||^2, where w is their mean.
 
 A round:
   1. The server sends w to the participants.
@@ -11,7 +11,7 @@ A round:
   3. It keeps the result as its new w_i, and uploads w_i - w.
   4. The server moves w by the N_i-weighted mean over the participants, as in FedAvg.
 
-The server keeps w; client i keeps w_i, which serves it.
+Served: w_i as the client last left it. The server keeps w; client i keeps w_i.
 
   paper    here                    shape
   w        SharedState.weights     body and classifier

@@ -1,8 +1,8 @@
 """Per-FedAvg: a shared model from which one step makes a good personal one.
 
 Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A
-Model-Agnostic Meta-Learning Approach", Algorithm 1. What is learnt: one network w for all, to
-minimise sum_i f_i(w - a grad f_i(w)).
+Model-Agnostic Meta-Learning Approach", Algorithm 1. Learnt: one network w for all, to minimise
+sum_i f_i(w - a grad f_i(w)).
 
 A round:
   1. The server sends w to the participants; client i sets w_i = w.
@@ -12,9 +12,7 @@ A round:
      (grad f_i(w_i + d g) - grad f_i(w_i - d g)) / (2 d) (Hessian-free, hf).
   3. It uploads w_i - w, and the server moves w by the N_i-weighted mean, as in FedAvg.
 
-Before a client is tested or served, the shared model takes one step of rate b on one mini-batch of
-its training examples.
-
+Served: the newest w after one step of rate b on one mini-batch of the client's training examples.
 The server keeps w; a client keeps nothing.
 
   paper    here                    shape
@@ -24,7 +22,8 @@ The server keeps w; a client keeps nothing.
   d        _DIFFERENCE
 
 Differences from the paper: a batch of `batch_size` examples serves both halves; a batch of one
-example serves as both. Each product of the Hessian is taken on the second half.
+example serves as both. Products of the Hessian are taken on the second half. The step of
+serving has rate b, as in the program of PGFed's authors (b1d70f7); the paper's objective has a.
 """
 
 import dataclasses

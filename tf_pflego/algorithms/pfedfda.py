@@ -3,7 +3,7 @@
 Mclaughlin and Su, "Personalized Federated Learning via Feature Distribution Adaptation". Features
 of class c are taken for Gaussian with mean mu_c and covariance Sigma; the head is their linear
 discriminant analysis, with rows Sigma^-1 mu_c and biases log pi_c - mu_c^T Sigma^-1 mu_c / 2, where
-pi_c is the share of the class. What is learnt: a body theta, and mu and Sigma for all clients.
+pi_c is the share of the class. Learnt: a body theta, and mu and Sigma for all clients.
 
 A round:
   1. The server sends theta, mu and Sigma. Client i makes its head of mu, Sigma and its pi_i.
@@ -16,8 +16,8 @@ A round:
   5. The server adds the N_i-weighted means of these. Eigenvalues below 0, to which only noise or
      attacks on uploads bring Sigma, become 0.
 
-The server keeps theta, mu and Sigma; a client keeps nothing. Before it is tested or served, a
-client does step 3 with the server's theta, also if it never took part.
+Served: the newest theta under the head of step 3's mixtures, which the client finds with this
+theta, mu and Sigma, also if it never took part. The server keeps these; a client keeps nothing.
 
   paper      here                   shape
   theta      Features.theta         list of the body's weights

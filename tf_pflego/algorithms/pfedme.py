@@ -1,7 +1,7 @@
 """pFedMe: personal models as the minima of Moreau envelopes around a shared one.
 
-Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1. What is
-learnt: one network w for all, and a network theta_i per client near it.
+Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1. Learnt:
+one network w for all, and a network theta_i per client near it.
 
 A round:
   1. The server sends w to the participants; client i sets w_i = theta_i = w.
@@ -10,7 +10,7 @@ A round:
   3. It uploads w_i - w, and keeps theta_i.
   4. The server sets w <- w + b mean_i (w_i - w), a plain mean.
 
-The server keeps w; client i keeps theta_i, which serves it.
+Served: theta_i of the client's last step 2 (in Algorithm 1). The server keeps w; client i theta_i.
 
   paper     here                          shape
   w         SharedState.weights           body and classifier
@@ -24,8 +24,8 @@ The server keeps w; client i keeps theta_i, which serves it.
 
 Differences from the paper: the inner problem is solved by K steps from where the last batch left
 theta_i, with a weight decay, as the authors' and PGFed's programs do. They have no momentum, which
-is the default. In the authors' program all clients train in each round, and the server averages a
-sample of them; here, as in the other methods, only the sample trains.
+is the default. In the paper and the authors' program (caf24b1) all clients train in each round, of
+which the server averages a sample; here only this trains, and an absentee's theta_i is older.
 """
 
 import dataclasses

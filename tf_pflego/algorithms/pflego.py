@@ -1,9 +1,8 @@
 """PFLEGO: personalised federated learning by exact stochastic gradient descent.
 
 Nikoloutsopoulos, Koutsopoulos and Titsias, "Personalized Federated Learning with Exact Stochastic
-Gradient Descent", section 3.2, Algorithm 1. What is learnt: one feature extractor theta for all
-clients and a linear head W_i for each client, by minimising
-L(theta, W_1 .. W_I) = sum_i alpha_i l_i(W_i, theta).
+Gradient Descent", section 3.2, Algorithm 1. Learnt: one feature extractor theta for all clients and
+a linear head W_i for each client, by minimising L = sum_i alpha_i l_i(W_i, theta).
 
 A round:
   1. The server sends theta to the participants.
@@ -16,7 +15,8 @@ A round:
   6. The server gives (I/r) sum_i alpha_i g_theta_i, an unbiased gradient of L, to its optimiser of
      rate rho.
 
-The server keeps theta and the optimiser's state; client i keeps W_i.
+Served: the newest theta (Algorithm 1's aggregate) with W_i of the client's last step 4. The server
+keeps theta and the optimiser's state; client i keeps W_i.
 
   paper    here                          shape
   theta    theta                         list of the body's weights

@@ -2,10 +2,10 @@
 
 An extension of PFLEGO (see `pflego`) that is not in its paper. PFLEGO's heads learn from the
 examples of their own client alone, which is not enough where a client holds many classes. Here all
-clients also share a head V with a row for each class of the dataset. The head of client i is
-W_i = g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far
-it follows them, and the correction U_i is its own. What is learnt: theta, V, U_i and g_i, by a step
-in round t on F_t(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2].
+clients also share a head V with a row for each class of the dataset. The head of client i is W_i =
+g_i S_i V + U_i, where S_i picks the rows of its classes, the gate g_i in [0, 1] says how far it
+follows them, and the correction U_i is its own. Learnt: theta, V, U_i and g_i, by a step in round t
+on F_t(theta, V, U, g) = sum_i alpha_i [l_i(W_i, theta) + (lambda_i/2) |U_i|^2].
 
 A round:
   1. The server sends theta and V to the participants.
@@ -20,15 +20,16 @@ A round:
      F_t; see `models.heads.corrected`.
   4. At these U_i and g_i it computes the joint gradient of l_i in theta, V and U_i, and takes one
      more step on U_i alone.
-  5. It uploads alpha_i times the gradients in theta and V. Its examples have passed through the
-     network once forward and once backward, as in PFLEGO.
+  5. It uploads alpha_i times the gradients in theta and V, after one pass forward and one backward.
   6. The server gives (I/r) times the sums over the participants to one optimiser of rate rho, by
      default Muon, and takes a share d of theta and V from them (decoupled weight decay).
 
 The U_i, g_i and lambda_i of step 4 depend on client i alone, not on who else takes part. So the
 expectation of what the server is given is the gradient of F_t in theta and V at these, as in
-Proposition 1 of PFLEGO. docs/method_note.md has the proof, and why there is decay. The server keeps
-theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
+Proposition 1 of PFLEGO. docs/method_note.md has the proof, and why there is decay.
+
+Served: the newest theta under g_i S_i V + U_i with the newest V and the client's last g_i and U_i.
+The server keeps theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
 
   symbol   here                        shape
   theta    Weights.theta               list of the body's weights
@@ -45,14 +46,13 @@ theta, V and the optimiser's state; client i keeps U_i, g_i and its classes.
   alpha_i  client.client_weight        []
   I/r      round_.participation_scale  []
 
-Clients upload the gradient of all C rows of V, with zeros for classes among which they do not
-predict. Only the sum over the participants reaches the server: that of a single client would show
-which classes it holds (docs/methods.md). `gate`, `correction` and `rate_cap` are there to be
-compared. If `rate_cap` is none, the last step on U_i, which is not checked, can raise F_t.
+Clients upload the gradient of all C rows of V, 0 for classes among which they do not predict. The
+server gets the sum alone: one client's would show its classes (docs/methods.md). `gate`,
+`correction` and `rate_cap` are to be compared; if `rate_cap` is none, step 4 can raise F_t.
 
-Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i; U_i is penalised;
-the last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by
-the curvature, and there is no other solver; by default the server has Muon and weight decay.
+Differences from the paper, which is PFLEGO's: W_i is made of V, U_i and g_i; U_i is penalised; the
+last step on U_i has the rate of those before it, where PFLEGO's has rho I/r; beta is limited by the
+curvature, and there is no other solver; by default the server has Muon and weight decay.
 """
 
 from __future__ import annotations

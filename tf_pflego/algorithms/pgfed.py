@@ -1,9 +1,9 @@
 """PGFed: each client learns how much the other clients' risks count in its own objective.
 
 Luo, Mendieta, Chen and Wu, "PGFed: Personalize Each Client's Global Objective for Federated
-Learning", Algorithm 1. What is learnt: one network theta for all, a network theta_i per client, and
-the matrix A, where client i minimises f_i(theta_i) + mu sum_j a_ij f_j(theta_i). The risk f_j is
-known to first order at theta_j: f_j(theta_i) ~ f_j(theta_j) + <grad_j, theta_i - theta_j>.
+Learning", Algorithm 1. Learnt: one network theta for all, a network theta_i per client, and the
+matrix A, where client i minimises f_i(theta_i) + mu sum_j a_ij f_j(theta_i). The risk f_j is known
+to first order at theta_j: f_j(theta_i) ~ f_j(theta_j) + <grad_j, theta_i - theta_j>.
 
 A round, in which j stands for the participants of the last round:
   1. The server sends theta, g- = mu mean_j grad_j and the scalars g1_j to all participants, and to
@@ -15,8 +15,9 @@ A round, in which j stands for the participants of the last round:
      and g1_i = mu (f_i(theta_i) - <grad_i, theta_i>).
   4. The server moves theta by the N_i-weighted mean, and keeps a_i, mu grad_i and g1_i.
 
-The first round has no j, and is that of FedAvg. The server keeps theta, A and the last round's
-mu grad_j and g1_j; client i keeps theta_i, which serves it. Before its first round theta does.
+Served: theta_i of the client's last step 3 (Algorithm 1 keeps an absentee's in line 19 and returns
+it in line 22); theta before its first round. The first round has no j, and is FedAvg's. The server
+keeps theta, A and the last round's mu grad_j and g1_j; client i keeps theta_i.
 
   paper           here                        shape
   theta           ServerState.weights         body and classifier

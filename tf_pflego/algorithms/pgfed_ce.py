@@ -5,14 +5,13 @@ Learning", appendix D. It is PGFed, except that the server computes mu <grad_j, 
 for each participant j of the last round, which stands in the place of <g-, theta_i> while client i
 trains. g- is not sent: two models go down, and not three.
 
-Both are approximations of mu <grad_j, theta_i>, and in general they differ. PGFed follows theta_i
-from batch to batch, but has the mean of the gradients for each j. PGFed-CE has the gradient of j,
-but theta for theta_i. They agree if the last round had one participant and each client takes one
-step in a round. With one step, but several participants, a row of A moves by the same sum (unless
-elements stop at 0), which the two distribute differently. Otherwise A differs from the second round
-on, and with it theta from the third.
+Both approximate mu <grad_j, theta_i>. PGFed follows theta_i from batch to batch, but has the mean
+of the gradients for each j. PGFed-CE has the gradient of j, but theta for theta_i. They agree if
+the last round had one participant and each client takes one step in a round. With one step, but
+several participants, a row of A moves by the same sum (unless elements stop at 0). Otherwise A
+differs from the second round on, and theta from the third.
 
-Everything else is in `pgfed`.
+Served: theta_i, as in `pgfed` (Algorithm 1, lines 19 and 22). Everything else is in `pgfed`.
 
 Differences from the paper: those of `pgfed`.
 """

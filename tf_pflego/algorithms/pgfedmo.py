@@ -5,8 +5,8 @@ Learning", section 4.4. It is PGFed, except that in step 2 client i first mixes 
 from its last round into the one that it is sent, g~ <- (1 - b) g~ + b g~_i, uses the result and
 keeps it. With b = 0 it is PGFed.
 
-Beside theta_i, client i keeps g~_i: `ClientState.risk_gradient`, 0 at first. b is `risk_momentum`.
-Everything else is in `pgfed`.
+Served: theta_i, as in `pgfed` (Algorithm 1, lines 19 and 22). Beside it, client i keeps g~_i:
+`ClientState.risk_gradient`, 0 at first. b is `risk_momentum`. Everything else is in `pgfed`.
 
 Differences from the paper: those of `pgfed`.
 """

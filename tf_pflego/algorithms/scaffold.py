@@ -1,7 +1,7 @@
 """SCAFFOLD: FedAvg whose steps are corrected by control variates, against the clients' drift.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Algorithm 1
-with option II. What is learnt: one network x for all.
+with option II. Learnt: one network x for all.
 
 A round:
   1. The server sends x and c, the mean of all clients' control variates.
@@ -12,8 +12,9 @@ A round:
   4. The server sets x <- x + eta_g mean_i (y_i - x) over the participants, a plain mean, and
      c <- c + (1 / I) sum_i (c_i+ - c_i), so that c stays the mean over all I clients.
 
-The server keeps x and C = I c, the sum of all c_i, so that clients may join; client i keeps c_i. Of
-clients that leave, the server cannot take back their share of C, which it does not know.
+Served: the newest x (Algorithm 1, line 17), to all clients alike. The server keeps x and C = I c,
+the sum of all c_i, so that clients may join; client i keeps c_i. The server does not know, and
+cannot take back, the c_i of clients that leave.
 
   paper    here                      shape
   x        ServerState.weights       body and classifier

@@ -1,0 +1,292 @@
+"""What each method serves to a client that did not take part in the last round.
+
+The oracles are written in float64 from the line of each paper's algorithm that the header of a
+method names, over what the server and the client keep; other tests compare that with oracles of the
+rounds.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.algorithms.mini_batches import (
+    DROPPED,
+    LOCAL,
+    SEED,
+    combine,
+    deal,
+    flat,
+    rounds_of,
+    train,
+)
+from tests.algorithms.test_fedala import started
+from tests.algorithms.test_oracles import drawn_heads
+from tests.algorithms.test_parts import (
+    direction_of,
+    features_of,
+    logits_of_both,
+    split_by_policy,
+    valved,
+    with_bias,
+)
+from tests.conftest import INPUTS, build_method
+from tests.methods import each_of
+from tests.oracles import batches, gaussian, network
+from tf_pflego import algorithms, models
+from tf_pflego.core import seeds
+from tf_pflego.core.local_training import shuffled
+from tf_pflego.core.participation import Participation
+from tf_pflego.simulation.simulation import Simulation
+
+# float32 against float64 in a forward pass or, of clients that train before, in a few steps.
+TOLERANCE = 2e-6
+COVARIANCE = {"covariance_shrinkage": 0.05, "covariance_identity": 0.3}
+STATISTICS_EPSILON = 1e-3  # Of Keras.
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A client, and what there is of it and of the server after the last round."""
+
+    simulation: object
+    client: int
+
+    @property
+    def server(self):
+        return self.simulation.server_state
+
+    @property
+    def shared(self):
+        return flat(self.server.weights)
+
+    @property
+    def own(self):
+        """What the client keeps, as one flat list."""
+        states = self.simulation.client_states([self.client])
+        return [leaf[0] for leaf in flat(states)]
+
+    @property
+    def training(self):
+        return network.of_client(self.simulation.data.train, self.client)
+
+    @property
+    def seed(self):
+        number = self.simulation.round_number
+        return seeds.client_seeds(SEED, "evaluation", [self.client], number)[0]
+
+
+# Where a network is served: its weights, [*theta, head].
+
+
+def newest(asked):
+    return asked.shared
+
+
+def last_own(asked):
+    return asked.own[:3]
+
+
+def own_head(asked):
+    return [*asked.shared, *asked.own]
+
+
+def own_head_of_pflego(asked):
+    return [*flat(asked.server.theta), *asked.own]
+
+
+def anew(asked):
+    """Over the newest body, all local steps on a head that is drawn."""
+    theta = flat(asked.server.theta)
+    data, model = asked.simulation.data, asked.simulation.algorithm.model
+    drawn = drawn_heads(model, data, SEED, "evaluation", asked.simulation.round_number)
+    head = drawn[asked.client]
+    for _ in range(5):
+        head = head - 0.3 * network.gradients(theta, head, *asked.training)[1]
+    return [*theta, head]
+
+
+def own_body(asked):
+    return [*asked.own, *asked.shared]
+
+
+def apfl(asked):
+    *v, share = asked.own
+    return combine([share * leaf for leaf in v], 1 - share, asked.shared)
+
+
+def fedala(asked):
+    return started(asked.shared, asked.own[:3], asked.own[3:-1])
+
+
+def fedrod(asked):
+    *theta, head = asked.shared
+    return [*theta, head + asked.own[0]]
+
+
+def shared_head(asked):
+    *theta, head = asked.shared
+    correction, gate, classes = asked.own
+    classes = classes.astype(int)
+    return [*theta, (gate * head[classes] + correction)[classes >= 0]]
+
+
+def fedbabu(asked):
+    """Three epochs from the newest body and the head that never moves, without momentum."""
+    fixed = asked.simulation.algorithm.served["generic"].weights(asked.server, ())
+    return train(flat(fixed), deal(*asked.training, asked.seed, local_epochs=3), momentum=0.0)
+
+
+def per_fedavg(asked):
+    """A step on one batch, with the rate of the client's steps."""
+    x, y = asked.training
+    rows = shuffled(tf.constant(len(y)), asked.seed).numpy()[: LOCAL["batch_size"]]
+    gradient = batches.gradient(asked.shared, x[rows], y[rows])
+    return combine(asked.shared, -LOCAL["client_learning_rate"], gradient)
+
+
+def ifca(asked):
+    networks = [list(one) for one in zip(*flat(asked.server.models), strict=True)]
+    return min(networks, key=lambda w: network.loss(w[:-1], w[-1], *asked.training))
+
+
+def feddbe(asked):
+    """The newest network, which takes phi + b_i for phi."""
+    (*theta, head), (bias,) = asked.shared, asked.own
+    return [*theta, np.column_stack([head[:, :-1], head[:, -1] + head[:, :-1] @ bias])]
+
+
+def pfedfda(asked):
+    """The newest body under the discriminant of the client's mixture of means and covariances."""
+    *theta, means, covariance = flat(asked.server)
+    x, y = asked.training
+    count = asked.simulation.data.num_classes[asked.client]
+    phi, priors = features_of(theta, x), np.bincount(y, minlength=count) / len(y) + 1e-4
+    shrinkage, identity = COVARIANCE.values()
+    of_all = means[:count], covariance
+    mixture, _ = gaussian.interpolated(phi, y, of_all, priors, shrinkage, identity)
+    return [*theta, gaussian.head(*mixture, priors, shrinkage)]
+
+
+# Where it is more than a body and a head: the logits [n, K] of x.
+
+
+def fedbn(asked, x):
+    """The newest dense layer and head, own scale and offset, statistics of all own examples."""
+    (kernel, bias, head), (scale, offset) = asked.shared, asked.own
+    before = asked.training[0] @ kernel + bias
+    mean, deviation = before.mean(0), np.sqrt(before.var(0) + STATISTICS_EPSILON)
+    normal = (x @ kernel + bias - mean) / deviation
+    return with_bias(np.maximum(scale * normal + offset, 0)) @ head.T
+
+
+def fedproto(asked, x):
+    """Minus the distances to own prototypes under the own body; the classifier without any."""
+    *theta, classifier, prototypes, known = asked.own
+    if not known.any():
+        return logits_of([*theta, classifier], x)
+    return -np.square(features_of(theta, x)[:, None] - prototypes).mean(axis=2)
+
+
+def fedcp(asked, x):
+    (*shared, head), (personal,) = asked.shared, asked.own
+    parts = split_by_policy(shared[2:5], direction_of(personal), features_of(shared, x))
+    return logits_of_both(head, personal, parts)
+
+
+def gpfl(asked, x):
+    (kernel, bias, embeddings, *valve), (head, shares) = asked.shared, asked.own
+    features = valved(valve, shares @ embeddings, features_of([kernel, bias], x))
+    return with_bias(features) @ head.T
+
+
+NEWEST = ("fedavg", "fedprox", "feddane", "feddyn", "scaffold", "fednova", "moon")
+OWN = ("local", "pgfed", "pgfedmo", "pgfed_ce", "pfedme", "fedfomo", "mr_mtl", "fedamp", "fedas")
+ORACLES = {
+    **dict.fromkeys((*NEWEST, "ditto generic", "fedrod generic"), newest),
+    **dict.fromkeys((*OWN, "ditto"), last_own),
+    **dict.fromkeys(("fedper", "fedrep", "fedpac"), own_head),
+    **dict.fromkeys(("pflego", "fedrecon"), own_head_of_pflego),
+    "fedrecon anew": anew,
+    "pflego_shared_head": shared_head,
+    "lg_fedavg": own_body,
+    "apfl": apfl,
+    "fedala": fedala,
+    "fedrod": fedrod,
+    "feddbe": feddbe,
+    "fedbabu": fedbabu,
+    "per_fedavg": per_fedavg,
+    "ifca": ifca,
+    "pfedfda": pfedfda,
+    "fedbn": fedbn,
+    "fedproto": fedproto,
+    "fedcp": fedcp,
+    "gpfl": gpfl,
+}
+STAYS = (last_own, fedproto)  # What no later round changes.
+OF_LOGITS = (fedbn, fedproto, fedcp, gpfl)
+STEPS = {"local_steps": 5, "client_learning_rate": 0.3, "server_learning_rate": 0.05}
+CONFIGS = {
+    "pflego": STEPS,
+    "pflego_shared_head": STEPS,
+    "fedrecon": STEPS,
+    "fedrecon anew": STEPS | {"head_start": "anew"},
+    "feddane": STEPS,
+    "fedbabu": {"fine_tuning_steps": 3},
+    "apfl": {"learn_mixing": True},
+    "per_fedavg": {"inner_learning_rate": 0.3},
+    "fedbn": DROPPED,
+    "pfedfda": COVARIANCE,
+}
+
+
+def model_for(oracle, tiny_model):
+    """The tiny network, for FedBN with batch normalisation."""
+    if oracle is not fedbn:
+        return tiny_model
+    layers = tf.keras.layers
+    body = [tf.keras.Input((INPUTS,)), layers.Dense(5), layers.BatchNormalization(), layers.ReLU()]
+    return models.SplitModel(tf.keras.Sequential(body), 3, seed=3)
+
+
+QUICK = ("fedavg", "ditto", "fedper", "fedala", "per_fedavg", "fedproto")
+
+
+@pytest.mark.parametrize("case", each_of(ORACLES, QUICK))
+def test_an_absentee_is_served_what_the_header_says(tiny_model, tiny_clients, case):
+    """Also one that never took part; and it is what served it when it last did, if that stays."""
+    name, *others = case.split()
+    served = others[0] if others == ["generic"] else None
+    oracle, settings = ORACLES[case], LOCAL | CONFIGS.get(case, {})
+    fields = {field.name for field in dataclasses.fields(algorithms.REGISTRY[name][0])}
+    settings = {key: settings[key] for key in fields & settings.keys()}
+    algorithm = build_method(name, model_for(oracle, tiny_model), **settings)
+    participation, then, moves = Participation(3, 2, "range", (1, 3)), {}, []
+    simulation = Simulation(algorithm, tiny_clients, participation, "in_process", SEED)
+    for _, participants in rounds_of(simulation):
+        simulation.run_round()
+        predicted = simulation.predict("test", served)
+        for client in {0, 1, 2} - set(participants):
+            x, _ = network.of_client(tiny_clients.test, client)
+            asked, found = Asked(simulation, client), predicted[client]
+            logits = oracle(asked, x) if oracle in OF_LOGITS else logits_of(oracle(asked), x)
+            expected = np.exp(logits[:, : found.shape[1]])
+            expected /= expected.sum(axis=1, keepdims=True)
+            np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+            moves += [np.abs(found - then[client]).max()] if client in then else []
+        then |= {client: predicted[client] for client in participants}
+    # Nobody may have chosen the network of one of IFCA's clients.
+    assert max(moves) == 0 if oracle in STAYS else max(moves) > 1e-3
+
+
+def logits_of(weights, x):
+    return network.forward(weights[:-1], weights[-1], x)[2]
+
+
+def test_all_that_methods_serve_has_a_case(tiny_model):
+    served = set()
+    for name in algorithms.REGISTRY:
+        others = [*build_method(name, tiny_model).served][1:]
+        served |= {name, *(f"{name} {other}" for other in others)}
+    assert served == {case for case in ORACLES if not case.endswith("anew")}
