@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 import tf_pflego as pfl
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 _CLASSES = 4  # of each client, so that three have all ten
 _START_SECONDS = 120

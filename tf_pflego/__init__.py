@@ -159,7 +159,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _HOME[name].partition(":")
         if "tensorflow" not in sys.modules:
-            with importlib.import_module("tf_pflego.system.terminal").without_native_messages():
+            with importlib.import_module("tf_pflego.system.deferred").without_native_messages():
                 importlib.import_module(module)
         return getattr(importlib.import_module(module), attribute or name)
 

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from tf_pflego import version
+from tf_pflego.program import terminal
 from tf_pflego.program.verbs import VERBS
-from tf_pflego.system import deferred, terminal, texts
+from tf_pflego.system import deferred, texts
 from tf_pflego.system.signals import Interrupted, Interruption
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
@@ -32,16 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_unless_interrupted(argv, interruption):
-    terminal.be_quiet("--quiet" in argv)  # A flag file may say so, too; that is read later.
-    try:
-        code = _run(list(argv), interruption)
-        interruption.check()
-        return code
-    except Interrupted:
-        terminal.done()
-        return interruption.report()
-    finally:
-        terminal.be_quiet(False)
+    with terminal.showing("--quiet" in argv):  # A flag file may say so, too; that is read later.
+        try:
+            code = _run(list(argv), interruption)
+            interruption.check()
+            return code
+        except Interrupted:
+            terminal.done()
+            return interruption.report()
 
 
 def _run(argv, interruption):

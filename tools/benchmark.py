@@ -28,7 +28,7 @@ from benchmark_work import installed
 from timing import measured
 
 from tf_pflego import engines
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 
 def show(report):

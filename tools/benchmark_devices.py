@@ -21,8 +21,8 @@ import tempfile
 import numpy as np
 
 from tf_pflego import main as program
+from tf_pflego.program import terminal
 from tf_pflego.runs import reader
-from tf_pflego.system import terminal
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "examples"), str(ROOT / "examples/flower"), str(ROOT / "examples/nvflare")]

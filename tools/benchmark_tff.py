@@ -6,7 +6,7 @@ from timing import Case
 
 from tf_pflego import algorithms, data, models
 from tf_pflego.core.participation import Participation
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 
 def methods(data_dir, repeats):

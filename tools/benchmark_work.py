@@ -11,9 +11,10 @@ from tf_pflego.core import algorithm as contract
 from tf_pflego.core.algorithm import ClientResult, Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partitions.partition import starts
+from tf_pflego.program import terminal
 from tf_pflego.runs import config
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import file_arrays, terminal
+from tf_pflego.system import file_arrays
 
 # The mini-batch methods for which the PGFed paper has images per second in its Table 7.
 SPEEDS_OF = ("fedavg", "apfl", "per_fedavg", "fedrod", "pgfed", "pgfedmo", "pgfed_ce")

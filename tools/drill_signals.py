@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from drill_runs import rounds_of, start
 
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FLAGS = ("--dataset=digits", "--clients_per_round=5", "--checkpoint_every=5", "--num_clients=20")

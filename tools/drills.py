@@ -25,7 +25,7 @@ import tempfile
 
 from drill_runs import ROOT
 
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 _ENGINES = ("in_process,tff", "the engines")
 _METHODS = ("", "the methods; none stands for all")

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import ray
 
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 _START_SECONDS = 180
 _END_SECONDS = 20

@@ -42,7 +42,7 @@ import timing
 from tf_pflego import engines, models
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.engines.ray.ray_cluster import RayCluster
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 
 SHARDS = (1, 2, 4)
 # The constants are fitted to rounds with so many shards and participants only.

@@ -23,8 +23,8 @@ from drill_runs import ROOT
 from timing import in_turn
 
 import tf_pflego as pfl
+from tf_pflego.program import terminal
 from tf_pflego.serving.export import size_of
-from tf_pflego.system import terminal
 
 _STEPS, _MANY = 50, 10_000
 _FORMS = {

@@ -96,24 +96,25 @@ def simulation_of(examples, *first):
     return pfl.Simulation(method, clients, pfl.Participation(2, 2), engine="in_process")
 
 
-def test_pixels_are_scaled_once(capsys):
+def test_pixels_are_scaled_once(caplog):
     pixels = np.arange(4 * 25).reshape(4, 5, 5) * 2
     with pytest.raises(ValueError, match="must not be scaled twice; they are uint8"):
         simulation_of(pixels.astype(np.uint8), layers.Rescaling(1 / 255))
     simulation_of(pixels.astype(np.uint8)).close()
     simulation_of(pixels.astype(np.float32), layers.Rescaling(1 / 255)).close()
     simulation_of(pixels.astype(np.float32) / 255).close()
-    assert capsys.readouterr().err == ""
+    assert caplog.text == ""
     simulation_of(pixels.astype(np.float32)).close()
-    assert "floats from 0 to 198, as pixels are before they are scaled" in capsys.readouterr().err
+    assert "floats from 0 to 198, as pixels are before they are scaled" in caplog.text
 
 
-def test_channels_come_last(capsys):
+def test_channels_come_last(caplog):
     images = np.zeros((4, 3, 8, 8), np.float32)
     simulation_of(images).close()
-    assert "channels come first" in capsys.readouterr().err
+    assert "channels come first" in caplog.text
+    caplog.clear()
     simulation_of(np.moveaxis(images, 1, -1)).close()
-    assert capsys.readouterr().err == ""
+    assert caplog.text == ""
     with pytest.raises(ValueError, match=r"np.moveaxis\(images, 1, -1\)"):
         pfl.build_simulation(
             pfl.RunConfig(network="cifar_cnn", engine="in_process", clients_per_round=1),

@@ -16,8 +16,8 @@ import pytest
 from tests import programs
 from tests.methods import thorough
 from tests.starts import ENTRY, ROOT, SMALL, TIMEOUT_SECONDS
+from tf_pflego.program import terminal
 from tf_pflego.runs.progress import Progress
-from tf_pflego.system import terminal
 
 ROUNDS = 3
 FILES = [
@@ -80,7 +80,7 @@ def test_a_list_whose_reader_leaves_says_nothing(reader):
 
 CLOSED = """
 import os, sys
-from tf_pflego.system import terminal
+from tf_pflego.program import terminal
 os.close(1); os.close(2)
 terminal.prepare()
 with open(sys.argv[1], "wb") as file:
@@ -132,9 +132,8 @@ def test_without_a_stream_nothing_is_said(stream, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdout", stream)
     terminal.say("a line")
     terminal.show("a line")
-    progress = Progress(1)
-    progress.after_round(None, {"round": 1, "test_accuracy/client_mean": 0.5})
-    progress.close()
+    with terminal.showing(quiet=False):
+        Progress(1).after_round(None, {"round": 1, "test_accuracy/client_mean": 0.5})
 
 
 def test_a_bar_goes_back_with_the_run(monkeypatch):
@@ -144,14 +143,50 @@ def test_a_bar_goes_back_with_the_run(monkeypatch):
     monkeypatch.setattr(sys, "stderr", text)
     monkeypatch.setattr(type(terminal.STDERR), "columns", lambda self: 80)
     progress = Progress(6)
-    for number in (1, 2, 3, 4, 5, 3, 4, 5, 6):
-        progress.after_round(None, {"round": number})
-        progress._bar.refresh()
+    with terminal.showing(quiet=False):
+        for number in (1, 2, 3, 4, 5, 3, 4, 5, 6):
+            progress.after_round(None, {"round": number})
+            progress._bar.refresh()
     progress.close()
     rounds = re.findall(r"round (\d)/6", text.getvalue())
     assert [number for k, number in enumerate(rounds) if rounds[k - 1 : k] != [number]] == list(
         "123453456"
     )
+
+
+LIBRARY = """
+import logging, sys
+import tf_pflego as pfl
+def train(**changed):
+    config = dict(dataset="digits", num_clients=6, clients_per_round=2, engine="in_process")
+    config |= dict(num_rounds=2, data_dir=sys.argv[1]) | changed
+    pfl.run(pfl.RunConfig(**config), local_steps=1)
+train()
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
+log = logging.getLogger("tf_pflego")
+log.addHandler(handler)
+log.propagate = False  # absl has given the root a handler, when TFDS logged its first line.
+log.setLevel("INFO")
+train(output_dir="run")
+train(output_dir="run", resume=True)
+log.setLevel("ERROR")
+train(output_dir="run", resume=True)
+"""
+
+
+def test_a_library_says_nothing_but_to_its_log(digits_dir, tmp_path):
+    """On a terminal neither; what is done, is done without a line until logging is set up."""
+    reader, writer = terminal_of(200)
+    running = programs.Begun(LIBRARY, digits_dir, slave=writer, directory=tmp_path)
+    os.close(writer)
+    assert running.poll(TIMEOUT_SECONDS) == 0
+    said = os.read(reader, 65536).decode().splitlines()
+    os.close(reader)
+    assert [re.sub(r"  .*", "", line) for line in said] == [
+        *(f"tf_pflego.rounds INFO round {number}/2" for number in (1, 2)),
+        "tf_pflego INFO the run in run is finished, with all 2 rounds; nothing is done",
+    ]
 
 
 def test_a_clone_in_the_current_directory_is_not_taken_for_the_package(tmp_path):

@@ -88,8 +88,9 @@ def expected_stop(records, metric, patience, min_delta):
     [(METRIC, 2, 0.05), ("participant_test_accuracy/client_mean", 2, 0.0)],
 )
 def test_early_stopping_ends_a_whole_run_at_the_right_round(
-    metric, patience, min_delta, undisturbed, digits_dir, tmp_path, capsys
+    metric, patience, min_delta, undisturbed, digits_dir, tmp_path, caplog
 ):
+    caplog.set_level("INFO", "tf_pflego")
     curve = records_of(undisturbed[0])
     last = expected_stop(curve, metric, patience, min_delta)
     assert last < ROUNDS
@@ -97,7 +98,7 @@ def test_early_stopping_ends_a_whole_run_at_the_right_round(
     config = config_of(digits_dir, output)
     stopping = pfl.EarlyStopping(metric, patience, min_delta)
     summary = pfl.run(config, callbacks=[stopping], **RATES)
-    assert f"the run ends after round {last}: {metric} has not" in capsys.readouterr().err
+    assert f"the run ends after round {last}: {metric} has not" in caplog.text
     assert (
         summary["round"] == last == len(records_of(output)) == newest_round(output / "checkpoints")
     )
@@ -115,7 +116,7 @@ def test_early_stopping_ends_a_whole_run_at_the_right_round(
     before = outcome(output)
     again = pfl.run(config_of(digits_dir, output, resume=True), **RATES)
     assert again["round"] == last
-    assert f"is finished, with all {last} rounds; nothing is done" in capsys.readouterr().err
+    assert f"is finished, with all {last} rounds; nothing is done" in caplog.text
     assert outcome(output) == before
     with pfl.load_run(output, data_dir=digits_dir) as stored:
         assert stored.round_number == last

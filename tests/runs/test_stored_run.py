@@ -287,12 +287,12 @@ def test_a_configuration_that_is_none_is_refused(changed, copy):
         pfl.load_run(copy)
 
 
-def test_damaged_checkpoints_are_told(copy, digits_dir, capsys):
+def test_damaged_checkpoints_are_told(copy, digits_dir, caplog):
     newest, older = copy / "checkpoints/server-5.npz", copy / "checkpoints/server-4.npz"
     newest.write_bytes(newest.read_bytes()[:-1])
     run = pfl.load_run(copy, digits_dir)
     assert run.round_number == 4
-    assert "the one of round 4 is used" in capsys.readouterr().err
+    assert "the one of round 4 is used" in caplog.text
     older.unlink()
     with pytest.raises(CheckpointError, match="all are damaged"):
         pfl.load_run(copy, digits_dir).evaluate()

@@ -185,7 +185,7 @@ def damage(path, how):
         path.write_bytes(content if how == "flipped" else content[: int(len(content) * how)])
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, caplog):
     """Each file that only the newest one has is damaged in each way."""
     simulation, restored = crowd(), crowd()
     states = []
@@ -200,7 +200,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
         damage(directory / name, how)
         restored.restore(directory)
         assert_identical(states[0], whole_state(restored))
-        lines = capsys.readouterr().err.splitlines()
+        lines = [*caplog.messages]
+        caplog.clear()
         if (name, how) == (names[0], "removed"):  # What is not listed was never there.
             assert lines == []
         else:
@@ -212,7 +213,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
         restored.save(directory)
         restored.restore(directory)
         assert_identical(states[1], whole_state(restored))
-        assert capsys.readouterr().err == ""
+        assert caplog.messages == []
     for name in ("server-1.npz", "server-2.npz"):
         damage(tmp_path / "whole" / name, 0.5)
     with pytest.raises(CheckpointError, match=r"all are damaged \(checkpoint-2.json: server-2.npz"):

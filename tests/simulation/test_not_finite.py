@@ -78,17 +78,18 @@ def final_state(algorithm, clients, participation, engine):
     ],
 )
 def test_all_other_weights_are_those_of_a_run_in_which_it_did_not_report(
-    name, engine, tiny_model, capsys
+    name, engine, tiny_model, caplog
 ):
     clients, drawn = exploding_clients(tiny_model), Participation(4, 3)
     algorithm = build(name, tiny_model)
     got, states, own = final_state(algorithm, clients, drawn, engine)
-    lines = capsys.readouterr().err.splitlines()
+    lines = [*caplog.messages]
+    caplog.clear()
     without = Without(4, 3, absent=(1,))
     expected, other_states, other_own = final_state(algorithm, clients, without, engine)
     assert_identical(states, other_states)
     assert_identical(leaves(own), leaves(other_own))  # It has the state of one never drawn.
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
     cohorts = {exchange.cohort for exchange in algorithm.exchanges}
     bad = [n for n in range(1, 1 + ROUNDS) if any(1 in drawn.draw(SEED, n, c) for c in cohorts)]
     assert 0 < len(bad)

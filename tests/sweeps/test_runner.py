@@ -220,7 +220,7 @@ def test_a_trial_is_small_and_apart(swept, sweep_again):
     ]
 
 
-def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, capsys):
+def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, caplog):
     experiment = pfl.Experiment([{}], {"client_learning_rate": [0.1, 0.2]}, trials=1)
     queue = Queue(experiment, experiment.planned, tmp_path)
     job, taken = queue.take(), []
@@ -231,4 +231,4 @@ def test_a_stopped_queue_gives_no_job_and_nobody_waits(tmp_path, capsys):
     assert taken == [None]
     queue.end(job)
     assert queue.take() is None
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []

@@ -19,7 +19,8 @@ READS = re.compile(r"np\.load\(|gzip\.open\(|(?<!def )(?<![\w.])open\(|\.read_(?
 OTHERS = {
     "system/limited_files.py": "it reads for all others",
     "system/durable.py": "what it writes",
-    "system/terminal.py": "the terminal, and /dev/null",
+    "program/terminal.py": "/dev/null",
+    "system/deferred.py": "standard error, and /dev/null",
     "system/signals.py": "/proc",
     "system/rows.py": "/proc and /sys",
     "system/temporary.py": "/proc",

@@ -12,7 +12,7 @@ from tf_pflego.devices.definition import Definition
 from tf_pflego.engines.devices.links import DeviceOptions, Links
 from tf_pflego.runs import build, config, device_settings, training
 from tf_pflego.runs.callbacks import Callback
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 
 
 def define(
@@ -74,7 +74,7 @@ def serve(
         # The oldest checkpoint that stays is of at most so many rounds ago.
         max(1, run_config.checkpoint_every * (run_config.checkpoints_kept + 1)),
     )
-    terminal.note(f"tf_pflego: the definition is {definition.identity}")
+    log.info(f"the definition is {definition.identity}")
     with contextlib.closing(Links(options, between_steps)) as links:
         links.wait_for(len(definition.clients), known=True)
         summary = training.run(

@@ -13,7 +13,7 @@ import dataclasses
 
 from tf_pflego.aggregation import canaries, inspection, private
 from tf_pflego.core.settings import setting
-from tf_pflego.program import flags
+from tf_pflego.program import flags, terminal
 from tf_pflego.program.failures import RefutedError
 from tf_pflego.program.opened import StoredRunOptions
 from tf_pflego.runs import aggregation_settings, methods
@@ -21,7 +21,7 @@ from tf_pflego.runs import build as build_lib
 from tf_pflego.runs.stored_run import StoredRun
 from tf_pflego.simulation.records import EPSILON
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import terminal, texts
+from tf_pflego.system import texts
 from tf_pflego.system.signals import Interruption
 
 USAGE = "--run=DIR [--NAME=VALUE ...]"

@@ -19,11 +19,11 @@ from tf_pflego.devices import links, preview
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.journal import SOCKET, Journal
 from tf_pflego.devices.resident import Resident
-from tf_pflego.program import flags
+from tf_pflego.program import flags, terminal
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.program.personalize import ARRAYS, arrays_of
 from tf_pflego.simulation.fitting import refuse_strange_integers
-from tf_pflego.system import temporary, terminal
+from tf_pflego.system import log, temporary
 from tf_pflego.system.signals import Interruption
 
 USAGE = "--definition=FILE --name=NAME --data=FILE.npz --state_dir=DIR [--NAME=VALUE ...]"
@@ -93,14 +93,14 @@ def run(flag_values, interruption: Interruption) -> None:
                 _refuse_disagreement(options.consent)
                 journal.begin(definition, resident.name, arrays, lines)
             terminal.show(f"{resident.name} answers at {journal.path / SOCKET}")
-            with terminal.with_time():
-                links.serve(
-                    resident,
-                    journal.path / SOCKET,
-                    interruption.check,
-                    _show_answer,
-                    lambda: resident.has_ended,
-                )
+            terminal.begin_with_time()
+            links.serve(
+                resident,
+                journal.path / SOCKET,
+                interruption.check,
+                _show_answer,
+                lambda: resident.has_ended,
+            )
 
 
 @contextlib.contextmanager
@@ -171,5 +171,5 @@ def _show_lines(lines):
 
 
 def _show_answer(line, down, up):
-    if line and not terminal.is_quiet():
+    if line and not log.is_quiet():
         terminal.show(terminal.timed(f"{line}: {down:,} bytes down, {up:,} up"))

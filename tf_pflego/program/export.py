@@ -4,11 +4,11 @@ import dataclasses
 
 from tf_pflego.core.settings import setting
 from tf_pflego.core.statistic_names import first_of
-from tf_pflego.program import flags
+from tf_pflego.program import flags, terminal
 from tf_pflego.program.opened import RunOptions
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"client": "clients", "name": "model"}
@@ -64,7 +64,7 @@ def run(flag_values, interruption: Interruption) -> None:
         shown: list[dict] = []
 
         def show(entry):
-            if not terminal.is_quiet():
+            if not log.is_quiet():
                 _show_row(entry, not shown)
             shown.append(entry)
             interruption.check()

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from tf_pflego.algorithms import REGISTRY, method_of
 from tf_pflego.core import settings
+from tf_pflego.program import terminal
 from tf_pflego.program.verbs import VERBS
 from tf_pflego.runs import config
-from tf_pflego.system import terminal
 
 QUIET = "nothing is shown but what is wrong and the result, which is one line of a run or an export"
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100

@@ -11,9 +11,10 @@ import os
 import pathlib
 
 from tf_pflego.core.statistic_names import first_of
+from tf_pflego.program import terminal
 from tf_pflego.runs import reader
 from tf_pflego.simulation.records import method_title
-from tf_pflego.system import terminal, texts, values
+from tf_pflego.system import texts, values
 from tf_pflego.system.signals import Interruption
 
 _DEFAULT = "runs"
@@ -39,7 +40,7 @@ def run(flag_values, interruption: Interruption, directory: str = _DEFAULT) -> N
         )
     rows, damaged = [], []
     for directory in _directories(top):
-        name = terminal.printable(os.path.relpath(directory, top))
+        name = texts.printable(os.path.relpath(directory, top))
         try:
             row = _row(directory)
         except FileNotFoundError:
@@ -100,7 +101,7 @@ def _row(directory):
     if flags.get("task", "classification") != "classification":
         labels, masked = flags["task"], False
     about = [method_title(flags["algorithm"]), flags["dataset"], "masked" if masked else labels]
-    about = [terminal.printable(str(text))[:_LONGEST] for text in (*about, flags.get("seed", ""))]
+    about = [texts.printable(str(text))[:_LONGEST] for text in (*about, flags.get("seed", ""))]
     cells = *about, f"{len(records)}/{flags['num_rounds']}", *shown
     return dict(zip((*_COLUMNS[1:], first.title), cells, strict=True))
 

@@ -13,9 +13,10 @@ from absl import logging
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.devices.stored_client import StoredClient, is_client
+from tf_pflego.program import terminal
 from tf_pflego.runs import stored_run
 from tf_pflego.serving import limits
-from tf_pflego.system import deferred, temporary, terminal
+from tf_pflego.system import deferred, temporary
 
 
 @dataclasses.dataclass(frozen=True)

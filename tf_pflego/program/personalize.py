@@ -9,12 +9,12 @@ import pathlib
 from tf_pflego import data
 from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
-from tf_pflego.program import flags
+from tf_pflego.program import flags, terminal
 from tf_pflego.program.opened import RunOptions
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
-from tf_pflego.system import durable, limited_files, terminal
+from tf_pflego.system import durable, limited_files
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}

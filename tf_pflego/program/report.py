@@ -9,10 +9,9 @@ import dataclasses
 
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
-from tf_pflego.program import flags
+from tf_pflego.program import flags, terminal
 from tf_pflego.reports import FORMATS, write
 from tf_pflego.sweeps import results
-from tf_pflego.system import terminal
 from tf_pflego.system.signals import Interruption
 
 USAGE = "DIR [DIR ...] [--NAME=VALUE ...]"

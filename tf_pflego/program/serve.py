@@ -11,9 +11,8 @@ import sys
 
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
-from tf_pflego.program import flags, help_pages, personalize, train
+from tf_pflego.program import flags, help_pages, personalize, terminal, train
 from tf_pflego.program.opened import start_tensorflow
-from tf_pflego.system import terminal
 from tf_pflego.system.signals import Interruption
 
 USAGE = "--sockets=DIR --client_names=NAME,... [--NAME=VALUE ...]"
@@ -58,8 +57,8 @@ def run(flag_values, interruption: Interruption) -> None:
     flag_values["engine"].present = 1
     begin = functools.partial(_served, options)
     if not options.define:
-        with terminal.with_time():
-            train.run(flag_values, interruption, begin)
+        terminal.begin_with_time()
+        train.run(flag_values, interruption, begin)
         return
     run_config, hyper_parameters, _ = flags.from_flags(flag_values)
     start_tensorflow()

@@ -22,13 +22,13 @@ from tf_pflego.algorithms import settings_of_methods
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
 from tf_pflego.program import flags as program_flags
-from tf_pflego.program import help_pages
+from tf_pflego.program import help_pages, terminal
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
 from tf_pflego.sweeps import definition, files, results, runner, store, tables
 from tf_pflego.sweeps.definition import Experiment, Range, grid
-from tf_pflego.system import temporary, terminal, texts
+from tf_pflego.system import temporary, texts
 from tf_pflego.system.signals import Interruption
 
 USAGE = "[FILE.py[:NAME]] --output_dir=DIR [--NAME=VALUE[,VALUE...] ...]"

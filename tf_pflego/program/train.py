@@ -11,13 +11,13 @@ from typing import Any
 
 from tf_pflego import engines
 from tf_pflego.core.statistic_names import first_of
-from tf_pflego.program import command_line, flags, help_pages
+from tf_pflego.program import command_line, flags, help_pages, terminal
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import methods, reader, stored_run, training
 from tf_pflego.runs.progress import remarks_on_privacy, result_table
 from tf_pflego.runs.run_directory import RunDirectoryError, holds_run, where_it_goes_on
 from tf_pflego.simulation.records import method_title
-from tf_pflego.system import temporary, terminal, values
+from tf_pflego.system import log, temporary, values
 from tf_pflego.system.signals import Interruption
 
 # Of these flags a run that goes on says so, if it has them from its directory.
@@ -70,7 +70,7 @@ def run(flag_values, interruption: Interruption, run_it: Callable[..., Any] | No
         )
     seconds = time.monotonic() - started
     title = f"{what}, {summary['round']} rounds, {seconds:.0f} s"
-    if terminal.is_quiet():
+    if log.is_quiet():
         first = first_of(summary)
         last = summary[first.metric("test_accuracy/client_mean")]
         terminal.show(f"{title}: {first.title} {first.written(last)}")

@@ -25,8 +25,7 @@ from tf_pflego.reports.series import (
     values_of,
 )
 from tf_pflego.reports.stored import ReportedRun
-from tf_pflego.system import terminal
-from tf_pflego.system.texts import span
+from tf_pflego.system.texts import printable, span
 
 # The table of clients shows so many at a time, and has no more than so many.
 _CLIENTS_SHOWN, _MOST_CLIENTS = 50, 10_000
@@ -207,7 +206,7 @@ def table(runs: Runs) -> dict[str, Any] | None:
             "is_share": runs.first.is_share,
             "rows": rows,
             "shown": _CLIENTS_SHOWN,
-            "columns": list(map(terminal.printable, columns)),
+            "columns": list(map(printable, columns)),
         },
     }
 
@@ -257,7 +256,7 @@ def _classes(numbers, names):
     """Returns the classes that a client holds, by their names if they are few and have names."""
     if names is None or len(numbers) > _MOST_NAMED_CLASSES:
         return _ranges(numbers)
-    shown = (terminal.printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
+    shown = (printable(shortened(names[k], _LENGTH_OF_CLASS)) for k in numbers)
     # A line breaks between classes alone, and by their spaces the script tells them apart.
     named = (f"{k}: {name}".replace(" ", _NO_BREAK) for k, name in zip(numbers, shown, strict=True))
     return ", ".join(named)

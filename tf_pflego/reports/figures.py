@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 
 from tf_pflego.reports.series import Curve
-from tf_pflego.system import terminal
+from tf_pflego.system import texts
 
 # The light and the dark colour of each series; PNG files have the light ones.
 COLORS = (
@@ -95,7 +95,7 @@ def grid(
 
 def plain(text: str) -> str:
     """Returns a text in which matplotlib sees no formula and no control characters."""
-    return terminal.printable(text).replace("$", r"\$")
+    return texts.printable(text).replace("$", r"\$")
 
 
 def look(number: int) -> dict[str, Any]:
@@ -275,5 +275,5 @@ def svg_of(figure: Figure, key: str, description: str) -> Markup:
     svg = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--font)", svg)
     svg = re.sub(r"\n\s*", "\n", svg)
     (box,) = re.findall(r'viewBox="[^"]*"', svg[: svg.index(">")])
-    head = f'<svg {box} role="img" aria-label="{escape(terminal.printable(description))}">'
+    head = f'<svg {box} role="img" aria-label="{escape(texts.printable(description))}">'
     return Markup(head + svg[svg.index(">") + 1 :].strip())

@@ -13,7 +13,7 @@ from typing import Any
 
 from tf_pflego.reports import metrics
 from tf_pflego.reports.stored import read
-from tf_pflego.system import durable, terminal, texts, values
+from tf_pflego.system import durable, texts, values
 
 FORMATS = ("html", "png")
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -110,7 +110,7 @@ def write_page(template: pathlib.Path, content: Mapping[str, Any], output: pathl
 
     def text(value: Any) -> Any:
         """Makes visible what would be obeyed, such as what turns the order of letters round."""
-        return value if isinstance(value, Markup) else terminal.printable(str(value))
+        return value if isinstance(value, Markup) else texts.printable(str(value))
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([_HERE, template.parent]),

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_pflego.core import statistic_names
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import terminal, values
+from tf_pflego.system import log, values
 
 Record = dict[str, Any]
 
@@ -135,8 +135,8 @@ class EarlyStopping(Callback):
         self._take(record)
         if self._waited < self.patience:
             return False
-        terminal.note(
-            f"tf_pflego: the run ends after round {record['round']}: {self._watched} has not "
+        log.info(
+            f"the run ends after round {record['round']}: {self._watched} has not "
             f"become better than {self.best:.4f}, that of round {self.best_round}"
         )
         return True

@@ -14,7 +14,7 @@ from tf_pflego.data.partitions.partition import Partition
 from tf_pflego.data.tables.preprocessing import Preprocessing
 from tf_pflego.runs import partition_file, reader
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import limited_files, terminal
+from tf_pflego.system import limited_files, log
 
 PREPROCESSING = "preprocessing.json"
 # The settings that both runs have in common; a checkpoint has the shapes of its states.
@@ -118,13 +118,13 @@ def take_over(simulation: Simulation, run_config: Any) -> None:
                 former[client], others = -1, others + 1
     simulation.start_from(directory / "checkpoints", former)
     stay = sum(number >= 0 for number in former)
-    terminal.say(
-        f"tf_pflego: starts from {directory}; clients that go on: {stay}, that begin: "
+    log.info(
+        f"starts from {directory}; clients that go on: {stay}, that begin: "
         f"{len(former) - stay}, that are not there any more: {len(numbers)}"
     )
     if others:
-        terminal.say(
-            f"tf_pflego: {others} of those that begin were there with other classes, which number "
+        log.warning(
+            f"{others} of those that begin were there with other classes, which number "
             "the labels of label_space=local; with label_space=global they would go on"
         )
 

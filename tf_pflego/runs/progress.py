@@ -1,6 +1,8 @@
 """What a run shows while it trains, and the table at its end."""
 
+import logging
 import re
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +20,7 @@ from tf_pflego.simulation.records import (
     SIGNAL,
     STANDARD_ERROR,
 )
-from tf_pflego.system import terminal, texts
+from tf_pflego.system import log, texts
 
 _WIDE = "round {n_fmt}/{total_fmt} |{bar}| {desc} [{elapsed}, {remaining} left]"
 _NARROW = "round {n_fmt}/{total_fmt}, {desc} [{remaining} left]"
@@ -30,10 +32,7 @@ _FEW = 0.02  # A bound that cuts a smaller share of the uploads hardly bounds th
 
 
 class Progress(Callback):
-    """Shows a bar in terminals and notebooks, elsewhere a line for each evaluated round.
-
-    The bar comes with the first finished round; until then `system.terminal.doing` has the line.
-    """
+    """Logs each round, and shows a bar in notebooks and where a program says."""
 
     def __init__(self, num_rounds: int):
         self._num_rounds = num_rounds
@@ -42,7 +41,7 @@ class Progress(Callback):
 
     def after_round(self, simulation, record):
         """Shows a finished round."""
-        text, first = None, first_of(record)
+        text, first = "", first_of(record)
         test, error, validation = map(first.metric, (_TEST, _ERROR, _VALIDATION))
         if test in record:
             text = f"{first.title} {first.written(record[test])}"
@@ -55,28 +54,27 @@ class Progress(Callback):
         # With either of these, the loss too would leave a bar no room.
         if "train_loss" in record and not {validation, EPSILON} & record.keys():
             text = f"loss {first.written(record['train_loss'])}, {text}"
-        columns = terminal.stream_of_progress().columns()
-        if columns is not None and not terminal.is_quiet():
-            self._show_bar(columns, text, record["round"])
-        elif text:
-            seconds = time.time() - self._started
-            terminal.note(f"round {record['round']}/{self._num_rounds}  {text}  {seconds:.1f} s")
+        line = f"round {record['round']}/{self._num_rounds}  {text}"
+        line += f"  {time.time() - self._started:.1f} s"
+        log.ROUNDS.log(logging.INFO if text else logging.DEBUG, line)
+        if not log.is_quiet() and (stream := _stream_of_bars()) is not None:
+            self._show_bar(stream, text, record["round"])
 
-    def _show_bar(self, columns, text, number):
+    def _show_bar(self, stream, text, number):
         is_new = self._bar is None
         if self._bar is None:
-            terminal.done()
             # Without a delay it would show itself once before it knows what to show. The first
             # round, which is traced, does not count for the time that is left.
             self._bar = tqdm.tqdm(
                 total=self._num_rounds,
                 initial=number,
-                file=terminal.stream_of_progress(),
+                file=stream,
                 dynamic_ncols=True,
                 delay=1e-9,
             )
             self._bar.start_t = self._started
-        # The terminal may have become wider or narrower.
+        # The terminal may have become wider or narrower; a notebook is wide.
+        columns = getattr(stream, "columns", lambda: None)() or _LEAST_COLUMNS_WITH_BAR
         self._bar.bar_format = _WIDE if columns >= _LEAST_COLUMNS_WITH_BAR else _NARROW
         if text:
             self._bar.set_description_str(text, refresh=False)
@@ -90,6 +88,14 @@ class Progress(Callback):
         """Closes the bar, if there is one, so that the terminal is left in order."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _stream_of_bars() -> Any:
+    """Returns where bars are shown: a program's, or a notebook's output; None elsewhere."""
+    kernel = sys.modules.get("ipykernel.iostream")
+    if kernel is not None and isinstance(sys.stdout, kernel.OutStream):
+        return sys.stdout  # A notebook shows what is on standard error on red.
+    return log.bars
 
 
 def result_table(summary: dict[str, Any], title: str, clients: Columns) -> str:

@@ -34,7 +34,7 @@ from tf_pflego.runs.reader import OWN_CLIENTS
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, DamagedError
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, terminal
+from tf_pflego.system import durable, log
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _SUMMARY, _METRICS, _CONFIG = "summary.json", "metrics.jsonl", "config.json"
@@ -324,15 +324,15 @@ class RunDirectory:
         records = self._restore(simulation, self._checkpoint)
         known = None if config is None else config.get("versions")
         if not isinstance(known, dict):
-            terminal.say(
-                f"tf_pflego: {_CONFIG} of the run in {self.work} is damaged and is written again; "
+            log.warning(
+                f"{_CONFIG} of the run in {self.work} is damaged and is written again; "
                 f"with which versions its first {self._round} rounds were run is lost"
             )
             known = {f"from_round_{self._round + 1}": versions}
         *_, last = [known, *(version for version in known.values() if isinstance(version, dict))]
         if any(last.get(name) != version for name, version in versions.items()):
-            terminal.say(
-                f"tf_pflego: the run in {self.work} goes on with other versions than {last}; its "
+            log.warning(
+                f"the run in {self.work} goes on with other versions than {last}; its "
                 "results may differ in the last digits"
             )
             known[f"from_round_{self._round + 1}"] = versions

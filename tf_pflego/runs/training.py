@@ -30,7 +30,7 @@ from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import new_clients
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
-from tf_pflego.system import terminal, values
+from tf_pflego.system import log, values
 
 # What a run's directory has for its network, where the user gave a model.
 OWN_NETWORK = "own"
@@ -104,7 +104,6 @@ def run(
         values.function("on_clients", on_clients)
     configuration = _configuration(run_config, method, hyper_parameters, clients, model)
     with contextlib.ExitStack() as closing:
-        closing.callback(terminal.done)
         directory = None
         if run_config.output_dir:
             directory = closing.enter_context(_directory(run_config, method, configuration))
@@ -112,8 +111,8 @@ def run(
                 clients = build.all_clients(run_config, clients)
                 partition_file.refuse_others(directory.work, clients)
             if directory.finished is not None:
-                terminal.note(
-                    f"tf_pflego: the run in {directory.path} is finished, with all "
+                log.info(
+                    f"the run in {directory.path} is finished, with all "
                     f"{directory.finished['round']} rounds; nothing is done"
                 )
                 if on_clients is not None:
@@ -225,14 +224,14 @@ class _Run:
         """Runs all steps, and returns the summary; the arguments are those of `run`, checked."""
         run_config, directory = self.run_config, self.directory
         if clients is None:
-            terminal.doing(f"loading {run_config.dataset} and dealing it out to clients")
+            log.debug(f"loading {run_config.dataset} and dealing it out to clients")
         begun = directory.work if directory is not None and directory.goes_on else None
         clients = build.all_clients(run_config, clients, begun)
         if directory is not None and run_config.resume and run_config.client_column:
             partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
         worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
-        terminal.doing(f"building the model{worker}")
+        log.debug(f"building the model{worker}")
         with build.build_simulation(
             run_config, clients, model, method, self.elsewhere, begun, **hyper_parameters
         ) as self.simulation:
@@ -246,9 +245,9 @@ class _Run:
                 )
             if self.records and run_config.dp_epsilon:
                 self._say_what_epsilon_will_be()
-            terminal.doing(f"tracing round {len(self.records) + 1}, which takes longest")
+            log.debug(f"tracing round {len(self.records) + 1}, which takes longest")
             self._train()
-            terminal.doing(f"evaluating {run_config.eval_clients or 'all'} clients")
+            log.debug(f"evaluating {run_config.eval_clients or 'all'} clients")
             self.between_steps()
             of_new, summary_of_new = self._despite_losses(lambda: self._train_new_clients(clients))
             self.between_steps()
@@ -276,8 +275,8 @@ class _Run:
         """Says so if the noise that the run began with does not give the epsilon it asks for."""
         epsilon = aggregation_settings.epsilon_at_the_end(self.run_config, self.simulation)
         if epsilon > self.run_config.dp_epsilon * _MORE:
-            terminal.say(
-                "tf_pflego: the run goes on with the noise that it began with: after "
+            log.warning(
+                "the run goes on with the noise that it began with: after "
                 f"{self.run_config.num_rounds} rounds epsilon will be {epsilon:.3f}, where "
                 f"dp_epsilon is {self.run_config.dp_epsilon:g}"
             )
@@ -347,7 +346,7 @@ class _Run:
                 lost_at = max(lost_at, number)
                 if self._checkpointed is None or losses > self.simulation.max_restarts:
                     raise
-                terminal.say(f"tf_pflego: {error.what}; the run goes on from its last checkpoint")
+                log.warning(f"{error.what}; the run goes on from its last checkpoint")
 
     def _train_new_clients(self, clients):
         """Returns the evaluations of the new clients, and what the summary says of them."""

@@ -40,7 +40,7 @@ from tf_pflego.engines.engine import Engine
 from tf_pflego.simulation import checkpoint_checks
 from tf_pflego.simulation.checkpoint_checks import DamagedError
 from tf_pflego.simulation.trained import Trained
-from tf_pflego.system import durable, rows, terminal
+from tf_pflego.system import durable, log, rows
 
 _FORMAT = 1
 _SEGMENTS_PER_LEVEL = 64
@@ -128,8 +128,8 @@ class Checkpoints:
                 damaged.append(f"{path.name}: {error}")
                 continue
             if damaged:
-                terminal.say(
-                    f"tf_pflego: a checkpoint in {self.directory} is damaged "
+                log.warning(
+                    f"a checkpoint in {self.directory} is damaged "
                     f"({'; '.join(damaged)}); the one of round {content['round']} is used"
                 )
             return content

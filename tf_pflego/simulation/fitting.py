@@ -7,7 +7,7 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.clients import ClientData
-from tf_pflego.system import terminal, values
+from tf_pflego.system import log, values
 
 # Floats as large as this in the first examples, and none below 0, are pixels up to 255.
 _LOOKED_AT, _LEAST_OF_PIXELS = 1000, 100
@@ -59,16 +59,16 @@ def _check_scale(algorithm, data):
         )
     first, *_, last = data.example_shape
     if len(data.example_shape) == 3 and first in (1, 3) and last > 4:
-        terminal.say(
-            f"tf_pflego: examples of shape {data.example_shape} look like images whose channels "
+        log.warning(
+            f"examples of shape {data.example_shape} look like images whose channels "
             "come first; layers of Keras take them last: np.moveaxis(images, 1, -1)"
         )
     some = stored[:_LOOKED_AT]
     is_whole = stored.dtype.kind == "f" and some.min() >= 0
     is_pixels = is_whole and _LEAST_OF_PIXELS < some.max() <= 255
     if is_pixels and not scales:
-        terminal.say(
-            f"tf_pflego: the examples are floats from {some.min():g} to {some.max():g}, as pixels "
+        log.warning(
+            f"the examples are floats from {some.min():g} to {some.max():g}, as pixels "
             "are before they are scaled, on which networks learn badly; divide them by 255, or "
             "give them as uint8"
         )

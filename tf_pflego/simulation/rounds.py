@@ -17,7 +17,7 @@ from tf_pflego.engines.tracing import Traced, traces_of
 from tf_pflego.simulation.evaluation import Evaluation, tallies
 from tf_pflego.simulation.not_finite import NotFiniteError, leaves_not_finite, named
 from tf_pflego.simulation.records import BOOKKEEPING, CLIENTS_ABSENT
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 
 
 class Rounds:
@@ -109,8 +109,8 @@ class Rounds:
         record["dropped"] += len(of_exchanges.get(CLIENTS_ABSENT, ()))
         if left_out:
             record |= {"not_finite": len(left_out), "not_finite_clients": sorted(left_out)}
-            terminal.say(
-                f"tf_pflego: round {number}: what {named(left_out)} computed is not finite "
+            log.warning(
+                f"round {number}: what {named(left_out)} computed is not finite "
                 "(infinite or NaN), so the round is run without; if it happens often, lower "
                 "client_learning_rate or scale the examples"
             )

@@ -11,7 +11,7 @@ from tf_pflego.sweeps.choice import settings_tried
 from tf_pflego.sweeps.definition import Cell, Experiment, method_name, name_of
 from tf_pflego.sweeps.search import Search
 from tf_pflego.sweeps.work import FAILED, Job, Outcome
-from tf_pflego.system import durable, terminal, texts
+from tf_pflego.system import durable, log, texts
 
 
 class Queue:
@@ -75,9 +75,9 @@ class Queue:
             what = f"{_title(outcome)}: {_said(outcome)} ({outcome.seconds:.1f} s)"
             if outcome.state == FAILED:
                 self.failures.append(outcome)
-                terminal.say(f"tf_pflego: {what}")
+                log.warning(f"{what}")
             else:
-                terminal.note(f"{self.done}/{self.total}  {what}")
+                log.RUNS.info(f"{self.done}/{self.total}  {what}")
             self._show()
 
     def end(self, job: Job) -> None:
@@ -187,8 +187,8 @@ class Queue:
             put(Job(cell.name, None, settings, seeds))
         elif seeds:
             self.done += trials + len(seeds)
-            terminal.say(
-                f"tf_pflego: {cell.name} is not run, since nothing can be chosen for it before its "
+            log.warning(
+                f"{cell.name} is not run, since nothing can be chosen for it before its "
                 "trials have ended well"
             )
 
@@ -207,7 +207,7 @@ class Queue:
             left = f", about {texts.duration(seconds)} left"
         names = ", ".join(dict.fromkeys(job.cell for job in self._running))
         if names and self.done < self.total:
-            terminal.doing(f"{self.done} of {self.total} runs done{left}; running {names}")
+            log.debug(f"{self.done} of {self.total} runs done{left}; running {names}")
 
 
 def _flags(settings, seed):

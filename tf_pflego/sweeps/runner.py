@@ -12,7 +12,7 @@ from tf_pflego.runs import training
 from tf_pflego.sweeps import processes, results, work
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
-from tf_pflego.system import durable, terminal, texts, values
+from tf_pflego.system import durable, log, texts, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _POLL_SECONDS = 0.1
@@ -79,23 +79,17 @@ def sweep(
         if queue.total > queue.done:
             refuse_changed(root)
         results.describe(root, experiment)
-        try:
-            if queue.total > queue.done:
-                if beside:
-                    _beside(queue, jobs, source * is_own, ray_address, between_steps)
-                else:
-                    _one_by_one(queue, between_steps)
-        finally:
-            terminal.done()
-        terminal.doing("drawing tables and figures")
+        if queue.total > queue.done:
+            if beside:
+                _beside(queue, jobs, source * is_own, ray_address, between_steps)
+            else:
+                _one_by_one(queue, between_steps)
+        log.debug("drawing tables and figures")
         outcome = results.load(root)
-        try:
-            redraw(outcome, experiment)
-        finally:
-            terminal.done()
+        redraw(outcome, experiment)
     if queue.failures:
-        terminal.say(
-            f"tf_pflego: {texts.counted(len(queue.failures), 'run')} failed, which the same "
+        log.warning(
+            f"{texts.counted(len(queue.failures), 'run')} failed, which the same "
             f"command makes again; {root / work.LOG} has more"
         )
     outcome.failures = queue.failures

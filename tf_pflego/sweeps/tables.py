@@ -24,7 +24,7 @@ from tf_pflego.sweeps.contents import (
     tried_of,
 )
 from tf_pflego.sweeps.definition import words
-from tf_pflego.system import terminal, texts, values
+from tf_pflego.system import texts, values
 
 _MARKDOWN = {letter: f"\\{letter}" for letter in "\\`*|<["}
 _MOST_NAMED = 6
@@ -76,7 +76,7 @@ class Comparison:
 
     def latex(self) -> str:
         """Returns the tables in LaTeX, for which a document needs the package booktabs."""
-        return "\n".join(f"% {terminal.printable(t.caption)}\n{latex(t)}" for t in self.tables)
+        return "\n".join(f"% {texts.printable(t.caption)}\n{latex(t)}" for t in self.tables)
 
     def csv(self) -> str:
         """Returns the numbers as a CSV file has them, not rounded."""
@@ -379,4 +379,4 @@ def _are_numeric(table):
 
 def _escaped(text, escapes):
     """Returns a text in which nothing is obeyed."""
-    return terminal.printable(str(text)).translate(str.maketrans(escapes))
+    return texts.printable(str(text)).translate(str.maketrans(escapes))

@@ -7,6 +7,7 @@ its input, or when the process PARENT that started it has ended.
 
 import contextlib
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -21,7 +22,7 @@ from tf_pflego.sweeps import choice, files
 from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
 from tf_pflego.sweeps.search import MedianPruning
 from tf_pflego.sweeps.store import RAW, SERVED, DamagedRunError, read_run
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 from tf_pflego.system.lock import DirectoryLock, InUseError
 from tf_pflego.system.signals import Interruption
 
@@ -87,8 +88,8 @@ def make(
                 state, message = choice.NOT_FINITE, _line(error)
             except Exception as error:
                 state, message = FAILED, _line(error)
-                with open(root / LOG, "a", encoding="utf-8") as log:
-                    log.write(f"{job.cell} seed {seed}\n{traceback.format_exc()}\n")
+                with open(root / LOG, "a", encoding="utf-8") as file:
+                    file.write(f"{job.cell} seed {seed}\n{traceback.format_exc()}\n")
             if state == choice.NOT_FINITE and job.trial is None:
                 state = FAILED
             seconds = time.monotonic() - started
@@ -157,12 +158,12 @@ def _wait_until_free(place):
 @contextlib.contextmanager
 def _quiet():
     """Lets a run say only what is wrong; how far the sweep is, is said by the sweep."""
-    before = terminal.is_quiet()
-    terminal.be_quiet(True)
+    before = log.LOG.level
+    log.LOG.setLevel(max(log.LOG.getEffectiveLevel(), logging.WARNING))
     try:
         yield
     finally:
-        terminal.be_quiet(before)
+        log.LOG.setLevel(before)
 
 
 def _line(error):

@@ -11,14 +11,17 @@ has deferred loads the module.
 """
 
 import contextlib
+import faulthandler
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Iterator
 
-from tf_pflego.system import terminal
-
 _NAMES = ("tensorflow", "tensorflow_datasets")
+_STDERR = 2
+# The descriptor of standard error, which is another one within `without_native_messages`.
+stderr_descriptor = _STDERR
 
 
 class _Deferred(types.ModuleType):
@@ -77,5 +80,47 @@ def _imported(name):
     if not isinstance(sys.modules.get(name), _Deferred):
         return importlib.import_module(name)
     del sys.modules[name]
-    with terminal.without_native_messages():
+    with without_native_messages():
         return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def without_native_messages() -> Iterator[None]:
+    """Drops what libraries write to descriptor 2 past Python, as TensorFlow does at its import.
+
+    From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
+    aborts the process meanwhile, Python's stack is written to standard error.
+    """
+    global stderr_descriptor
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:  # There is none.
+        yield
+        return
+    traces = not faulthandler.is_enabled()
+    if traces:
+        faulthandler.enable(kept)
+    stderr_descriptor = kept
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), _STDERR)
+    python = sys.stderr
+    sys.stderr = _moved(python, kept)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)  # It stays open, since what was imported may hold the stream.
+        sys.stderr = python
+        stderr_descriptor = _STDERR
+        if traces:
+            faulthandler.disable()
+
+
+def _moved(stream, descriptor):
+    """Returns a stream like one that leads to descriptor 2, on another; else the stream itself."""
+    try:
+        if stream.fileno() == _STDERR:
+            encoding = {"encoding": stream.encoding, "errors": stream.errors}
+            return open(descriptor, "w", buffering=1, closefd=False, **encoding)
+    except (AttributeError, OSError, ValueError):  # It is none, closed, or no file.
+        pass
+    return stream

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from tf_pflego.system import leftovers, terminal
+from tf_pflego.system import deferred, leftovers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_SECONDS = 3.0
@@ -166,7 +166,7 @@ os.register_at_fork(after_in_child=_leave_in_child)
 def _write(line):
     """Writes to standard error past Python, whose stream another thread may hold."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = terminal.stderr_descriptor
+        descriptor = deferred.stderr_descriptor
         if os.isatty(descriptor):
             line = "\n" + line  # After ^C, or a progress bar.
         if select.select([], [descriptor], [], _WAIT_SECONDS)[1]:

@@ -1,9 +1,19 @@
 """How messages, tables and the representations of objects name what they have."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
+# What a terminal obeys, what changes the order or the lines of what is read, and what cannot be
+# encoded, as in the names of files that are not of UTF-8.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Returns a text with its control characters as escapes such as \\x1b, ends of lines too."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def span(numbers: Sequence[int] | np.ndarray) -> str:

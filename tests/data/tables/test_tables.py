@@ -9,7 +9,6 @@ from pyarrow import parquet
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tf_pflego.system import terminal
 
 FEATURES = ["Sex", "SES"]
 LEAST = 1e-6
@@ -132,7 +131,8 @@ def test_clients_that_join_have_the_preprocessing_of_the_others():
 
 
 @pytest.mark.parametrize("missing", ["mean", "drop"])
-def test_missing_values_are_filled_or_left_out(missing, tmp_path, capsys):
+def test_missing_values_are_filled_or_left_out(missing, tmp_path, caplog):
+    caplog.set_level("INFO", "tf_pflego")
     columns = schools.columns()
     lines = schools.written(tmp_path / "table.csv").read_text().splitlines()
     rows = np.flatnonzero(columns["School"] == 1224)[:2]
@@ -144,11 +144,9 @@ def test_missing_values_are_filled_or_left_out(missing, tmp_path, capsys):
     path.write_text("\n".join(lines))
     clients = clients_of(path, missing=missing)
     count = sum(len(split.labels) for split in clients.splits.values())
-    terminal.done()
-    said = capsys.readouterr().err
     if missing == "drop":
         assert count == sum(schools.SIZES) - 2
-        assert "2 of 45 rows lack a value and are left out" in said
+        assert "2 of 45 rows lack a value and are left out" in caplog.text
         return
     assert count == sum(schools.SIZES)
     in_order = np.zeros([count, 3], np.float32)
@@ -191,16 +189,15 @@ def test_the_draw_follows_the_seed_and_leaves_a_row_of_each_kind():
 
 
 @pytest.mark.parametrize("small_clients", ["drop", "merge"])
-def test_small_clients_are_left_out_or_merged_and_counted(small_clients, capsys):
+def test_small_clients_are_left_out_or_merged_and_counted(small_clients, caplog):
+    caplog.set_level("INFO", "tf_pflego")
     clients = clients_of(min_rows=10, small_clients=small_clients)
-    terminal.done()
-    said = capsys.readouterr().err
     expected = ("1224", "1296") if small_clients == "drop" else ("1224", "1296", "others")
     assert clients.client_names == expected
     sizes = clients.train.sizes + clients.test.sizes
     assert sizes.tolist() == [12, 20, 13][: len(expected)]
-    assert "2 of 4 clients, 13 of 45 rows, are" in said
-    assert ("left out" if small_clients == "drop" else "merged into one, 'others'") in said
+    assert "2 of 4 clients, 13 of 45 rows, are" in caplog.text
+    assert ("left out" if small_clients == "drop" else "merged into one, 'others'") in caplog.text
     # What only they have is not looked at.
     columns = schools.columns()
     is_small = np.isin(columns["School"], (1288, 1308))

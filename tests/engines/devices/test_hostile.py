@@ -98,20 +98,20 @@ def hostile(change):
 
 
 @pytest.mark.parametrize("what", each_of(CASES, ("a huge number",)))
-def test_one_client_does_not_stop_the_others(what, tmp_path, monkeypatch, capsys):
+def test_one_client_does_not_stop_the_others(what, tmp_path, monkeypatch, caplog):
     change, said = CASES[what]
     records = trained(tmp_path, monkeypatch, hostile(change))
     assert [record["participants"] for record in records] == [2, 2]
-    (line, *_) = [one for one in capsys.readouterr().err.splitlines() if said in one]
-    assert line.startswith(f"tf_pflego: {HOSTILE} ")
+    (line, *_) = [one for one in caplog.messages if said in one]
+    assert line.startswith(f"{HOSTILE} ")
 
 
 @pytest.mark.parametrize(("length", "times"), [(BOUND, 0), (1.1 * BOUND, 2)])
 def test_no_upload_of_a_private_run_is_longer_than_its_bound(
-    length, times, tmp_path, monkeypatch, capsys
+    length, times, tmp_path, monkeypatch, caplog
 ):
     trained(tmp_path, monkeypatch, hostile(of_norm(length)), **PRIVATE)
-    assert capsys.readouterr().err.count("its upload is longer than the bound") == times
+    assert caplog.text.count("its upload is longer than the bound") == times
 
 
 def test_a_test_that_nobody_answers_has_no_metric(tmp_path, monkeypatch):

@@ -159,7 +159,7 @@ def test_who_is_late_is_not_waited_for_once_enough_have_answered(federation):
     late.set()
 
 
-def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch, capsys):
+def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch, caplog):
     """Its socket is there, as that of a carrier whose client has gone."""
     links, answers = federation
     is_dead, asked = threading.Event(), []
@@ -184,7 +184,7 @@ def test_who_is_dead_costs_a_deadline_once(federation, sockets, monkeypatch, cap
         is_dead.clear()
         third = links.ask(requests, _checked, 2**20)
         assert sorted(third.replies) == [0, 1, 2] and asked[-2:] == ["introduce", "exchange"]
-    assert f"tf_pflego: {NAMES[2]} is back" in capsys.readouterr().err
+    assert f"{NAMES[2]} is back" in caplog.messages
 
 
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path):

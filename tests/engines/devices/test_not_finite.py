@@ -13,7 +13,7 @@ from tf_pflego.runs import training
 
 
 @pytest.mark.thorough
-def test_it_is_left_out_at_the_scale_of_those_who_report(tmp_path, monkeypatch, capsys):
+def test_it_is_left_out_at_the_scale_of_those_who_report(tmp_path, monkeypatch, caplog):
     """Its absence would raise the scale, but it has reported: only its numbers do not count."""
     usual = federation.site_of
 
@@ -43,4 +43,4 @@ def test_it_is_left_out_at_the_scale_of_those_who_report(tmp_path, monkeypatch, 
     assert server == other
     for record in [*records, *others]:
         assert (record["not_finite_clients"], record["dropped"]) == ([1], 0)
-    assert "what client 1 computed is not finite" in capsys.readouterr().err
+    assert "what client 1 computed is not finite" in caplog.text

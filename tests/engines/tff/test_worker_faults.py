@@ -123,7 +123,14 @@ def undisturbed(tiny_model, tiny_clients, tmp_path_factory):
 @pytest.mark.thorough
 @pytest.mark.parametrize("through_files", [False, True], ids=["messages", "files"])
 def test_a_worker_that_fails_in_an_exchange_changes_no_bit(
-    through_files, undisturbed, tiny_model, tiny_clients, temporary, tmp_path, monkeypatch, capfd
+    through_files,
+    undisturbed,
+    tiny_model,
+    tiny_clients,
+    temporary,
+    tmp_path,
+    monkeypatch,
+    told,
 ):
     faults = {
         signal.SIGKILL: "was killed by SIGKILL, as when memory runs out",
@@ -140,22 +147,28 @@ def test_a_worker_that_fails_in_an_exchange_changes_no_bit(
     )
     assert_identical(states, undisturbed[0])
     assert records == undisturbed[1]
-    assert own_lines(capfd) == [
-        f"tf_pflego: the TFF worker (process {pid}) {said}; a new one runs the exchange again "
+    assert told() == [
+        f"the TFF worker (process {pid}) {said}; a new one runs the exchange again "
         f"(restart {number} of {len(faults)})"
         for number, (pid, said) in enumerate(zip(failed, faults.values(), strict=True), 1)
     ]
     assert not any(is_running(pid) for pid in failed)
 
 
-def own_lines(capfd):
-    """What was written to standard error, which must be our own lines and nothing else."""
-    gc.collect()  # Values of workers that have failed are freed now, if not before.
-    return capfd.readouterr().err.splitlines()
+@pytest.fixture
+def told(capfd, caplog):
+    """Returns what was logged; on standard error there must be nothing."""
+
+    def messages():
+        gc.collect()  # Values of workers that have failed are freed now, if not before.
+        assert capfd.readouterr().err == ""
+        return caplog.messages
+
+    return messages
 
 
 @pytest.mark.thorough
-def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, capfd):
+def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, told):
     """A worker may fail in every round of a long run, if the next one does not fail there too."""
     algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
     with Simulation(
@@ -164,10 +177,10 @@ def test_restarts_are_counted_for_each_exchange(tiny_model, tiny_clients, capfd)
         for _ in range(3):
             os.kill(simulation._engine.worker.pid, signal.SIGKILL)
             simulation.run_round()
-    assert [line.split("(")[-1] for line in own_lines(capfd)] == ["restart 1 of 1)"] * 3
+    assert [line.split("(")[-1] for line in told()] == ["restart 1 of 1)"] * 3
 
 
-def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_clients, capfd):
+def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_clients, told):
     """Nothing has moved then, and the next round may be tried again."""
     algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
     with Simulation(
@@ -181,11 +194,11 @@ def test_without_restarts_a_worker_that_ends_ends_the_round(tiny_model, tiny_cli
         assert_identical(whole_state(simulation), before)
         simulation.run_round()
         assert simulation.round_number == 2
-    assert own_lines(capfd) == []
+    assert told() == []
 
 
 def test_an_exchange_that_crashes_every_worker_ends_the_run(
-    tiny_model, tiny_clients, temporary, capfd
+    tiny_model, tiny_clients, temporary, told
 ):
     algorithm = algorithms.build("pflego", tiny_model, local_steps=2)
     (exchange,) = algorithm.exchanges
@@ -208,7 +221,7 @@ def test_an_exchange_that_crashes_every_worker_ends_the_run(
         assert "on purpose" in why.value.log
         assert_identical(whole_state(simulation), before)
         assert (simulation.round_number, simulation.in_round) == (0, False)
-    assert len(own_lines(capfd)) == 2
+    assert len(told()) == 2
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import math
 import os
 import pathlib
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_pflego.system import file_arrays, leftovers, signals, terminal
+from tf_pflego.system import file_arrays, leftovers, log, signals
 
 # The most examples and bytes that are read at a time.
 _BATCH = 256
@@ -168,7 +169,7 @@ def _prepare(known, name, root, manual_dir, is_ours):
     with leftovers.removed_after(remove):
         staged = tfds.builder(name, data_dir=staging)
         if not is_ours:
-            terminal.note(f"tf_pflego: {name} is fetched into {root} and prepared there")
+            log.info(f"{name} is fetched into {root} and prepared there")
         # A download is a long call, whose threads go on after a signal.
         with signals.nothing_to_put_in_order(), _quiet(bars=name != "digits"):
             staged.download_and_prepare(
@@ -185,8 +186,8 @@ def _prepare(known, name, root, manual_dir, is_ours):
 
 @contextlib.contextmanager
 def _quiet(bars):
-    """Keeps what TFDS prints off standard output, and its bars, if any, off all but terminals."""
-    if not (bars and terminal.STDERR.isatty()) or terminal.is_quiet():
+    """Keeps what TFDS prints off standard output, and its bars off where `debug` is not seen."""
+    if not (bars and log.LOG.isEnabledFor(logging.DEBUG)):
         tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):
         yield

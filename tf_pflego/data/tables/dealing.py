@@ -25,7 +25,7 @@ from tf_pflego.data.tables import (
 )
 from tf_pflego.data.tables import preprocessing as preprocessing_lib
 from tf_pflego.data.tables.preprocessing import Preprocessing
-from tf_pflego.system import terminal, values
+from tf_pflego.system import log, values
 
 
 def from_table(
@@ -126,7 +126,7 @@ def from_table(
                 "`table` must have rows that lack no value; got none. Leave out what lacks them of "
                 "`features`, or choose `missing='mean'`."
             )
-        terminal.note(f"tf_pflego: {count} of {len(rows)} rows lack a value and are left out")
+        log.info(f"{count} of {len(rows)} rows lack a value and are left out")
         rows = whole
     owner, names = splitting.owners(rows[client], client)
     is_test = splitting.said(rows[about], about) if kind == "column" else None

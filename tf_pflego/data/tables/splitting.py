@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tf_pflego.core import seeds
 from tf_pflego.data import client_names
 from tf_pflego.data.tables import reading
-from tf_pflego.system import terminal, texts, values
+from tf_pflego.system import log, texts, values
 
 OTHERS = "others"  # The client that small ones are merged into.
 _SHARE = 0.2
@@ -125,9 +125,8 @@ def without_small(
             f"with {sizes[first]}. Choose another `small_clients`, or another column as `client`."
         )
     done = "left out" if small_clients == "drop" else f"merged into one, {OTHERS!r}"
-    terminal.note(
-        f"tf_pflego: {few}, {sizes[is_small].sum()} of {len(owner)} rows, are {done}: they have "
-        f"not {needs}"
+    log.info(
+        f"{few}, {sizes[is_small].sum()} of {len(owner)} rows, are {done}: they have not {needs}"
     )
     number = np.where(is_small, -1, np.cumsum(~is_small) - 1)
     if small_clients == "drop":

@@ -33,7 +33,7 @@ from tf_pflego.engines import tracing
 from tf_pflego.engines.client_states import WrittenStates
 from tf_pflego.engines.devices.links import MOST_STATES, Answers, Links, Request
 from tf_pflego.engines.engine import Outcome
-from tf_pflego.system import terminal, wire
+from tf_pflego.system import log, wire
 
 _NUMBER = "number"
 # An upload with a number beyond the first, or a norm of so many times the median, is left out.
@@ -244,7 +244,7 @@ class DevicesEngine:
         for client, reason in answers.left_out.items():
             if (client, how, reason) not in self._said and reason != "others were sooner":
                 self._said.add((client, how, reason))
-                terminal.say(f"tf_pflego: {self._names[client]} {how}: {reason}")
+                log.warning(f"{self._names[client]} {how}: {reason}")
 
 
 class _NumberedStates(WrittenStates):

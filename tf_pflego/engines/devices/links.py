@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tf_pflego.system import durable, frames, limited_files, terminal, texts, wire
+from tf_pflego.system import durable, frames, limited_files, log, texts, wire
 
 MOST_STATES = 100  # that a client keeps, whatever it is asked
 _NAMES = "names.json"
@@ -118,8 +118,8 @@ class Links:
                 said = time.monotonic()
                 waited = sorted(set(self.options.names) - set(self._known))
                 whom = f", not yet {', '.join(waited[:5])}" if waited else ""
-                terminal.say(
-                    f"tf_pflego: waiting for {texts.counted(number_of_clients, 'client')}; "
+                log.warning(
+                    f"waiting for {texts.counted(number_of_clients, 'client')}; "
                     f"{len(self.here)} here{whom}"
                 )
             self._between()
@@ -171,8 +171,8 @@ class Links:
                         break
                     if late and time.monotonic() - said > _SAY_EVERY_SECONDS:
                         said = time.monotonic()
-                        terminal.say(
-                            f"tf_pflego: the deadline is over, and {len(answers.replies)} of at "
+                        log.warning(
+                            f"the deadline is over, and {len(answers.replies)} of at "
                             f"least {at_least} clients have reported; waiting for more"
                         )
                     if not asked and len(answers.replies) < at_least and answers.left_out:
@@ -220,7 +220,7 @@ class Links:
                 if number in self._silent:
                     self._asked(path, _INTRODUCE, over, _INTRODUCED_BYTES, seconds=_SHORT_SECONDS)
                     self._silent.discard(number)
-                    terminal.say(f"tf_pflego: {self.options.names[number]} is back")
+                    log.warning(f"{self.options.names[number]} is back")
                 return checked(*self._asked(path, request, over, most_bytes, number))
             except (KeyError, OSError):
                 if over.wait(4 * _PAUSE_SECONDS):
@@ -269,7 +269,7 @@ class Links:
         except wire.WireError as error:
             if f"{node} {error}" not in self._said:
                 self._said.add(f"{node} {error}")
-                terminal.say(f"tf_pflego: {_in_one_line(node)} takes no part: {error}")
+                log.warning(f"{_in_one_line(node)} takes no part: {error}")
             self._introducing.wait(_REFUSED_SECONDS)
         except OSError:
             pass  # It is asked again.
@@ -288,7 +288,7 @@ class Links:
             self._known[name] = {"node": node, "examples": examples}
             with durable.batch() as files:
                 files.json(self._directory / _NAMES, self._known)
-        terminal.note(f"tf_pflego: {name} is here")
+        log.info(f"{name} is here")
 
     def _remembered(self):
         path = self._directory / _NAMES

@@ -17,7 +17,7 @@ from ray._private import services
 
 from tf_pflego.engines.engine import WorkerError
 from tf_pflego.engines.ray import ray_options
-from tf_pflego.system import leftovers, temporary, terminal
+from tf_pflego.system import leftovers, log, temporary
 from tf_pflego.system.signals import Interrupted
 
 POLL_SECONDS = 1.0
@@ -29,8 +29,8 @@ def connect(address: str) -> None:
     """Connects this process to a cluster, or starts one of its own."""
     quiet: dict[str, Any] = {"logging_level": "FATAL", "log_to_driver": False}
     if address and os.environ.get("RAY_AUTH_MODE") != "token":
-        terminal.say(
-            "tf_pflego: the cluster is used without a token, so that whoever reaches its ports can "
+        log.warning(
+            "the cluster is used without a token, so that whoever reaches its ports can "
             "run code on it; set RAY_AUTH_MODE=token and RAY_USE_TLS=1 on all nodes"
         )
     try:

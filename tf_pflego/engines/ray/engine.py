@@ -25,7 +25,7 @@ from tf_pflego.engines import client_states
 from tf_pflego.engines.engine import Cohort, Outcome
 from tf_pflego.engines.ray.host import Call, Opened, checksum_of
 from tf_pflego.engines.ray.ray_cluster import RayCluster
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 
 
 class RayEngine:
@@ -162,8 +162,8 @@ class RayEngine:
         if slow >= 0 and shards[slow][0] not in self._named_slow:
             shard = shards[slow][0]
             self._named_slow.add(shard)
-            terminal.say(
-                f"tf_pflego: shard {shard} is slow: it is still at its part of an exchange, which "
+            log.warning(
+                f"shard {shard} is slow: it is still at its part of an exchange, which "
                 f"took the others {usual:.1f} s"
             )
 

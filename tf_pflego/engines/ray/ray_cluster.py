@@ -24,7 +24,7 @@ from tf_pflego.engines.ray.connection import (
 )
 from tf_pflego.engines.ray.host import Host, Opened
 from tf_pflego.engines.ray.ray_options import RayOptions
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 
 _ATTEMPTS = 3  # to open a federation while hosts end
 # A process on a machine that is busy takes as long as this to start.
@@ -220,8 +220,8 @@ class RayCluster(contextlib.AbstractContextManager):
                     "takes (`cpus_per_shard`, `gpus_per_shard`, `shard_resources`)."
                 )
             if waiting and not said and seconds > patience:
-                terminal.say(
-                    f"tf_pflego: waiting for nodes that can take shards {names}, up to "
+                log.warning(
+                    f"waiting for nodes that can take shards {names}, up to "
                     f"{self._options.deadline_seconds:.0f} s"
                 )
                 said = True

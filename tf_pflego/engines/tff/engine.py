@@ -33,7 +33,7 @@ from tf_pflego.engines.tff.context import ExecutionContext
 from tf_pflego.engines.tff.files import Inbox, Outbox, remove_files
 from tf_pflego.engines.tff.packing import Packing
 from tf_pflego.engines.tff.worker import Worker
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 from tf_pflego.system.temporary import make_directory, remove_directory
 
 # The most bytes that messages may carry to or from one client, and to or from all participants.
@@ -98,8 +98,8 @@ class TffEngine(LocalClients):
                     what = f"{error.what} (restarts of this exchange: {restarts}). {_REMEDY}"
                     raise WorkerError(what, error.log) from error
                 restarts += 1
-                terminal.say(
-                    f"tf_pflego: {error.what}; a new one runs the exchange again "
+                log.warning(
+                    f"{error.what}; a new one runs the exchange again "
                     f"(restart {restarts} of {self._max_restarts})"
                 )
 

@@ -41,7 +41,7 @@ from tf_pflego.engines.engine import WorkerError
 from tf_pflego.engines.tff import launcher
 from tf_pflego.engines.tff.private_socket import NotPrivateError, PrivateSocket
 from tf_pflego.engines.tff.watch import Watch
-from tf_pflego.system import terminal
+from tf_pflego.system import log
 
 # At its import TFF makes a context whose finalizer fails when Python has taken modules apart.
 atexit.register(tff.test.set_no_default_context)
@@ -119,8 +119,8 @@ class Worker:
 
     def _start_on_port(self, deadline, reason):
         port = portpicker.pick_unused_port()
-        terminal.say(
-            f"tf_pflego: the TFF worker listens on port {port} of all network interfaces, and "
+        log.warning(
+            f"the TFF worker listens on port {port} of all network interfaces, and "
             "whoever reaches it can run code as you, because this system does not let the program "
             f"replace the port by a private socket ({reason}); the engine in_process needs no port"
         )

@@ -10,9 +10,8 @@ and a character that cannot be encoded is written as its escape.
 
 import atexit
 import contextlib
-import faulthandler
+import logging
 import os
-import re
 import sys
 import textwrap
 import threading
@@ -21,15 +20,11 @@ from collections.abc import Iterator
 
 import tqdm
 
+from tf_pflego.system import log, texts
+
 _STDERR = 2
 _USUAL_COLUMNS = 80  # of a terminal that does not say how wide it is
 _LEAST_COLUMNS = 20  # In a narrower one the terminal itself breaks the lines.
-# What a terminal obeys, what changes the order or the lines of what is read, and what cannot be
-# encoded, as in the names of files that are not of UTF-8.
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# The descriptor of standard error, which is another one within `without_native_messages`.
-stderr_descriptor = _STDERR
-_quiet = False
 _with_time = False
 
 
@@ -69,18 +64,13 @@ class Stream:
         except ValueError:
             return False
 
-    def is_of_notebook(self) -> bool:
-        """Returns whether a notebook shows what is written."""
-        kernel = sys.modules.get("ipykernel.iostream")
-        return kernel is not None and isinstance(self._stream, kernel.OutStream)
-
     def fileno(self) -> int:
         """Returns the descriptor, which tells the width of a terminal."""
         return self._stream.fileno()
 
     def columns(self) -> int | None:
-        """Returns the width of a terminal or notebook, which can redraw a line; None of others."""
-        if not (self.isatty() or self.is_of_notebook()):
+        """Returns the width of a terminal; None of a pipe or a file."""
+        if not self.isatty():
             return None
         try:
             columns = os.get_terminal_size(self.fileno()).columns
@@ -90,11 +80,6 @@ class Stream:
 
 
 STDOUT, STDERR = Stream("stdout"), Stream("stderr")
-
-
-def stream_of_progress() -> Stream:
-    """Returns standard error, or standard output in a notebook, which shows errors on red."""
-    return STDOUT if STDOUT.is_of_notebook() else STDERR
 
 
 def show(text: str, end: str = "\n") -> None:
@@ -110,46 +95,56 @@ def say(text: str) -> None:
 
 
 def timed(text: str) -> str:
-    """Returns a line with the time before it, in programs `with_time`."""
+    """Returns a line with the time before it, in programs that `begin_with_time`."""
     return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}" if _with_time else text
 
 
-@contextlib.contextmanager
-def with_time() -> Iterator[None]:
-    """Lets lines begin with the time, as those of programs that run for days."""
+def begin_with_time() -> None:
+    """Lets the lines of this program begin with the time, as those that run for days."""
     global _with_time
     _with_time = True
-    try:
-        yield
-    finally:
-        _with_time = False
-
-
-def printable(text: str) -> str:
-    """Returns a text with its control characters as escapes such as \\x1b, ends of lines too."""
-    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _safe(text):
     """Returns lines in which no file or path has written what a terminal would obey."""
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(texts.printable, text.split("\n")))
 
 
-def note(text: str) -> None:
-    """Writes a line that tells how far the program is, unless it is to be quiet."""
-    if not _quiet:
-        say(text)
+class _Shown(logging.Handler):
+    """Shows what the package logs; on a terminal a bar shows the rounds, and `doing` the rest."""
+
+    def emit(self, record):
+        text = record.getMessage()
+        if record.name == log.ROUNDS.name and STDERR.isatty():
+            done()
+        elif record.levelno < logging.INFO:
+            doing(text)
+        else:
+            say(f"tf_pflego: {text}" if record.name == log.LOG.name else text)
+
+
+@contextlib.contextmanager
+def showing(quiet: bool) -> Iterator[None]:
+    """Shows what the package logs, as long as a program runs."""
+    global _with_time
+    before, handler = log.LOG.level, _Shown()
+    log.LOG.addHandler(handler)
+    log.LOG.propagate = False
+    log.bars = STDERR if STDERR.isatty() else None
+    be_quiet(quiet)
+    try:
+        yield
+    finally:
+        log.LOG.removeHandler(handler)
+        log.LOG.propagate, log.bars = True, None
+        log.LOG.setLevel(before)
+        _with_time = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """Lets `note`, `doing` and bars say nothing, or all again; what is wrong is always said."""
-    global _quiet
-    _quiet = quiet
-
-
-def is_quiet() -> bool:
-    """Returns whether nothing is to be said of how far the program is."""
-    return _quiet
+    """Lets the log, `doing` and bars say nothing but warnings, or all again."""
+    usual = logging.DEBUG if STDERR.isatty() else logging.INFO
+    log.LOG.setLevel(logging.WARNING if quiet else usual)
 
 
 def wrapped(text: str, columns: int | None, further: int = 2) -> str:
@@ -182,7 +177,7 @@ def doing(what: str, plain: bool = False) -> None:
     A terminal has one line for it, with the seconds that it has taken so far. A pipe or file gets a
     line if it is `plain`.
     """
-    if _quiet:
+    if log.is_quiet():
         return
     if STDERR.isatty():
         _doing.show(what)
@@ -258,48 +253,6 @@ def prepare() -> None:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     atexit.register(_settle)
-
-
-@contextlib.contextmanager
-def without_native_messages() -> Iterator[None]:
-    """Drops what libraries write to descriptor 2 past Python, as TensorFlow does at its import.
-
-    From TensorFlow 2.17 on it writes there before it reads TF_CPP_MIN_LOG_LEVEL. If a library
-    aborts the process meanwhile, Python's stack is written to standard error.
-    """
-    global stderr_descriptor
-    try:
-        kept = os.dup(_STDERR)
-    except OSError:  # There is none.
-        yield
-        return
-    traces = not faulthandler.is_enabled()
-    if traces:
-        faulthandler.enable(kept)
-    stderr_descriptor = kept
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), _STDERR)
-    python = sys.stderr
-    sys.stderr = _moved(python, kept)
-    try:
-        yield
-    finally:
-        os.dup2(kept, _STDERR)  # It stays open, since what was imported may hold the stream.
-        sys.stderr = python
-        stderr_descriptor = _STDERR
-        if traces:
-            faulthandler.disable()
-
-
-def _moved(stream, descriptor):
-    """Returns a stream like one that leads to descriptor 2, on another; else the stream itself."""
-    try:
-        if stream.fileno() == _STDERR:
-            encoding = {"encoding": stream.encoding, "errors": stream.errors}
-            return open(descriptor, "w", buffering=1, closefd=False, **encoding)
-    except (AttributeError, OSError, ValueError):  # It is none, closed, or no file.
-        pass
-    return stream
 
 
 def _settle():

@@ -1,0 +1,18 @@
+"""What the package says: its user or a program decides where that is seen.
+
+Warnings say what is wrong, `info` what has been done, and `debug` what is being done.
+"""
+
+import logging
+from typing import Any
+
+LOG = logging.getLogger("tf_pflego")
+ROUNDS = LOG.getChild("rounds")  # a line for each evaluated round
+RUNS = LOG.getChild("runs")  # a line for each run of a sweep
+bars: Any = None  # the stream on which a program lets a run show how far it is
+debug, info, warning = LOG.debug, LOG.info, LOG.warning
+
+
+def is_quiet() -> bool:
+    """Returns whether the package was told to say nothing but warnings."""
+    return LOG.level > logging.INFO
