@@ -1,14 +1,12 @@
 """docs/program.md and the names in docs/metrics.md are what runs really have and do."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 import tf_pflego as pfl
+from tests.docs import pages
 from tests.starts import ROOT, in_this_process
 from tf_pflego import main
 from tf_pflego.core.statistic_names import of_metric
@@ -96,24 +94,40 @@ def test_the_verbs_are_documented():
     assert first_cells(PROGRAM.partition("\n## ")[0]) == list(VERBS)
 
 
-def test_the_listener_for_mlflow_logs_every_round(digits_dir, tmp_path):
-    """The code of the page, against the real MLflow."""
-    pytest.importorskip("mlflow")
-    (code,) = re.findall(r"```py\n(.*?)```", PROGRAM, re.DOTALL)
-    code += """
-client = mlflow.MlflowClient()
-(found,) = client.search_runs(["0"])
-history = client.get_metric_history(found.info.run_id, "test_accuracy/client_mean")
-assert [metric.step for metric in history] == [1, 2, 3, 4, 5]
-assert all(0 < metric.value < 1 for metric in history)
-assert found.data.params["num_clients"] == "20"
+STAND_IN = """
+import contextlib, types
+told, summary = [], {}
+log = log_metrics = lambda numbers, step: told.append((step, numbers))
+run = types.SimpleNamespace(log=log, summary=summary)
+init = start_run = lambda **about: contextlib.nullcontext(run)
+log_params, log_dict = summary.update, lambda values, file: summary.update(values)
 """
-    subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"TFDS_DATA_DIR": digits_dir, "PYTHONPATH": str(ROOT)},
-        check=True,
-    )
+BEFORE = """
+import sys
+sys.path.insert(0, ".")
+import mlflow, wandb
+import tensorflow as tf
+told = []
+step = tf.summary.experimental.get_step
+tf.summary.scalar = lambda name, value: told.append((int(step()), {name: value}))
+"""
+AFTER = """
+name = "test_accuracy/client_mean"
+for log in (told, mlflow.told, wandb.told):
+    curve = {number: values[name] for number, values in log if name in values}
+    assert list(curve) == [1, 2, 3, 4, 5] and all(0 < share < 1 for share in curve.values())
+assert mlflow.summary[name] == wandb.summary[name] == curve[5]
+assert mlflow.summary["num_clients"] == 20
+"""
+
+
+@pytest.mark.thorough
+def test_the_callbacks_for_trackers_tell_every_round(digits_dir, tmp_path):
+    for name in ("wandb", "mlflow"):
+        (tmp_path / f"{name}.py").write_text(STAND_IN)
+    code = re.findall(r"```py\n(.*?)```", PROGRAM, re.DOTALL)
+    assert len(code) == 4 and "pfl.Callback" in code[1] and "pfl.Callback" in code[3]
+    pages.run("\n".join([BEFORE, *code, AFTER]), tmp_path, TFDS_DATA_DIR=digits_dir)
 
 
 def test_commands_of_the_page_are_taken(capsys):
