@@ -60,18 +60,15 @@ def test_names_stay_with_their_clients():
         ({"test": {**TEST, "4": TEST["3"]}}, ValueError, "`train` lacks '4'. Give the client"),
         ({"test": list(TEST.values())}, TypeError, "both be dictionaries, if one is; got list"),
         ({"client_names": NAMES}, ValueError, "left out where `train` and `test` are dictionaries"),
-        (
-            {"train": {**TRAIN, "3": (TRAIN["3"][0], TRAIN["3"][1] / 2)}},
-            TypeError,
-            "client 3's train labels must be integers",
-        ),
+        ({"train": {**TRAIN, "3": (TRAIN["3"][0], TRAIN["3"][1] / 2)}}, TypeError, "client 3's "
+         "train labels must be integers"),
         (
             {"train": {**TRAIN, "hospital_7": (np.full((6, 2), np.nan), TRAIN["3"][1])}},
             ValueError,
             "client hospital_7's train examples must be finite in float32; got nan",
         ),
     ],
-)
+)  # fmt: skip
 def test_clients_that_are_named_otherwise_are_refused(changed, error, message):
     with pytest.raises(error, match=message):
         pfl.from_arrays(**{"train": TRAIN, "test": TEST} | changed)

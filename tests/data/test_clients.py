@@ -25,6 +25,7 @@ def test_local_labels_are_positions_among_the_clients_own_classes():
     np.testing.assert_array_equal(data.train.of(1)[0].ravel(), [0, 2, 4, 6])
     np.testing.assert_array_equal(data.test.of(0)[1], [1, 0])
     np.testing.assert_array_equal(data.num_classes, [2, 2])
+    assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
     assert data.client_names is None
     assert federate(DATASET, PARTITION, client_names=("a", "b")).client_names == ("a", "b")
 
@@ -33,6 +34,7 @@ def test_global_labels_are_the_datasets():
     data = federate(DATASET, PARTITION, label_space="global")
     np.testing.assert_array_equal(data.train.of(0)[1], [1, 3, 1, 3])
     np.testing.assert_array_equal(data.num_classes, [4, 4])
+    assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
     with pytest.raises(ValueError, match="one of local, global; got 'both'"):
         federate(DATASET, PARTITION, label_space="both")
 
@@ -47,12 +49,6 @@ def test_class_counts_are_of_training_examples_of_held_classes(label_space):
     test = Examples(TEST.examples, np.array([3, 2, 1, 0]))
     counts = federate(Dataset("four", TRAIN, test, 4), partition, label_space).class_counts
     assert counts.tolist() == [2, 0, 1, 2, 2]
-
-
-@pytest.mark.parametrize("label_space", ["local", "global"])
-def test_classes_are_those_that_each_client_holds(label_space):
-    data = federate(DATASET, PARTITION, label_space)
-    assert [list(classes) for classes in data.classes] == [[1, 3], [0, 2]]
 
 
 def test_rows_of_heads_are_the_clients_own_classes_or_those_of_the_dataset():
@@ -95,20 +91,14 @@ def test_only_images_change_on_their_way_to_a_model():
 @pytest.mark.parametrize(
     ("given", "stored"),
     [
+        *((given, "float32") for given in ("float16", "float32", "float64", ">f4")),
+        *(
+            (given, "int32")
+            for given in ("bool", "int8", "uint16", "int32", ">i4", "int64", "uint64")
+        ),
         ("uint8", "uint8"),
-        ("float16", "float32"),
-        ("float32", "float32"),
-        ("float64", "float32"),
-        (">f4", "float32"),
-        ("bool", "int32"),
-        ("int8", "int32"),
-        ("uint16", "int32"),
-        ("int32", "int32"),
-        (">i4", "int32"),
-        ("int64", "int32"),
-        ("uint64", "int32"),
     ],
-)  # fmt: skip
+)
 def test_examples_are_stored_in_one_of_three_dtypes(given, stored):
     values = np.array([[0, 1], [1, 0], [1, 1], [0, 0]])
     split = ClientSplit(values.astype(given), np.zeros(4, int), [0, 3, 4])
@@ -159,10 +149,6 @@ def with_value(value, dtype, row=3):
          "`label_space` must be one of local, global; got 'both'. Correct"),
         ({"train": split_of(labels=[0, 1, 0, 3, 1])}, ValueError,
          r"client 1's train labels must be in \[0, num_classes=3\); got 3 for its example 1"),
-        ({"test": split_of(labels=[0, 1, 0, -1, 1])}, ValueError,
-         r"client 1's test labels must be in \[0, num_classes=3\); got -1 for its example 1"),
-        ({"train": split_of(labels=[2, 1, 0, 2, 1])}, ValueError,
-         r"client 0's train labels must be in \[0, num_classes=2\); got 2 for its example 0"),
         ({"test": split_of(labels=[0, 1, 0, 2**40, 1])}, ValueError,
          r"client 1's test labels must be in .*; got 1099511627776 for its example 1"),
         ({"train": split_of(labels=[0.0, 1, 0, 2, 1])}, TypeError,
@@ -181,16 +167,12 @@ def with_value(value, dtype, row=3):
          "`train.offsets` must be integers; got float64"),
         ({"test": split_of(offsets=[0, 2, 4, 5])}, ValueError,
          "`test.offsets` must be 3 numbers from 0 to 5, for 2 clients and 5 examples; got 4"),
-        ({"test": split_of(offsets=[0, 2, 4])}, ValueError,
-         "`test.offsets` must be 3 numbers from 0 to 5, .*; got 3 from 0 to 4. Take the cumul"),
         ({"num_classes": [2, 2, 3], "train": split_of(offsets=[0, 3, 2, 5])}, ValueError,
          "`train.offsets` must not decrease; got 2 after 3 for client 1. Put"),
         ({"num_classes": [2, 2, 3], "train": split_of(offsets=[0, 2, 2, 5])}, ValueError,
          "every client must have train examples; client 1 has no train examples. Leave it out"),
         ({"train": split_of(with_value(np.nan, np.float32))}, ValueError,
          "client 1's train examples must be finite in float32; got nan in its example 1. Fill"),
-        ({"test": split_of(with_value(-np.inf, np.float64, row=1))}, ValueError,
-         "client 0's test examples must be finite in float32; got -inf in its example 1"),
         ({"train": split_of(with_value(1e39, np.float64, row=4))}, ValueError,
          r"client 1's train examples must be finite in float32; got 1e\+39 in its example 2"),
         ({"train": split_of(with_value(2**31, np.int64))}, ValueError,
@@ -204,16 +186,12 @@ def with_value(value, dtype, row=3):
          "`train.examples` must have no masked values; got 1, the first of them in example 3"),
         ({"train": split_of(np.zeros((5, 2), np.uint8))}, ValueError,
          r"must have one dtype and one shape; got uint8 \(2,\) for train and float32 \(2,\) for"),
-        ({"test": split_of(np.zeros((5, 3), np.float32))}, ValueError,
-         r"must have one dtype and one shape; got float32 \(2,\) for train and float32 \(3,\)"),
         ({"classes": ([0, 1],)}, ValueError,
          "`classes` must be 2 arrays, one per client; got 1. Name"),
         ({"classes": ([0, 1], [4, 5])}, ValueError,
          "client 1's classes must be num_classes=3, one for each local label; got 2. Name"),
         ({"classes": ([0, 1], [4, 6, 5])}, ValueError,
          "client 1's classes must be ascending and different; got 5 after 6. Sort them"),
-        ({"classes": ([0, 1], [4, 4, 5])}, ValueError,
-         "client 1's classes must be ascending and different; got 4 after 4. Sort them"),
         ({"classes": ([-1, 1], [4, 5, 6])}, ValueError,
          r"client 0's classes must be in \[0, num_classes=2147483648\); got -1. Correct"),
         ({"classes": ([0, 1], [0.5, 1, 2])}, TypeError,
@@ -243,9 +221,8 @@ def test_client_data_refuses(changed, error, message):
          "there must be at least one client; got no train indices. Add clients"),
         ({"train_indices": ([0, 2],)}, ValueError,
          "the partition must have the train indices of 2 clients, .*; got 1. Give every"),
-        ({"train_indices": ([0, 2], [1, 2])}, ValueError,
-         "every example must be dealt once; got index 2 in client 0's train indices and in "
-         "client 1's train indices. Take it out of one"),
+        ({"train_indices": ([0, 2], [1, 2])}, ValueError, "every example must be dealt once; got "
+         "index 2 in client 0's train indices and in client 1's train indices. Take it out of one"),
         ({"test_indices": ([4, 4], [5])}, ValueError,
          "must be dealt once; got index 4 in client 0's test indices and in client 0's test"),
         ({"train_indices": ([0, 8], [1, 3])}, ValueError,
@@ -255,8 +232,6 @@ def test_client_data_refuses(changed, error, message):
          r"client 1's test indices must be in \[0, 8\), .*; got -1. Make the partition"),
         ({"train_indices": ([0, 2], [1.0, 3.0])}, TypeError,
          "client 1's train indices must be integers; got float64"),
-        ({"train_indices": ([0, 2], np.arange(8) % 2 == 1)}, TypeError,
-         "client 1's train indices must be integers; got bool"),
         ({"train_indices": ([0, 2], [[1, 3]])}, ValueError,
          r"client 1's train indices must be of rank 1; got shape \(1, 2\)"),
         ({"test_indices": ([], [5])}, ValueError,
@@ -264,10 +239,6 @@ def test_client_data_refuses(changed, error, message):
         ({"train_indices": ([0, 1], [3])}, ValueError,
          r"client 0's train examples must be of the classes that it holds, \[0 2\]; got class 1 "
          "for its example 1. Add the class to the client's classes or leave the example out"),
-        ({"test_indices": ([5], [4])}, ValueError,
-         r"client 0's test examples must be of the classes that it holds, \[0 2\]; got class 1"),
-        ({"classes": ([2, 0], [1, 3])}, ValueError,
-         "client 0's classes must be ascending and different; got 0 after 2"),
         ({"classes": ([0, 2], [1, 3, 4])}, ValueError,
          r"client 1's classes must be in \[0, num_classes=4\); got 4"),
         ({"classes": ([0, 2], [])}, ValueError,
@@ -301,20 +272,8 @@ def test_an_example_is_for_training_or_for_the_test():
     [
         (Examples(TRAIN.examples, np.array([0, 1, 2, 3, 0, 1, 9, 3])), ValueError,
          r"client 1's train labels must be in \[0, num_classes=4\); got 9 for its example 3"),
-        (Examples(TRAIN.examples, np.array([0, -1, 2, 3, 0, 1, 2, 3])), ValueError,
-         r"client 0's train labels must be in \[0, num_classes=4\); got -1 for its example 0"),
-        (Examples(TRAIN.examples, TRAIN.labels.astype(np.float32)), TypeError,
-         "`train.labels` must be integers; got float32"),
-        (Examples(TRAIN.examples, TRAIN.labels[:, None]), ValueError,
-         r"`train.labels` must be of rank 1; got shape \(8, 1\)"),
-        (Examples(TRAIN.examples, TRAIN.labels[:7]), ValueError,
-         "`train.labels` must be one for each of the 8 examples; got 7"),
-        (Examples(np.float32(0), TRAIN.labels), ValueError,
-         r"`train.examples` must be \[N, ...\] .*; got shape \(\)"),
         (Examples(np.array([0, 1, 2, 3, 4, 5, np.nan, 7]), TRAIN.labels), ValueError,
          "client 1's train examples must be finite in float32; got nan in its example 3"),
-        (Examples(TRAIN.examples / 255, TRAIN.labels), ValueError,
-         r"must have one dtype and one shape; got float32 \(1,\) for train and uint8 \(1,\)"),
     ],
 )  # fmt: skip
 def test_federate_refuses_examples(examples, error, message):

@@ -54,12 +54,6 @@ def test_unknown_dataset_is_refused():
         data.load("cats")
 
 
-def test_dataset_that_is_not_there_is_one_line_and_leaves_nothing(tmp_path):
-    with pytest.raises(data.DatasetError, match=r"mnist is not in .*`download=True`"):
-        data.load("mnist", data_dir=str(tmp_path / "none"))
-    assert not (tmp_path / "none").exists()
-
-
 def test_dataset_that_cannot_be_prepared_leaves_nothing(tmp_path, monkeypatch):
     """TFDS fails half-way: the builder is a real one, whose examples end in an error."""
 
