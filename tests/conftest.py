@@ -28,6 +28,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import numpy as np
 import pytest
 import tensorflow as tf
+from markupsafe import Markup, escape
 
 from tests.oracles import network
 from tf_pflego import algorithms, data, engines, models
@@ -218,6 +219,35 @@ def masked_model():
     """The same body, heads of 4 classes, of which a client predicts only those that it holds."""
     body = models.mlp((INPUTS,), seed=3, units=FEATURES)
     return models.SplitModel(body, num_outputs=4, seed=3).with_class_mask()
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Lets pages have what is said of their pictures, which take most of the time, in their place.
+
+    Other tests have the pictures.
+    """
+    monkeypatch.setattr(
+        "tf_pflego.reports.figures.svg_of",
+        lambda figure, key, said: Markup(f'<svg aria-label="{escape(said)}"></svg>'),
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The distribution's Chromium without a window, or the one that playwright installed."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    with sync_api.sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=path)
+        except sync_api.Error:
+            if path is None:
+                pytest.skip(f"no browser is installed; looked for {', '.join(names)}")
+            raise
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,13 @@ def in_this_process(flags, capsys):
     return subprocess.CompletedProcess(flags, code, printed.out, printed.err)
 
 
+def done(flags, capsys):
+    """Returns what the program said, which has ended well."""
+    result = in_this_process(flags, capsys)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
 def in_a_terminal(columns, *arguments, imported=False):
     """Runs the program in a pseudo-terminal, as from a person's shell.
 

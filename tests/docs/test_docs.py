@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,10 +66,7 @@ LINES = {"own_method.md": ("tff", "current"), "serving.md": ("tff", "current"), 
     [
         pytest.param(
             path,
-            marks=[
-                pytest.mark.thorough,
-                pytest.mark.lines(*LINES.get(path.name, ("current",))),
-            ],
+            marks=[pytest.mark.thorough, pytest.mark.lines(*LINES.get(path.name, ("current",)))],
             id=name_of(path),
         )
         for path in WITH_CODE
@@ -321,17 +317,6 @@ def test_notes_for_readers_of_the_repository_are_not_on_the_site(site):
         assert note in path.read_text(encoding="utf-8")
         built = (site / "reference" / f"{path.stem}.html").read_text(encoding="utf-8")
         assert "<blockquote>" not in built and "repository alone" not in built
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium without a window."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no browser is installed")
-    with sync_api.sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=chromium)
 
 
 @pytest.fixture

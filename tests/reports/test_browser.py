@@ -3,34 +3,16 @@
 import csv
 import html
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from tests.reports.conftest import large_run
+from tests.runs.resumed import configure
 from tf_pflego import reports
 
 pytestmark = pytest.mark.thorough
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDTHS = (360, 800, 1600)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """The distribution's Chromium, or the one that playwright installed."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with sync_api.sync_playwright() as playwright:
-        try:
-            started = playwright.chromium.launch(executable_path=path)
-        except sync_api.Error as error:
-            if path is None:
-                pytest.skip(f"no browser is installed; looked for {', '.join(BROWSERS)}")
-            raise AssertionError(f"{path} does not start") from error
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +58,9 @@ NAME = MARKUP.replace("\u2028", "")  # A name that is not printable is refused.
 def hostile_run(path):
     """A run that has this markup wherever a text can be, and what is no text as it is."""
     directory = large_run(path / MARKUP.replace("/", "\\"), 4)
-    config = json.loads((directory / "config.json").read_text())
     texts = {f"{MARKUP}{key}": MARKUP for key in ("a", "b")}
-    config |= {"algorithm": MARKUP, "dataset": MARKUP, "versions": texts, "class_mask": [MARKUP]}
-    (directory / "config.json").write_text(json.dumps(config | texts | {"eval_clients": 3}))
+    about = {"algorithm": MARKUP, "dataset": MARKUP, "versions": texts, "class_mask": [MARKUP]}
+    configure(directory, **about, **texts, eval_clients=3)
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     names = {f"{MARKUP}/test_accuracy/client_mean/{MARKUP}": 0.5, MARKUP: 1.5, "text": MARKUP}
     records = [json.loads(line) | names | {"not_finite_clients": [MARKUP]} for line in lines]
@@ -140,8 +121,7 @@ def test_markup_in_the_files_of_a_run_is_text(browser, tmp_path, with_policy):
 @pytest.mark.parametrize("value", [MARKUP, True, 1.5, [1], None])
 def test_what_must_be_a_number_is_one(value, tmp_path):
     directory = large_run(tmp_path / "run", 4)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"eval_clients": value}))
+    configure(directory, eval_clients=value)
     with pytest.raises(reports.RunError, match="must have a whole number as eval_clients"):
         reports.read(directory)
 

@@ -32,9 +32,19 @@ def flags_of(digits_dir, output, *more, rounds=ROUNDS):
     return [*SMALL, f"--num_rounds={rounds}", *places, *more]
 
 
+def records_of(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def configure(directory, **changed):
+    """Changes what the directory of a run says of its configuration."""
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
 def outcome(directory):
     """What a run ends with: everything but the seconds, which tell the time."""
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(directory)
     summary = json.loads((directory / "summary.json").read_text())
     for timed in (*records, summary):
         for name in [name for name in timed if name.startswith("seconds")]:

@@ -1,10 +1,16 @@
-"""How a configuration becomes a run: its clients, its network and the rounds of its schedule."""
+"""How a configuration becomes a run and its flags: its clients, its network and its schedule."""
+
+import dataclasses
 
 import numpy as np
 import pytest
+from absl import flags
 
+from tf_pflego.algorithms import REGISTRY
+from tf_pflego.core import settings
+from tf_pflego.program import flags as program_flags
 from tf_pflego.runs import build, training
-from tf_pflego.runs.config import RunConfig
+from tf_pflego.runs.config import PARTS, RunConfig
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 
@@ -21,18 +27,6 @@ def test_dirichlet_merges_and_splits_inside_each_client(digits_dir):
     assert np.abs(test - (train + test) / 4).max() < 1
     assert (train + test).min() >= 20
     assert clients.num_classes.tolist() == [10] * 10
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"partition": "groups"}, "must be round_robin or dirichlet for digits, which has no"),
-        ({"partition": "dirichlet", "min_examples": 500}, "must be at most 179, for 1797"),
-    ],
-)
-def test_what_a_dataset_does_not_offer_is_refused(digits_dir, changed, message):
-    with pytest.raises(ValueError, match=message):
-        build.load_clients(config_of(digits_dir, **changed))
 
 
 def test_clients_may_count_alike(digits_dir):
@@ -77,3 +71,38 @@ def test_a_schedule_has_the_rounds_of_the_run(tiny_clients, tiny_model, tmp_path
         run("longer", 5, schedule_rounds=4)
     with pytest.raises(RunDirectoryError, match="`num_rounds` must be 4, over which the learning"):
         run("whole", 6)
+
+
+def defined():
+    values = flags.FlagValues()
+    program_flags.define_flags(values)
+    return values
+
+
+def test_methods_that_share_a_flag_define_it_alike():
+    """All but its default and which of the choices a method takes."""
+    definitions = {}
+    for name, (kind, _) in REGISTRY.items():
+        for field in dataclasses.fields(kind):
+            expected = definitions.setdefault(field.name, settings.definition(field))
+            assert settings.definition(field) == expected, f"{field.name} of {name}"
+    # None has the name of a flag of the run, which it would hide.
+    assert not definitions.keys() & {field.name for field in dataclasses.fields(RunConfig)}
+
+
+def test_defaults_may_differ():
+    defaults = {
+        field.default
+        for kind, _ in REGISTRY.values()
+        for field in dataclasses.fields(kind)
+        if field.name == "momentum"
+    }
+    assert len(defaults) > 1
+    assert defined()["momentum"].default is None  # Each method has its own.
+
+
+def test_the_parts_have_each_setting_once_and_the_whole_is_flat():
+    names = [field.name for part in PARTS for field in dataclasses.fields(part)]
+    assert names == [field.name for field in dataclasses.fields(RunConfig)]
+    assert len(names) == len(set(names))
+    assert list(dataclasses.asdict(RunConfig(num_clients=7))) == names

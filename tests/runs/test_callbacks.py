@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.runs.resumed import newest_round, outcome
+from tests.runs.resumed import newest_round, outcome, records_of
 from tf_pflego.simulation.checkpoint import Checkpoints
 
 ROUNDS = 12
@@ -27,10 +27,6 @@ def config_of(digits_dir, output, **changed):
         "output_dir": output,
     }
     return pfl.RunConfig(**settings | changed)
-
-
-def records_of(output):
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
 class Listens(pfl.Callback):
@@ -153,9 +149,7 @@ def test_early_stopping_goes_on_where_an_interrupted_run_was(undisturbed, digits
     stopping = pfl.EarlyStopping(METRIC, 2, 0.05)
     with pytest.raises(KeyboardInterrupt):
         pfl.run(
-            config_of(digits_dir, output),
-            callbacks=[stopping, Listens(last, interrupt)],
-            **RATES,
+            config_of(digits_dir, output), callbacks=[stopping, Listens(last, interrupt)], **RATES
         )
     assert not (output / "summary.json").exists()
     # The metrics of the round that ends it are there, and no further round is run.
@@ -191,18 +185,12 @@ class _Round:
     [
         (3, TypeError, "`callbacks` must be a list of `Callback`; got 3. Put"),
         ([print], TypeError, "`callbacks` must be of the class Callback; got builtin_function"),
-        (
-            [pfl.EarlyStopping()],
-            ValueError,
-            "`metric` must be one that the run has; got validation_accuracy/client_mean, and there",
-        ),
-        (
-            [pfl.EarlyStopping("accuracy")],
-            ValueError,
-            "`metric` must be one that evaluated rounds have; got 'accuracy'. They have test_acc",
-        ),
+        ([pfl.EarlyStopping()], ValueError, "`metric` must be one that the run has; got "
+         "validation_accuracy/client_mean, and there"),
+        ([pfl.EarlyStopping("accuracy")], ValueError, "`metric` must be one that evaluated rounds "
+         "have; got 'accuracy'. They have test_acc"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_callback_or_no_metric_is_refused(
     callbacks, error, message, tiny_clients, tiny_model
 ):
@@ -226,8 +214,7 @@ def test_early_stopping_refuses_what_it_cannot_use(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("metric", "mode"),
-    [("train_loss", "min"), ("test_root_mean_squared_error/client_mean", None)],
+    ("metric", "mode"), [("train_loss", "min"), ("test_root_mean_squared_error/client_mean", None)]
 )
 def test_a_smaller_loss_is_better_and_a_value_that_is_not_finite_is_not(metric, mode):
     stopping = pfl.EarlyStopping(metric, patience=2, mode=mode)

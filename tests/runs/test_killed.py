@@ -25,6 +25,7 @@ from tests.starts import (
     TIMEOUT_SECONDS,
     assert_refused,
     begun,
+    done,
     in_this_process,
     program,
     wait_for_rounds,
@@ -76,8 +77,7 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     assert newest_round(output / "checkpoints") == done
 
     last = f"--num_rounds={done + 2}"
-    result = in_this_process([*endless, last, "--resume"], capsys)
-    assert result.returncode == 0, result.stderr
+    done([*endless, last, "--resume"], capsys)
     assert in_this_process([*endless, last, f"--output_dir={at_once}"], capsys).returncode == 0
     assert outcome(output) == outcome(at_once)
 
@@ -119,8 +119,7 @@ def test_an_interrupted_overwrite_leaves_the_old_run_and_can_go_on(
     refused = resume(digits_dir, copy, capsys, "--seed=0")
     assert_refused(refused, ".new_run; --seed: expected 1, got 0")
     rounds = newest_round(copy / ".new_run" / "checkpoints") + 1
-    result = in_this_process(["--resume", f"--output_dir={copy}", f"--num_rounds={rounds}"], capsys)
-    assert result.returncode == 0, result.stderr
+    done(["--resume", f"--output_dir={copy}", f"--num_rounds={rounds}"], capsys)
     assert sorted(path.name for path in copy.iterdir()) == sorted([*FINISHED, "notes.txt"])
     assert len(outcome(copy)["rounds"]) == rounds
     assert json.loads((copy / "config.json").read_text())["seed"] == 1

@@ -1,6 +1,5 @@
 """Runs with differential privacy: killed and resumed, and what their files say and do not say."""
 
-import json
 import re
 import signal
 
@@ -10,8 +9,8 @@ import pytest
 
 import tf_pflego as pfl
 from tests.methods import thorough
-from tests.runs.resumed import FINISHED, SMALL, contents, outcome
-from tests.starts import ENTRY, assert_refused, in_this_process, program
+from tests.runs.resumed import FINISHED, SMALL, contents, outcome, records_of
+from tests.starts import ENTRY, assert_refused, done, in_this_process, program
 from tf_pflego.aggregation.accounting import Accountant
 from tf_pflego.core.participation import Participation
 from tf_pflego.program import flags as program_flags
@@ -54,8 +53,7 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
         (copy / path).parent.mkdir(exist_ok=True)
         (copy / path).write_bytes(content)
     for directory in (output, copy):
-        result = in_this_process([*flags, f"--output_dir={directory}"], capsys)
-        assert result.returncode == 0, result.stderr
+        result = done([*flags, f"--output_dir={directory}"], capsys)
         assert re.search(r"round 7/7 .*, epsilon [78]\.\d\d ", result.stderr)
         assert "epsilon of differential privacy" in result.stdout
     assert outcome(output) == outcome(copy)
@@ -74,7 +72,7 @@ def test_stopped_and_resumed_it_releases_the_same_noise(is_killed, digits_dir, t
             assert not any(form in content for form in forms), path
     with np.load(output / "server.npz") as arrays:
         assert not any(name.startswith("wrapper") for name in arrays)
-    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(output)
     epsilons = [record["privacy_epsilon"] for record in records]
     assert 0 < epsilons[0] and epsilons == sorted(epsilons)
     assert epsilons[-1] == pytest.approx(8, rel=1e-3)
@@ -86,15 +84,11 @@ def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path
     few = [flag for flag in PRIVATE if not flag.startswith("--num_rounds")]
     flags = [*few, f"--data_dir={digits_dir}", f"--output_dir={output}", "--resume"]
     assert in_this_process([*flags, "--num_rounds=4"], capsys).returncode == 0
-    result = in_this_process([*flags, "--num_rounds=7"], capsys)
-    assert result.returncode == 0, result.stderr
-    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    result = done([*flags, "--num_rounds=7"], capsys)
+    records = records_of(output)
     (multiplier,) = {record["privacy_noise_multiplier"] for record in records}
     assert [record["privacy_releases"] for record in records] == [*range(1, 8)]
-    configuration = json.loads((output / "config.json").read_text())
-    drawn = Participation(
-        configuration["num_clients"], configuration["clients_per_round"], "binomial"
-    )
+    drawn = Participation(6, 2, "binomial")
     accountant = Accountant(drawn, "gaussian", multiplier, 1e-5, 7)
     for record in records:
         epsilon = accountant.epsilon(record["round"])
@@ -107,16 +101,13 @@ def test_a_run_that_goes_on_for_more_rounds_keeps_its_noise(digits_dir, tmp_path
 @pytest.mark.parametrize(
     ("signal", "clipped", "said"),
     [
-        (
-            0.2,
-            0.5,
-            ["the noise was larger than what it hides: the last sum had 0.2 times the norm"],
-        ),
+        (0.2, 0.5,
+         ["the noise was larger than what it hides: the last sum had 0.2 times the norm"]),
         (3.0, 1.0, ["the bound cut 100 % of the last uploads: raise `clip_norm`"]),
         (3.0, 0.01, ["the bound cut 1 % of the last uploads: lower `clip_norm`"]),
         (3.0, 0.5, []),
     ],
-)
+)  # fmt: skip
 def test_the_end_of_a_run_says_what_fits_badly(signal, clipped, said):
     summary = {"privacy_signal_to_noise": signal, "privacy_clipped_share": clipped}
     remarks = remarks_on_privacy(summary)

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import gc
-import json
 import weakref
 
 import numpy as np
@@ -13,6 +12,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.conftest import INPUTS, make_clients
 from tests.methods import each_of, thorough
+from tests.runs.resumed import records_of
 from tf_pflego.aggregation.attacks import attackers_of
 from tf_pflego.core import nests, settings
 from tf_pflego.engines import tracing
@@ -60,7 +60,7 @@ def run(traced, tmp_path):
 
 def written_in(directory):
     """What a run has written of its rounds, its server and its clients, without seconds."""
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(directory)
     for record in records:
         del record["seconds"]
     with np.load(directory / "server.npz") as arrays:
@@ -69,8 +69,7 @@ def written_in(directory):
 
 
 # Methods that between them keep, send and draw at first all that methods do.
-KINDS = ("pflego", "pflego_shared_head", "fedavg", "fedbabu", "fedrod", "pgfed", "fedamp", "ifca")
-KINDS += ("feddbe", "fedcp", "scaffold")
+KINDS = ("pflego", "pflego_shared_head", "fedbabu", "pgfed", "fedamp", "ifca", "feddbe", "fedcp")
 
 
 @pytest.mark.parametrize("algorithm", each_of(KINDS, ("pflego",)))

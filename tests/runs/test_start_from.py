@@ -9,7 +9,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tests.starts import code_of, in_this_process
+from tests.starts import code_of, done, in_this_process
 
 FLAGS = (
     *("--client_column=School", "--feature_columns=Sex,SES", "--split=last"),
@@ -28,7 +28,7 @@ def month(path, gone, **changed):
     return schools.written(path, columns)
 
 
-def trained(directory, label="Passed", task="classification"):
+def trained(directory, label, task):
     """The directory of a run on a table of June."""
     table, place = month(directory / "june.csv", "1308"), directory / "june"
     told = [f"--table={table}", f"--label_column={label}", f"--task={task}"]
@@ -36,15 +36,26 @@ def trained(directory, label="Passed", task="classification"):
     return place
 
 
-@pytest.fixture(params=["Passed", "MathAch"])
-def june(request, tmp_path):
-    task = "regression" if request.param == "MathAch" else "classification"
-    return trained(tmp_path, request.param, task)
+TASKS = {"Passed": "classification", "MathAch": "regression"}
 
 
 @pytest.fixture(scope="module")
-def run_of_june(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("june"))
+def runs_of_june(tmp_path_factory):
+    """By the column that is predicted."""
+    return {
+        label: trained(tmp_path_factory.mktemp("june"), label, task)
+        for label, task in TASKS.items()
+    }
+
+
+@pytest.fixture(params=TASKS)
+def june(request, runs_of_june, tmp_path):
+    return shutil.copytree(runs_of_june[request.param], tmp_path / "june")
+
+
+@pytest.fixture
+def run_of_june(runs_of_june):
+    return runs_of_june["Passed"]
 
 
 def arrays(path):
@@ -56,8 +67,7 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
     table = month(tmp_path / "july.csv", "1224", SES=lambda value: float(value) + 3)
     july = tmp_path / "july"
     begin = [f"--start_from={june}", f"--table={table}", f"--output_dir={july}", "--num_rounds=1"]
-    result = in_this_process(begin, capsys)
-    assert result.returncode == 0, result.stderr
+    result = done(begin, capsys)
     said = (
         f"starts from {june}; clients that go on: 1, that begin: 1, that are not there any more: 1"
     )
@@ -95,12 +105,11 @@ def test_what_last_month_has_learnt_is_taken_over(june, tmp_path, capsys):
         assert tasks[0].mean == tasks[1].mean
         name = next(name for name in run.summary if name.endswith("/client_mean"))
         assert run.evaluate().metrics()[name] == pytest.approx(run.summary[name])
-    result = in_this_process([f"--output_dir={july}", "--resume", "--num_rounds=2"], capsys)
-    assert result.returncode == 0, result.stderr
+    done([f"--output_dir={july}", "--resume", "--num_rounds=2"], capsys)
 
 
-def test_last_months_directory_does_not_say_which_table_is_read(june, capsys):
-    refused = in_this_process([f"--start_from={june}"], capsys)
+def test_last_months_directory_does_not_say_which_table_is_read(run_of_june, capsys):
+    refused = in_this_process([f"--start_from={run_of_june}"], capsys)
     assert refused.returncode == 2
     assert "--table must be given, since the run in" in refused.stderr
 
@@ -173,6 +182,5 @@ def test_what_cannot_go_on_is_refused_at_once(flags, said, run_of, digits_dir, t
 
 def test_clients_without_names_go_on_by_their_numbers(run_of, digits_dir, capsys):
     start = [f"--start_from={run_of('pflego')}", f"--data_dir={digits_dir}", "--engine=in_process"]
-    result = in_this_process([*start, "--num_clients=9", "--num_rounds=1"], capsys)
-    assert result.returncode == 0, result.stderr
+    result = done([*start, "--num_clients=9", "--num_rounds=1"], capsys)
     assert "clients that go on: " in result.stderr

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.comparison import assert_identical
-from tests.runs.resumed import contents
+from tests.runs.resumed import configure, contents
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.runs.run_directory import RunDirectoryError
 from tf_pflego.simulation.checkpoint import CheckpointError
@@ -206,9 +206,7 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
     elsewhere = tmp_path / "theirs"
     elsewhere.mkdir()
     os.mkfifo(elsewhere / "mnist")  # Whoever opened it would wait.
-    config = json.loads((copy / "config.json").read_text())
-    theirs = {"data_dir": str(elsewhere), "download": True, "dataset": "mnist"}
-    (copy / "config.json").write_text(json.dumps(config | theirs))
+    configure(copy, data_dir=str(elsewhere), download=True, dataset="mnist")
     monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path / "default"))
     with pytest.raises(RunDirectoryError, match="`data_dir` must be given for the run in") as error:
         pfl.load_run(copy).evaluate()
@@ -216,8 +214,7 @@ def test_the_directory_does_not_decide_which_data_are_read(copy, digits_dir, tmp
     assert not (tmp_path / "default").exists()
     with pytest.raises(pfl.data.DatasetError, match=f"`dataset` mnist is not in {tmp_path}/own"):
         pfl.load_run(copy, data_dir=tmp_path / "own").evaluate()
-    theirs = {"data_dir": str(elsewhere), "engine": "ray", "ray_address": "127.0.0.1:1"}
-    (copy / "config.json").write_text(json.dumps(config | theirs))
+    configure(copy, download=False, dataset="digits", engine="ray", ray_address="127.0.0.1:1")
     shutil.copytree(digits_dir, tmp_path / "default")
     with pfl.load_run(copy) as run, run.simulation() as simulation:
         assert run.configuration["ray_address"] == "127.0.0.1:1"
@@ -232,23 +229,23 @@ def test_what_is_no_run_is_refused(tmp_path):
         pfl.load_run(tmp_path)
 
 
-@pytest.mark.parametrize("finish", [True, False])
-def test_without_checkpoints_it_has_metrics_alone(finish, digits_dir, tmp_path):
+def test_without_checkpoints_it_has_metrics_alone(digits_dir, tmp_path):
     def stop(record):
-        if not finish and record["round"] == 2:
+        if record["round"] == 2:
             raise KeyboardInterrupt
 
     config = config_of(tmp_path / "run", data_dir=digits_dir, checkpoint_every=0)
-    if finish:
-        pfl.run(config, stop, **STEPS)
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            pfl.run(config, stop, **STEPS)
-    run = pfl.load_run(tmp_path / "run", digits_dir)
-    assert len(run.metrics["round"]) == (5 if finish else 2)
-    for ask in (run.evaluate, run.simulation, lambda: run.client_model(0)):
-        with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*checkpoint_every=0"):
-            ask()
+    for stopped in (True, False):
+        if stopped:
+            with pytest.raises(KeyboardInterrupt):
+                pfl.run(config, stop, **STEPS)
+        else:
+            pfl.run(dataclasses.replace(config, num_rounds=3, overwrite=True), **STEPS)
+        run = pfl.load_run(tmp_path / "run", digits_dir)
+        assert len(run.metrics["round"]) == (2 if stopped else 3)
+        for ask in (run.evaluate, run.simulation, lambda run=run: run.client_model(0)):
+            with pytest.raises(RunDirectoryError, match=r"must have a checkpoint.*_every=0"):
+                ask()
 
 
 def test_a_run_that_has_just_begun_is_refused(copy, digits_dir):
@@ -281,8 +278,7 @@ def test_damaged_files_are_named(name, ask, copy):
     "changed", [{"num_rounds": 0}, {"engine": 3}, {"unknown": 1}, {"dataset": None}]
 )
 def test_a_configuration_that_is_none_is_refused(changed, copy):
-    config = json.loads((copy / "config.json").read_text()) | changed
-    (copy / "config.json").write_text(json.dumps(config))
+    configure(copy, **changed)
     with pytest.raises(RunDirectoryError, match=r"config\.json in .* must be what a run wrote"):
         pfl.load_run(copy)
 
@@ -319,8 +315,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(copy, digits_dir, monkey
 
 
 def test_the_engine_is_not_the_runs(copy, digits_dir):
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"engine": "tff", "resume": True}))
+    configure(copy, engine="tff", resume=True)
     run = pfl.load_run(copy, digits_dir)
     assert run.configuration["engine"] == "tff"
     with run.simulation() as simulation:

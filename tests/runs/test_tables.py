@@ -8,7 +8,8 @@ import pytest
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tests.starts import assert_refused, in_this_process
+from tests.runs.resumed import contents
+from tests.starts import assert_refused, code_of, done, in_this_process
 from tf_pflego.runs.run_directory import RunDirectoryError
 
 FLAGS = (
@@ -18,19 +19,23 @@ FLAGS = (
 )
 
 
-@pytest.fixture
-def table(tmp_path):
-    return schools.written(tmp_path / "pupils.csv")
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return schools.written(tmp_path_factory.mktemp("table") / "pupils.csv")
 
 
-@pytest.fixture
-def output(table, tmp_path, capsys):
-    place = tmp_path / "run"
-    flags = [f"--table={table}", *FLAGS, "--num_rounds=2", f"--output_dir={place}"]
-    result = in_this_process(flags, capsys)
-    assert result.returncode == 0, result.stderr
-    assert "1 of 4 clients, 5 of 45 rows, are left out" in result.stderr
+@pytest.fixture(scope="module")
+def trained(table):
+    place = table.parent / "run"
+    assert code_of([f"--table={table}", *FLAGS, "--num_rounds=2", f"--output_dir={place}"]) == 0
     return place
+
+
+@pytest.fixture
+def output(trained, table, tmp_path):
+    """A copy of the run; its table is afterwards as it was."""
+    yield shutil.copytree(trained, tmp_path / "run")
+    schools.written(table)
 
 
 def test_its_directory_says_what_the_columns_became(table, output):
@@ -65,13 +70,13 @@ def test_it_goes_on_where_the_table_has_been_moved(table, output, capsys, tmp_pa
         run.clients  # noqa: B018
     with pfl.load_run(output, data_dir=tmp_path / "elsewhere") as run:
         assert run.clients.num_clients == 3
-    result = in_this_process([*resume, f"--table={moved}"], capsys)
-    assert result.returncode == 0, result.stderr
+    result = done([*resume, f"--table={moved}"], capsys)
+    assert "1 of 4 clients, 5 of 45 rows, are left out" in result.stderr
     assert json.loads((output / "summary.json").read_text())["round"] == 3
 
 
 def test_other_rows_are_refused(table, output, capsys):
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    before = contents(output)
     columns = schools.columns()
     columns["SES"][0] += 1
     schools.written(table, columns)
@@ -82,13 +87,10 @@ def test_other_rows_are_refused(table, output, capsys):
     assert "3 of 3 are not, the first is client 1224. Give what the run was given" in said
     with pfl.load_run(output) as run, pytest.raises(ValueError, match="of `table` must be those"):
         run.clients  # noqa: B018
-    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    assert contents(output) == before
     # A directory of somebody else does not have it read without knowing what is in it.
     (output / "partition.npz").write_bytes(b"damaged")
-    with (
-        pfl.load_run(output) as run,
-        pytest.raises(ValueError, match=r"partition.npz must have"),
-    ):
+    with pfl.load_run(output) as run, pytest.raises(ValueError, match=r"partition.npz must have"):
         run.clients  # noqa: B018
 
 
