@@ -16,35 +16,23 @@ import tempfile
 ROOT = pathlib.Path(__file__).parents[1]
 # (module, what stands there, the bug in its place)
 BUGS = (
-    (
-        "system/durable",
-        "            partial.unlink(missing_ok=True)\n\n\n@",
-        "            pass\n\n\n@",
-    ),
-    (
-        "system/values",
-        "below is not None and value >= below",
-        "below is not None and value > below",
-    ),
+    ("system/durable", "            partial.unlink(missing_ok=True)\n\n\n@",
+     "            pass\n\n\n@"),
+    ("system/values", "below is not None and value >= below",
+     "below is not None and value > below"),
     ("core/seeds", "np.asarray(client_ids)]", "np.arange(len(client_ids))]"),
     ("core/participation", 'f"participation/{cohort}", round_number', 'f"participation/{cohort}"'),
     ("core/participation", "mean * (1.0 - self.dropout_rate)", "mean"),
     ("models/heads/corrected", "tf.maximum(known, 1.0) ** growth", "known**growth"),
-    (
-        "models/blocks",
-        "first, last = k * size, tf.minimum((k + 1)",
-        "first, last = k, tf.minimum((k + 1)",
-    ),
+    ("models/blocks", "first, last = k * size, tf.minimum((k + 1)",
+     "first, last = k, tf.minimum((k + 1)"),
     ("data/labels", " & (array == np.floor(array))", ""),
     ("data/dealing", "counts.max() > 1", "counts.max() > 2"),
     ("data/partitions/dirichlet", "cuts[-1] = count", "cuts[-1] = min(count, cuts[-1])"),
     ("data/tables/splitting", "is_small = sizes < min_rows", "is_small = sizes <= min_rows"),
     ("algorithms/pflego", "config.local_steps - 1", "config.local_steps"),
-    (
-        "algorithms/pflego",
-        "nests.scale(round_.participation_scale, uploads.summed)",
-        "uploads.summed",
-    ),
+    ("algorithms/pflego", "nests.scale(round_.participation_scale, uploads.summed)",
+     "uploads.summed"),
     ("algorithms/pgfed", "(offsets + slope)", "(offsets - slope)"),
     ("algorithms/scaffold", "moved), mean_variate)", "moved), state.variate)"),
     ("aggregation/privacy", "tf.minimum(1.0, bound / norm)", "bound / norm"),
@@ -54,11 +42,8 @@ BUGS = (
     ("engines/client_computation", "result.individual, result.state))", "result.individual))"),
     ("engines/devices/engine", "cohort.seeds[row]", "cohort.seeds[0]"),
     ("tff/exchange", "nests.scale(1 / received.weight, averaged)", "averaged"),
-    (
-        "engines/ray/engine",
-        "dict.fromkeys(self._staged, keep)",
-        "dict.fromkeys(self._staged, True)",
-    ),
+    ("engines/ray/engine", "dict.fromkeys(self._staged, keep)",
+     "dict.fromkeys(self._staged, True)"),
     ("devices/journal", "while needed > oldest:", "while False:"),
     ("simulation/evaluation", "np.average(values, weights=counts)", "np.average(values)"),
     ("simulation/checkpoint", "new = ~states.have_state(ids)", "new = np.ones(len(ids), bool)"),
@@ -72,7 +57,7 @@ BUGS = (
     ("sweeps/choice", "(trial.first.sign * trial.value, trial)", "(trial.value, trial)"),
     ("reports/metrics", "statistic.sign * np.sort(statistic.sign * values", "np.sort(values"),
     ("program/flags", "unused += _not_read(", "_not_read("),
-)
+)  # fmt: skip
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.runs.resumed import contents
 from tf_pflego import data, models
 from tf_pflego.data import ClientData
 from tf_pflego.system import values
@@ -95,15 +96,6 @@ ROWS = [
     (configured(num_rounds=[3]), r"`num_rounds` must be a finite number; got \[3\]"),
     (configured(num_rounds=np.array([3, 4])), "`num_rounds` must be a finite number; got array"),
     (configured(num_rounds=1 + 2j), "`num_rounds` must be a finite number; got"),
-    (configured(num_rounds=2**31), "`num_rounds` must be at most 1000000000; got 2147483648"),
-    (configured(eval_every=0), "`eval_every` must be at least 1; got 0. Raise `eval_every`"),
-    (configured(train_loss_every=-1), "`train_loss_every` must be at least 1; got -1. Raise"),
-    (configured(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
-    (configured(seed=2**63), "`seed` must be at most 9223372036854775807; got .* Lower `seed`"),
-    (configured(seed=1.5), "`seed` must be a whole number; got 1.5. Correct `seed`"),
-    (configured(dirichlet_alpha=0), "`dirichlet_alpha` must be above 0; got 0.0. Raise"),
-    (configured(dirichlet_alpha=np.inf), "`dirichlet_alpha` must be a finite number; got inf"),
-    (configured(dirichlet_alpha=1e-50), "`dirichlet_alpha` must be at least 1.2e-38 in size"),
     (configured(download=1), "`download` must be True or False; got 1. Correct `download`"),
     (configured(resume="no"), "`resume` must be True or False; got 'no'. Correct `resume`"),
     (configured(algorithm=3), "`algorithm` must be one of pflego, .*; got 3. Correct"),
@@ -112,18 +104,9 @@ ROWS = [
     (configured(omniglot_splits=("a",)), "`omniglot_splits` must be text; got .* Correct"),
     (configured(output_dir=3), "`output_dir` must be a path, text or os.PathLike; got 3. Correct"),
     (configured(output_dir=b"x"), "`output_dir` must be a path, text or os.PathLike; got b'x'"),
-    (configured(output_dir="a\0b"), "`output_dir` must be a path of characters that the file"),
-    (configured(output_dir="gs://x"), "`output_dir` must be a path of this machine; got 'gs://x'"),
-    (configured(data_dir="~nosuchuser"), "`data_dir` must be a path whose user is known here"),
-    (configured(resume=True), "`resume` must be given with `output_dir`; got no output_dir"),
-    (configured(participation="range"), "`clients_per_round_range='4,28'`"),
     # A Ray cluster.
-    (configured(num_shards=0), "`num_shards` must be at least 1; got 0. Raise `num_shards`"),
     (configured(ray_address=3), "`ray_address` must be text; got 3. Correct `ray_address`"),
-    (configured(shard_resources="x"), "`shard_resources` must be NAME=NUMBER.* got 'x'. Set e.g."),
-    (configured(cpus_per_shard=2.5), "`cpus_per_shard` must be a whole number, or a part of one"),
     (options(num_shards=10**5), "`num_shards` must be at most 10000; got 100000. Lower `num_sh"),
-    (options(num_shards=1.5), "`num_shards` must be a whole number; got 1.5. Correct `num_shards`"),
     (options(address=None), "`address` must be text; got None. Correct `address`"),
     (options(address="head"), "`address` must be HOST:PORT, auto or empty; got 'head'. Write it"),
     (options(cpus_per_shard=-1), "`cpus_per_shard` must be at least 0; got -1.0. Raise"),
@@ -133,48 +116,30 @@ ROWS = [
     (options(resources="CPU=1"), "`resources` must have other .*; got 'CPU=1'. Set `cpus"),
     (options(deadline_seconds=0), "`deadline_seconds` must be above 0; got 0.0. Raise"),
     # Algorithms and their models.
-    (built("sgd"), "`algorithm` must be one of pflego, .*; got 'sgd'. Correct `algorithm`"),
-    (built(local_steps=0), "`local_steps` must be at least 1; got 0. Raise `local_steps`"),
-    (built(local_steps=2.5), "`local_steps` must be a whole number; got 2.5"),
-    (built(local_steps=10**30), "`local_steps` must be at most 1000000000; got 1000"),
-    (built(client_learning_rate="fast"), "`client_learning_rate` must be a finite number or auto"),
-    (built(client_learning_rate=-np.inf), "must be a finite number or auto; got -inf"),
-    (built("pgfed", momentum=1.01), "`momentum` must be at most 1; got 1.01. Lower `momentum`"),
     (built("apfl", learn_mixing=1), "`learn_mixing` must be True or False; got 1"),
     (built(step=3), TypeError, "`step` must be a hyper-parameter of pflego, which has local_steps"),
     (lambda: pfl.build_algorithm("pflego", body()), TypeError,
      "`model` must be of the class Split"),
     (lambda: body(units=0), "`units` must be at least 1; got 0. Raise `units`"),
-    (lambda: body(units=2.5), "`units` must be a whole number; got 2.5. Correct `units`"),
     (lambda: body(seed=-3), "`seed` must be at least 0; got -3. Raise `seed`"),
     (lambda: body(example_shape=4), r"`example_shape` must be sizes from 1 on, .*; got 4. Correct"),
     (lambda: body(example_shape=(4, 0)),
      r"`example_shape` must be sizes from 1 on, .*; got \(4, 0"),
     (lambda: model(num_outputs=0), "`num_outputs` must be at least 1; got 0. Raise `num_outputs`"),
-    (lambda: model(num_outputs=2.5), "`num_outputs` must be a whole number; got 2.5"),
-    (lambda: model(num_outputs=True), "`num_outputs` must be a finite number; got True"),
     (lambda: model(seed=2**64), "`seed` must be at most 9223372036854775807; got 18446"),
     (lambda: model(example_shape="4"), "`example_shape` must be sizes from 1 on, .*; got '4'"),
     (lambda: model(body=3), TypeError, "Keras"),
     (lambda: models.networks.build("vgg", (8, 8, 1), 0), "`network` must be one of mlp, .*'vgg'"),
     # Participation.
-    (lambda: pfl.Participation(3, 2.5), "`clients_per_round` must be a whole number; got 2.5"),
-    (lambda: pfl.Participation(3.5, 2), "`num_clients` must be a whole number; got 3.5"),
     (lambda: pfl.Participation(0, 1), "`num_clients` must be at least 1; got 0. Raise"),
-    (lambda: pfl.Participation(3, 4), "must be in .1, num_clients=3.; got 4. Lower `clients_per_r"),
-    (lambda: pfl.Participation(3, True), "`clients_per_round` must be a finite number; got True"),
-    (lambda: pfl.Participation(3, 2, "all"), "one of fixed, binomial, range, cyclic; got 'all'"),
     (lambda: pfl.Participation(3, 2, "range", 4), r"must be least,most .*; got \(4,\). Set"),
     (lambda: pfl.Participation(3, 2, "range", (1, 2.5)), "_range` must be a whole number; got 2.5"),
     (lambda: pfl.Participation(3, 2, "range", "12"), "`clients_per_round_range` must be a finite"),
     # Data.
     (lambda: arrays(train=iter([])), TypeError, "`train` must be a sequence of pairs"),
     (lambda: arrays(test=3), TypeError, "`test` must be a sequence of pairs .*; got int. Give"),
-    (lambda: arrays(label_space="mine"), "`label_space` must be one of local, global; got 'mine'"),
-    (lambda: arrays(num_classes=1.5), "`num_classes` must be a whole number; got 1.5. Correct"),
     (lambda: arrays(num_classes=0), "`num_classes` must be at least 1; got 0. Raise"),
     (lambda: arrays(name=3), "`name` must be text; got 3. Correct `name`"),
-    (lambda: arrays().part(0, 0), "`stop` must be at least 1; got 0. Raise `stop`"),
     (lambda: arrays().part(2, 1), "`stop` must be at least 3; got 1. Raise `stop`"),
     (lambda: arrays().part(-1, 2), "`start` must be at least 0; got -1. Raise `start`"),
     (lambda: arrays().part(0, 4), "`stop` must be at most 3; got 4. Lower `stop`"),
@@ -193,29 +158,15 @@ ROWS = [
     (lambda: pfl.export_clients(3, [0], "x"), TypeError, "`simulation` must be of the class Sim"),
     (lambda: pfl.export_shared_body(3, [0], "x"), TypeError, "`simulation` must be of the class"),
     (lambda: configured(engine=np.zeros([2, 2]))(), r"devices; got array\(\[\[0., 0.\], \["),
-    (lambda: arrays().part(0.5, 2), "`start` must be a whole number; got 0.5. Correct `start`"),
     (lambda: ClientData(3, 3, [2]), TypeError, "`train` must be of the class ClientSplit; got int"),
     (lambda: pfl.federate(3, 3), TypeError, "`dataset` must be of the class Dataset; got int"),
     (lambda: pfl.federate(dataset(), 3), TypeError, "`partition` must be of the class Partition"),
     (lambda: pfl.federate(dataset(), round_robin(), "x"), "`label_space` must be one of local, gl"),
     (lambda: pfl.merged(arrays()), TypeError,
      "`dataset` must be of the class Dataset; got ClientD"),
-    (lambda: round_robin(num_clients=2.5), "`num_clients` must be a whole number; got 2.5"),
-    (lambda: round_robin(num_clients=10**12), "`num_clients` must be at most 1000000000; got 10"),
-    (lambda: round_robin(num_clients=41), "`num_clients` must be at most 40, .*; got 41. Lower"),
-    (lambda: round_robin(classes_per_client=5), "`classes_per_client` must be in .1, 4.*; got 5"),
     (lambda: round_robin(num_classes=0), "`num_classes` must be at least 1; got 0. Raise"),
     (lambda: round_robin(seed=-1), "`seed` must be at least 0; got -1. Raise `seed`"),
-    (lambda: dirichlet(alpha=np.nan), "`alpha` must be a finite number; got nan. Correct `alpha`"),
-    (lambda: dirichlet(alpha=-1), "`alpha` must be above 0; got -1.0. Raise `alpha`"),
-    (lambda: dirichlet(min_examples=4.5), "`min_examples` must be a whole number; got 4.5"),
-    (lambda: dirichlet(test_fraction="x"), "`test_fraction` must be a finite number; got 'x'"),
-    (lambda: dirichlet(test_fraction=1), "`test_fraction` must be below 1; got 1.0. Lower"),
     (lambda: dirichlet(seed=2**70), "`seed` must be at most 9223372036854775807; got 1180"),
-    (lambda: dirichlet(num_clients=0), "`num_clients` must be a multiple of 1, .*; got 0. Correct"),
-    (lambda: data.classes_per_client("max", 10),
-     "`personalization` must be one of high, medium, no"),
-    (lambda: data.load("imagenet"), "`dataset` must be one of digits, .*; got 'imagenet'. Correct"),
     (lambda: data.load("digits", 3), "`data_dir` must be a path, text or os.PathLike; got 3"),
     (lambda: data.load("digits", None, "x"), "`download` must be True or False; got 'x'. Correct"),
     # Runs.
@@ -317,10 +268,10 @@ def test_data_that_cannot_be_read_are_left_where_they_are(tmp_path):
     data.load("digits", tmp_path)
     (record,) = tmp_path.glob("digits/*/digits-test.tfrecord*")
     record.write_bytes(record.read_bytes()[:-100])
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = contents(tmp_path)
     with pytest.raises(data.DatasetError, match=r"split test, must be readable in .*Put back a wh"):
         data.load("digits", tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert contents(tmp_path) == before
     (info,) = tmp_path.glob("digits/*/dataset_info.json")
     info.write_text('{"name": ')
     with pytest.raises(data.DatasetError, match=r"`dataset` digits, .*, must be readable in "):

@@ -51,11 +51,9 @@ ROWS = [
     (["--algorithm=fedrep", f"--body_steps={HUGE}"], f"at most {INT_LIMIT}; got", "Lower"),
     (["--algorithm=fedrep", "--body_steps=1.5"], "a whole number; got '1.5'", "Correct"),
     (["--num_rounds="], "--num_rounds must be a whole number; got ''", "Correct --num_rounds"),
-    (["--num_rounds=1e3"], "--num_rounds must be a whole number; got '1e3'", "Correct"),
     (["--num_rounds"], "--num_rounds must have a value; got none", "Write --num_rounds=VALUE"),
     (["--num_rounds=" + 5000 * "9"], "--num_rounds must be a whole number; got '9999", "Correct"),
     (["--clients_per_round=-3"], "at least 1; got -3", "Raise --clients_per_round"),
-    (["--clients_per_round=99999999999"], f"at most {INT_LIMIT}; got 99999999999", "Lower"),
     (["--seed=-1"], "--seed must be at least 0; got -1", "Raise --seed"),
     ([f"--seed={2**63}"], f"--seed must be at most {SEED_LIMIT}; got {2**63}", "Lower --seed"),
     # Numbers.
@@ -68,7 +66,6 @@ ROWS = [
     (["--algorithm=pfedme", "--envelope_weight=1e-60"], "at least 1.2e-38 in size", "Raise"),
     (["--server_learning_rate=1e300"], f"at most {FLOAT_LIMIT}; got 1e+300", "Lower --server_l"),
     (["--client_learning_rate=inf"], "a finite number or auto; got inf", "Correct --client_lear"),
-    (["--client_learning_rate=-1"], "must be above 0; got -1.0", "Raise --client_learning_rate"),
     (["--client_learning_rate=fast"], "must be a number or auto; got 'fast'", "Correct --client_"),
     (["--algorithm=pgfed", "--momentum=1.5"], "--momentum must be at most 1; got 1.5", "Lower"),
     (["--algorithm=pgfed", "--momentum=-0.1"], "must be at least 0; got -0.1", "Raise --momentum"),
@@ -87,22 +84,16 @@ ROWS = [
     (["--dataset=mnits"], "got 'mnits'. Did you mean mnist?", "Correct --dataset"),
     (["--network=resnet"], "--network must be one of auto, mlp", "Correct --network"),
     (["--partition=iid"], "--partition must be one of auto, round_robin", "Correct --partition"),
-    (
-        ["--participation=all"],
-        "--participation must be one of fixed, binomial, range, cyclic",
-        "Correct",
-    ),
+    (["--participation=all"], "--participation must be one of fixed, binomial, range, cyclic",
+     "Correct"),
     (["--personalization=max"], "--personalization must be one of high, medium, no", "Correct"),
     (["--label_space=mine"], "--label_space must be one of local, global", "Correct"),
     (["--head_solver=sgd"], "--head_solver must be one of gd, ", "Correct --head_solver"),
     (["--server_optimizer=lamb"], "--server_optimizer must be one of adam, ", "Correct"),
     (["--server_optimizer=none"], "yogi, adagrad, muon; got 'none'", "Correct"),
     (["--server_schedule=linear"], "one of constant, late_linear, last_fifth, cosine", "Correct"),
-    (
-        ["--server_schedule=cosine", "--schedule_rounds=5", "--num_rounds=6"],
-        "--schedule_rounds must be 0 or at least the 6 rounds of the run",
-        "Raise --schedule_rounds",
-    ),
+    (["--server_schedule=cosine", "--schedule_rounds=5", "--num_rounds=6"], "--schedule_rounds "
+     "must be 0 or at least the 6 rounds of the run", "Raise --schedule_rounds"),
     (["--download=maybe"], "--download must be true or false; got 'maybe'", "Correct --download"),
     (["--noresume=1"], "--noresume must have no value; got '1'", "Leave out the value"),
     # Flags that there are not.
@@ -115,15 +106,13 @@ ROWS = [
     (["-x"], "must be one of those that --help lists; got --x", "Correct it or leave it out"),
     # Flag files.
     (["--flagfile="], "--flagfile must name a file; got nothing", "Write --flagfile=FILE"),
-    (["--flagfile"], "--flagfile must name a file; got nothing", "Write --flagfile=FILE"),
     (["--flagfile=nowhere"], "must be a file that can be read; got 'nowhere'", "Correct the path"),
     (["--flagfile", "nowhere"], "can be read; got 'nowhere' (No such file", "Correct the path"),
     (["--flagfile={tmp}"], "must be a file that can be read; got '{tmp}' (it is no reg",
      "Correct the path"),
     (["--flagfile={tmp}/binary"], "{tmp}/binary' (it is no text)", "Correct the path"),
-    (["--flagfile={tmp}/itself"],
-     "must not include itself; got '{tmp}/itself' again in {tmp}/itself"
-     ", line 2", "Leave that line out"),
+    (["--flagfile={tmp}/itself"], "must not include itself; got '{tmp}/itself' again in "
+     "{tmp}/itself, line 2", "Leave that line out"),
     (["--flagfile={tmp}/first"], "itself; got '{tmp}/first' again in {tmp}/second, line 1",
      "Leave"),
     (["--flagfile={tmp}/unknown"], "got --nonsense in {tmp}/unknown, line 3",
@@ -136,11 +125,9 @@ ROWS = [
     # Places.
     (["--output_dir=~nosuchuser/x"], "--output_dir must be a path whose user is known",
      "Write the"),
-    (["--data_dir=~nosuchuser/x"], "--data_dir must be a path whose user is known", "Write the di"),
     (["--output_dir=gs://bucket/x"], "must be a path of this machine; got 'gs://",
      "Copy the files"),
     (["--data_dir=gs://bucket/x"], "must be a path of this machine; got 'gs://", "Copy the files"),
-    (["--data_dir=s3://bucket"], "must be a path of this machine; got 's3://", "Copy the files"),
     (["--output_dir=a\ud800"], "--output_dir must be a path of characters that the file",
      "Correct --"),
     (["--output_dir=a\0b"], "--output_dir must be a path of characters that the file",
@@ -170,7 +157,6 @@ ROWS = [
     (["--flagfile={tmp}/fifo"], "must be a file that can be read; got '{tmp}/fifo' (it is no reg",
      "Correct the path"),
     (["--flagfile=/dev/zero"], "got '/dev/zero' (it is no regular file)", "Correct the path"),
-    (["--flagfile={tmp}/held"], "got '{tmp}/held' (it is no regular file)", "Correct the path"),
     # Numbers that Python would take.
     *(
         ([f"--{name}={text}"], f"--{name} must be {expected}; got {text!r}", f"Correct --{name}")
@@ -183,26 +169,19 @@ ROWS = [
     ),
     (["--engine=ray", "--shard_resources=data=1_0"], "got 'data=1_0'", "Set e.g. --shard_res"),
     # A Ray cluster.
-    (["--num_shards=0"], "--num_shards must be at least 1; got 0", "Raise --num_shards"),
     (["--num_shards=10001"], "--num_shards must be at most 10000; got", "Lower --num_shards"),
-    (["--num_shards=two"], "--num_shards must be a whole number; got 'two'", "Correct --num_sh"),
     (["--ray_address=10.0.0.1"], "--ray_address must be HOST:PORT, auto or empty; got '10.0.0.1'",
      "e.g. --ray_address=10.0.0.1:6379"),
     (["--ray_address=head:70000"], "HOST:PORT, auto or empty; got 'head:70000'", "Write it as"),
     (["--ray_address=ray://head:10001"], "HOST:PORT, auto or empty; got 'ray://he", "Write it as"),
     (["--cpus_per_shard=-1"], "--cpus_per_shard must be at least 0; got -1.0", "Raise --cpus_per"),
     (["--cpus_per_shard=1.5"], "must be a whole number, or a part of one", "Correct --cpus_per_sh"),
-    (["--cpus_per_shard=many"], "--cpus_per_shard must be a number; got 'many'", "Correct --cpus"),
-    (["--gpus_per_shard=nan"], "must be a finite number; got nan", "Correct --gpus_per_shard"),
     (["--gpus_per_shard=0.00001"], "a part of one from 0.0001 on; got 1e-05", "Correct --gpus_per"),
     (["--shard_resources=data"], "--shard_resources must be NAME=NUMBER,... with numbers that are",
      "Set e.g. --shard_resources=data=1"),
-    (["--shard_resources==1"], "--shard_resources must be NAME=NUMBER,...", "Set e.g. --shard_r"),
     (["--shard_resources=data=0"], "or below 1; got 'data=0'", "Set e.g. --shard_resources"),
-    (["--shard_resources=a=1,b=1.5"], "or below 1; got 'a=1,b=1.5'", "Set e.g. --shard_resources"),
     (["--shard_resources=GPU=1"], "other resources than CPU and GPU", "Set --gpus_per_shard inst"),
     (["--node_deadline=0"], "--node_deadline must be above 0; got 0.0", "Raise --node_deadline"),
-    (["--node_deadline=soon"], "--node_deadline must be a number; got 'soon'", "Correct --node_de"),
     # A table.
     (["--table={tmp}/pupils.csv"], "--client_column must name a column of the table; got none",
      "Give it"),
@@ -222,16 +201,12 @@ ROWS = [
     (["--dataset=movielens", "--num_rounds=1"], "--dataset must be one of digits, ",
      "Correct --dataset"),
     # What contradicts itself.
-    (["--personalization=high",
-     "--classes_per_client=3"], "--personalization must not be given with "
-     "--classes_per_client", "got high and 3. Leave one of them out"),
+    (["--personalization=high", "--classes_per_client=3"], "--personalization must not be given "
+     "with --classes_per_client", "got high and 3. Leave one of them out"),
     (["--participation=range"], "--clients_per_round_range must be two whole numbers",
      "Set e.g. --c"),
-    (["--participation=range",
-     "--clients_per_round_range=4"], "two whole numbers, least,most; got '4'",
-     "Set e.g. --clients_per_round_range=4,28"),
-    (["--participation=range", "--clients_per_round_range=1,2,3"], "got '1,2,3'",
-     "Set e.g. --clients"),
+    (["--participation=range", "--clients_per_round_range=4"], "two whole numbers, least,most; "
+     "got '4'", "Set e.g. --clients_per_round_range=4,28"),
     (["--participation=range", "--clients_per_round_range=1,\u00b2"], "two whole numbers",
      "Set e.g."),
 ]  # fmt: skip

@@ -9,29 +9,17 @@ import pytest
 
 import tf_pflego as pfl
 from tests.methods import thorough
+from tests.runs.resumed import contents, records_of
 from tests.starts import in_this_process
 from tf_pflego.aggregation import privacy
 from tf_pflego.core import seeds
 
 
 @pytest.fixture(scope="module", name="run")
-def run_fixture(digits_dir, tmp_path_factory):
-    output = tmp_path_factory.mktemp("audit") / "private"
-    config = pfl.RunConfig(
-        dataset="digits",
-        num_clients=11,
-        new_clients=1,
-        clients_per_round=10,
-        participation="binomial",
-        dp_noise_multiplier=1.5,
-        clip_norm=0.5,
-        engine="in_process",
-        num_rounds=3,
-        data_dir=digits_dir,
-        output_dir=output,
-    )
-    pfl.run(config, local_steps=1)
-    return output
+def run_fixture(run_of):
+    private = {"dp_noise_multiplier": 1.5, "clip_norm": 0.5, "participation": "binomial"}
+    clients = {"num_clients": 11, "new_clients": 1, "clients_per_round": 10}
+    return run_of("pflego", **private, **clients, num_rounds=3, local_steps=1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +35,7 @@ def test_a_run_is_audited(share_of_noise, count, run, digits_dir, capsys, monkey
     monkeypatch.setattr(
         privacy, "normals", lambda count, seed: share_of_noise * normals(count, seed)
     )
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     flags = [f"--run={run}", f"--data_dir={digits_dir}", f"--canaries={count}", "--confidence=0.9"]
     result = in_this_process(["audit", *flags], capsys)
     shown = {line[:21].strip(): line[21:] for line in result.stdout.splitlines()}
@@ -67,12 +55,12 @@ def test_a_run_is_audited(share_of_noise, count, run, digits_dir, capsys, monkey
         assert f"epsilon is at least {at_least}, as canaries show" in result.stderr
         assert float(at_least) > of_run
     assert 10 < int(recognised) < count
-    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert before == contents(run)
 
 
 def test_a_ledger_that_counts_too_few_sums_is_refuted(run, digits_dir, tmp_path, capsys):
     copy = shutil.copytree(run, tmp_path / "copy")
-    records = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(copy)
     for record in records:
         record["privacy_epsilon"] = records[0]["privacy_epsilon"]
     (copy / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))

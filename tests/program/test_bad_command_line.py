@@ -8,13 +8,7 @@ import re
 
 import pytest
 
-from tests.program.bad_command_lines import (
-    IGNORED,
-    OF_TABLE,
-    ROWS,
-    WITH_DATA,
-    WITH_TABLE,
-)
+from tests.program.bad_command_lines import IGNORED, OF_TABLE, ROWS, WITH_DATA, WITH_TABLE
 from tests.starts import ROOT, in_this_process, started_program
 from tf_pflego.program import command_line
 from tf_pflego.runs import config, training

@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import json
 import os
 import pty
 import re
@@ -15,15 +14,12 @@ import pytest
 
 from tests import programs
 from tests.methods import thorough
-from tests.starts import ENTRY, ROOT, SMALL, TIMEOUT_SECONDS
+from tests.runs.resumed import FINISHED, records_of
+from tests.starts import ENTRY, ROOT, SMALL, TIMEOUT_SECONDS, finished, program
 from tf_pflego.program import terminal
 from tf_pflego.runs.progress import Progress
 
 ROUNDS = 3
-FILES = [
-    "checkpoints", "clients.csv", "config.json", "metrics.jsonl", "partition.npz", "server.npz",
-    "summary.json",
-]  # fmt: skip
 
 
 def arguments_of(digits_dir, output):
@@ -32,50 +28,34 @@ def arguments_of(digits_dir, output):
 
 
 def assert_whole(output):
-    assert sorted(os.listdir(output)) == FILES
-    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [record["round"] for record in records] == list(range(1, ROUNDS + 1))
+    assert sorted(os.listdir(output)) == FINISHED
+    assert [record["round"] for record in records_of(output)] == list(range(1, ROUNDS + 1))
+
+
+# As Python leaves them where the descriptors are closed from the start.
+WITHOUT_STREAMS = f"""
+import os, sys
+for number in range(3):
+    os.close(number)
+sys.stdin = sys.stdout = sys.stderr = None
+{ENTRY}
+"""
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("redirection", "printed", "said"),
-    [
-        ("{} >&- 2>&- <&-", 0, 0),
-        ("LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii {}", 24, 1 + ROUNDS),
-    ],
-    ids=["closed", "ascii"],
-)
-def test_output_never_fails_a_run(redirection, printed, said, digits_dir, tmp_path):
-    output = tmp_path / "größe"
-    command = [sys.executable, "-m", "tf_pflego.main", *arguments_of(digits_dir, output)]
-    words = " ".join(f"'{word}'" for word in command)
-    result = subprocess.run(
-        ["bash", "-c", redirection.format(words)],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert len(result.stdout.splitlines()) == printed
-    assert len(result.stderr.splitlines()) == said
-    assert_whole(output)
+def test_closed_descriptors_fail_no_run(digits_dir, tmp_path):
+    result = program(*arguments_of(digits_dir, tmp_path / "run"), code=WITHOUT_STREAMS)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert_whole(tmp_path / "run")
 
 
 LISTING = "tf_pflego.main sweep run_configs/experiments/pflego.py --output_dir=results --list"
 
 
-@pytest.mark.parametrize("reader", [thorough("head -n 1"), "true"])
-def test_a_list_whose_reader_leaves_says_nothing(reader):
-    result = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; '{sys.executable}' -m {LISTING} | {reader}"],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, b"")
+def test_a_list_whose_reader_leaves_says_nothing():
+    command = f"set -o pipefail; '{sys.executable}' -m {LISTING} | true"
+    result = finished(["bash", "-c", command])
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 CLOSED = """

@@ -91,7 +91,7 @@ def test_help_is_as_wide_as_the_terminal(columns):
 
 
 def test_help_in_a_terminal_fits():
-    code, shown = in_a_terminal(60, "export", "--help")
+    code, shown = in_a_terminal(60, "export", "--help", imported=True)
     lines = lines_of(shown)
     assert code == 0
     assert lines[0].startswith("usage: tf-pflego export")

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.devices.federation import NAMES
 from tests.engines.devices.clients import residents
-from tests.starts import in_this_process
+from tests.starts import done, in_this_process
 from tf_pflego.devices.definition import Definition
 
 
@@ -18,8 +18,7 @@ def test_a_server_goes_on(tmp_path, capsys):
     flags = ["serve", f"--client_names={','.join(NAMES)}", f"--sample={tmp_path / 'sample.npz'}"]
     flags += ["--network=mlp", "--label_space=global", "--clients_per_round=3", "--quiet"]
     path = tmp_path / "definition.json"
-    defined = in_this_process([*flags, f"--define={path}"], capsys)
-    assert defined.returncode == 0, defined.stderr
+    done([*flags, f"--define={path}"], capsys)
     flags += [f"--output_dir={tmp_path / 'run'}", "--resume"]
     for rounds in (1, 2):  # At the end the clients stop; for more rounds they begin again.
         with residents(Definition.load(path), tmp_path) as sockets:

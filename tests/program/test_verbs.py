@@ -11,31 +11,14 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.starts import (
-    SMALL,
-    assert_refused,
-    in_a_terminal,
-    in_this_process,
-    lines_of,
-    program,
-)
+from tests.starts import assert_refused, done, in_a_terminal, in_this_process, lines_of, program
 from tf_pflego.runs.stored_run import StoredRun
 
 
 @pytest.fixture(scope="module", name="run")
-def run_fixture(digits_dir, tmp_path_factory):
-    output = tmp_path_factory.mktemp("verbs") / "pflego"
-    config = pfl.RunConfig(
-        dataset="digits",
-        num_clients=10,
-        clients_per_round=4,
-        engine="in_process",
-        num_rounds=3,
-        data_dir=digits_dir,
-        output_dir=output,
-    )
-    pfl.run(config, local_steps=5)
-    return output
+def run_fixture(run_of):
+    of_ten = {"num_clients": 10, "clients_per_round": 4, "num_rounds": 3, "local_steps": 5}
+    return run_of("pflego", **of_ten)
 
 
 def test_the_program_exports_and_says_how_accurate_the_files_are(run, tmp_path):
@@ -77,8 +60,7 @@ def test_tflite_without_learning_is_smaller_and_needs_no_other_operations(run, t
 
 def test_heads_of_all_clients_are_exported_with_one_body(run, tmp_path, capsys):
     flags = ["--shared_body", f"--output_dir={tmp_path / 'shared'}"]
-    result = in_this_process(["export", f"--run={run}", *flags], capsys)
-    assert result.returncode == 0, result.stderr
+    result = done(["export", f"--run={run}", *flags], capsys)
     assert result.stdout == f"10 clients written to {tmp_path / 'shared'}\n"
     assert np.load(tmp_path / "shared" / "heads.npy").shape[:2] == (10, 2)
     refused = in_this_process(["export", f"--run={run}", *flags], capsys)
@@ -195,7 +177,6 @@ def test_the_version_is_shown(capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["exprt"], "a verb must be one of train, sweep, "),
         (["exprt"], " client, export, personalize, audit, report, list, or left out to train; got"),
         (["exprt"], "Did you mean export?"),
         (["export"], "--run must be given; got nothing"),
@@ -203,20 +184,14 @@ def test_the_version_is_shown(capsys):
         (["export", "--run={tmp}", "--output_dir={tmp}/x"], "--run must be the output directory"),
         (["export", "--run={run}", "--output_dir={run}"], "--output_dir must be a new or empty"),
         (["export", "--run={run}", "--output_dir={run}", "--overwrite"], "has no clients.json"),
-        (
-            ["export", "--run={run}", "--output_dir={tmp}/x", "--clients=33"],
-            "--clients must be a whole number in [0, 10)",
-        ),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=33"], "--clients must be a "
+         "whole number in [0, 10)"),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--clients=best"], "--clients must be"),
-        (
-            ["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"],
-            "--model must be one of personalized",
-        ),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--model=own"], "--model must be one "
+         "of personalized"),
         (["export", "--run={run}", "--output_dir={tmp}/x", "--quantize=int8"], "must be none for"),
-        (
-            ["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--format=keras"],
-            "--shared_body must be used with --format=savedmodel",
-        ),
+        (["export", "--run={run}", "--output_dir={tmp}/x", "--shared_body", "--format=keras"],
+         "--shared_body must be used with --format=savedmodel"),
         (["personalize", "--run={run}"], "--data must be given"),
         (["personalize", "--run={run}", "--data=x", "--output_dir={run}"], "must be a new or em"),
         (["personalize", "--run={run}", "--data={tmp}/no.npz"], "no.npz cannot be read as one"),
@@ -230,7 +205,7 @@ def test_the_version_is_shown(capsys):
         (["list", "{tmp}", "{run}"], "expected at most 1 argument besides flags; got"),
         (["list", "--runs=x"], "a flag must be one of those that --help lists; got --runs"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     arguments, expected, run, tmp_path, capsys
 ):
@@ -260,29 +235,17 @@ def test_a_run_that_python_began_goes_on_with_the_program(run, tmp_path, capsys)
     """Python was not given all hyper-parameters, so that the run's directory has not all."""
     output = shutil.copytree(run, tmp_path / "longer")
     flags = ["--resume", f"--output_dir={output}", "--num_rounds=4"]
-    result = in_this_process(flags, capsys)
-    assert result.returncode == 0, result.stderr
+    result = done(flags, capsys)
     first, *_ = result.stdout.splitlines()
     assert first.startswith("pflego on digits (in_process), 4 rounds, ")
     assert len((output / "metrics.jsonl").read_text().splitlines()) == 4
-
-
-def test_train_is_the_verb_that_may_be_left_out(digits_dir, capsys):
-    flags = [*SMALL, "--num_rounds=1", f"--data_dir={digits_dir}"]
-    named, plain = (in_this_process([*verb, *flags], capsys) for verb in (["train"], []))
-    assert named.returncode == plain.returncode == 0
-    tables = [
-        [line for line in result.stdout.splitlines() if "mean per" in line]
-        for result in (named, plain)
-    ]
-    assert tables[0] == tables[1] != []
 
 
 def test_the_list_fits_the_terminal(run, tmp_path):
     """Names that would make the lines too long are above them, whole."""
     name = f"{'long' * 15}/pflego"
     write_masked(run, tmp_path / name)
-    code, shown = in_a_terminal(80, "list", str(tmp_path))
+    code, shown = in_a_terminal(80, "list", str(tmp_path), imported=True)
     top, head, first, row, *_ = lines_of(shown)
     assert code == 0
     assert (top, first) == ("run", name)
