@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tf_pflego import reports
 
 # Names that HTML, matplotlib's formulas and a table's width must bear.
 NAMES = {
@@ -56,6 +57,11 @@ def large_run(path, num_clients, num_classes=10, num_rounds=3):
     head = "client,train_examples,test_examples,num_classes,classes,train_loss,test_accuracy\n"
     (path / "clients.csv").write_text(head + rows)
     return path
+
+
+def page_of(directories, output, **how):
+    """Makes the page of runs, and returns it."""
+    return reports.write(directories, output, **how)[0].read_text(encoding="utf-8")
 
 
 def text_of(page):

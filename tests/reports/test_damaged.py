@@ -15,6 +15,7 @@ import pytest
 import tf_pflego as pfl
 from tests.methods import thorough
 from tests.reports.conftest import large_run
+from tests.runs.resumed import configure
 from tests.starts import in_this_process
 from tf_pflego import main
 from tf_pflego.runs.run_directory import RunDirectoryError
@@ -45,9 +46,8 @@ def whole(tmp_path_factory):
     directory = large_run(tmp_path_factory.mktemp("damaged") / "run", 4)
     rows = "".join(f"{epoch},{client},0.5\n" for epoch in (0, 1) for client in (4, 5))
     (directory / "new_clients.csv").write_text("epoch,client,test_accuracy\n" + rows)
-    config = json.loads((directory / "config.json").read_text())
     more = {"eval_clients": 0, "clients_per_round": 1, "versions": {"numpy": "1"}, "class_mask": 1}
-    (directory / "config.json").write_text(json.dumps(config | more))
+    configure(directory, **more)
     return directory
 
 
@@ -178,23 +178,23 @@ CASES = [
     *(
         ("config.json", f"{name}={value!r}", in_config(**{name: value}))
         for name in ("num_rounds", "eval_clients", "seed", "algorithm", "dataset")
-        for value in VALUES
+        for value in (VALUES if name in ("num_rounds", "algorithm") else VALUES[:3])
         if type(value) is not (int if name in ("num_rounds", "eval_clients", "seed") else str)
     ),
     ("config.json", "minus", in_config(eval_clients=-1)),
     ("config.json", "texts", in_config(algorithm=ESCAPES, dataset="<b>\n\0", versions=[ESCAPES])),
-    ("config.json", "many", in_config(num_rounds=10**17, eval_clients=10**17, versions={"a": {}})),
-    ("config.json", "others", in_config(**{f"{ESCAPES}{k}": v for k, v in enumerate(VALUES)})),
+    ("config.json", "many", in_config(num_rounds=10**17, eval_clients=10**17, versions={"a": {}},
+                                      **{f"{ESCAPES}{k}": v for k, v in enumerate(VALUES)})),
     *(
         ("metrics.jsonl", f"{name}={value!r}", in_records(**{name: value}))
         for name in ("round", "seconds", "not_finite")
-        for value in VALUES
+        for value in (VALUES if name == "round" else VALUES[:4])
         if value not in (0.5, 10**17)
     ),
-    ("metrics.jsonl", "large", in_records(bytes_up=10**17, seconds=10**17, not_finite=10**17)),
-    ("metrics.jsonl", "others", in_records(**{f"{k}{v!r}": v for k, v in enumerate(VALUES)})),
-    ("metrics.jsonl", "a name", in_records(**{f"{ESCAPES}\n$x_{{": 1, "a/test_accuracy/b": 1e30})),
-    ("metrics.jsonl", "names", in_records(**dict.fromkeys(map(str, range(1000)), 1))),
+    ("metrics.jsonl", "names", in_records(
+        **dict.fromkeys(("bytes_up", "seconds", "not_finite"), 10**17),
+        **{f"{k}{v!r}": v for k, v in enumerate(VALUES)}, **dict.fromkeys(map(str, range(1000)), 1),
+        **{f"{ESCAPES}\n$x_{{": 1, "a/test_accuracy/b": 1e30})),
     ("metrics.jsonl", "no numbers", in_records(**{"test_accuracy/client_mean": "x"})),
     ("summary.json", "round", in_config(round=[1])),
     ("clients.csv", "client", in_table("\n2,", "\n1e400,")),
@@ -226,8 +226,8 @@ CASES = [
 
 # Files whose damage leaves a page, which takes seconds to draw.
 DRAWN = {
-    "config.json": ("many", "names", "others", "texts"),
-    "metrics.jsonl": ("a name", "cut", "empty", "large", "names", "no numbers", "others"),
+    "config.json": ("many", "names", "texts"),
+    "metrics.jsonl": ("cut", "empty", "names", "no numbers"),
     "summary.json": ("gone", "names", "round"),
     "clients.csv": ("accuracy",),
     "new_clients.csv": ("gone", "nothing known"),

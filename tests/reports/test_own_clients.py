@@ -43,7 +43,7 @@ def accuracies(directory):
         return {row["name"]: 100 * float(row["test_accuracy"]) for row in csv.DictReader(file)}
 
 
-def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
+def test_clients_are_paired_by_what_they_hold(runs, tmp_path, without_pictures):
     text, clients = page_of(runs, tmp_path / "r.html")
     assert "4 runs: pflego and fedavg on mine, with 4 clients, 2 of them in a round" in text
     assert "All runs have this partition. 4 clients hold 10 training examples of 2 classes" in text
@@ -72,7 +72,7 @@ def test_clients_are_paired_by_what_they_hold(runs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path):
+def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path, without_pictures):
     assert len(reports.write(runs, tmp_path / "png", format="png")) > 4
     text, _ = page_of(runs, tmp_path / "r.html")
     once = "Of runs with several seeds, each client counts once per seed"
@@ -85,7 +85,7 @@ def test_clients_of_several_seeds_are_said_to_count_once_per_seed(runs, tmp_path
 
 
 @pytest.mark.thorough
-def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
+def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path, without_pictures):
     earlier = [shutil.copytree(run, tmp_path / run.name) for run in runs[::2]]
     for directory in earlier:
         (directory / "partition.npz").unlink()
@@ -101,7 +101,9 @@ def test_runs_of_an_earlier_version_are_told_truly(runs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_clients_that_only_some_runs_have_are_compared_where_they_are(runs, tmp_path):
+def test_clients_that_only_some_runs_have_are_compared_where_they_are(
+    runs, tmp_path, without_pictures
+):
     few = clients_of(("west", "north"))
     few = few.joined_by(dataclasses.replace(few.part(1, 2), client_names=("twin",)))
     pfl.run(config_of(tmp_path / "few", algorithm="local"), clients=few)

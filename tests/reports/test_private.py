@@ -1,22 +1,21 @@
 """What a report says of private runs."""
 
-import json
 import re
 
 import pytest
 
 from tests.reports.conftest import large_run, text_of
 from tests.reports.test_report import rewrite
+from tests.runs.resumed import configure
 from tf_pflego import reports
 
 
 @pytest.mark.thorough
-def test_private_runs_say_what_is_claimed_of_them(tmp_path):
+def test_private_runs_say_what_is_claimed_of_them(tmp_path, without_pictures):
     """A section of its own has the series, which the choice of metrics does not have."""
     private, plain = (large_run(tmp_path / name, 4) for name in ("private", "plain"))
     config = {"dp_delta": 1e-5, "dp_mechanism": "local", "participation": "binomial"}
-    path = private / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    configure(private, **config)
 
     def add_privacy(records):
         for number, record in enumerate(records, 1):

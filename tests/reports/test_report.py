@@ -12,8 +12,9 @@ from PIL import Image
 
 import tf_pflego as pfl
 from tests.methods import thorough
-from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run, text_of
-from tf_pflego import data, main, reports
+from tests.reports.conftest import NAMES, NUM_CLIENTS, large_run, page_of, text_of
+from tests.runs.resumed import configure, records_of
+from tf_pflego import data, main
 from tf_pflego.core.statistic_names import shown
 from tf_pflego.reports import metrics, series, stored
 from tf_pflego.runs.client_table import worst_rows
@@ -30,21 +31,12 @@ def clients_of(directory):
         return [float(row["test_accuracy"]) for row in csv.DictReader(file)]
 
 
-def records_of(directory):
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
 def rewrite(directory, change):
     """Lets `change` alter the records of a run, and writes them as the program does."""
     records = records_of(directory)
     change(records)
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (directory / "metrics.jsonl").write_text(lines)
-
-
-def with_seed(directory, seed):
-    content = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(content | {"seed": seed}))
 
 
 def refused(capsys, arguments, *parts):
@@ -84,63 +76,57 @@ def test_a_page_of_three_runs(runs, tmp_path):
 
 @pytest.mark.thorough
 def test_it_starts_without_tensorflow(runs, tmp_path):
-    program = "import sys, tf_pflego as pfl; pfl.report(sys.argv[1], sys.argv[2]); "
-    program += "assert not {'tensorflow', 'tensorflow_federated'} & set(sys.modules)"
     output = tmp_path / "r.html"
-    subprocess.run([sys.executable, "-c", program, runs["fedavg"], output], check=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_pflego.main", "report", runs["fedavg"], f"--output={output}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code = """import sys, tf_pflego as pfl
+from tf_pflego.main import entry_point
+pfl.report(*sys.argv[1:])
+assert not {"tensorflow", "tensorflow_federated"} & set(sys.modules)
+sys.argv[1:] = ["report", sys.argv[1], f"--output={sys.argv[2]}"]
+try:
+    entry_point()
+finally:
+    assert "tensorflow.python" not in sys.modules"""
+    command = [sys.executable, "-c", code, runs["fedavg"], output]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"written to {output}\n"
 
 
-def test_gains_are_differences_of_the_same_clients(runs, tmp_path):
+def test_gains_are_differences_of_the_same_clients(runs, tmp_path, without_pictures):
     ours, theirs = (np.array(clients_of(runs[name])) for name in ("fedavg", "pflego"))
     read = [stored.read(runs[name]) for name in ("pflego", "fedavg")]
     base, other = series.series_of(read)
     gains = series.gains_of(other, base, shown("accuracy"))
     np.testing.assert_allclose(gains.differences, 100 * (ours - theirs))
-    page = reports.write(
-        [runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"]
-    )
-    text = " ".join(text_of(page[0].read_text(encoding="utf-8")).split())
+    page = page_of([runs["pflego"], runs["fedavg"]], tmp_path / "r.html", reference=runs["fedavg"])
+    text = " ".join(text_of(page).split())
     gained, lost = np.count_nonzero(theirs > ours), np.count_nonzero(theirs < ours)
-    assert f"pflego: {gained} clients gained, {lost} lost" in html.unescape(
-        page[0].read_text(encoding="utf-8")
-    )
+    assert f"pflego: {gained} clients gained, {lost} lost" in html.unescape(page)
     assert "Clients by gain over fedavg" in text
 
 
 @pytest.mark.thorough
-def test_clients_of_other_partitions_are_not_compared(runs, tmp_path):
+def test_clients_of_other_partitions_are_not_compared(runs, tmp_path, without_pictures):
     other = large_run(tmp_path / "other", NUM_CLIENTS)
-    page = reports.write([runs["pflego"], other], tmp_path / "r.html")[0].read_text(
-        encoding="utf-8"
-    )
+    page = page_of([runs["pflego"], other], tmp_path / "r.html")
     assert "its clients hold other examples than those of the reference" in page
 
 
-def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path):
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path, without_pictures):
     directory = copied(runs, "pflego", tmp_path)
     for name in ("clients.csv", "summary.json", "server.npz"):
         (directory / name).unlink()
     lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
     (directory / "metrics.jsonl").write_text("".join(lines[:7]) + lines[7][:20])
-    page = reports.write([directory, runs["fedavg"]], tmp_path / "r.html")[0].read_text(
-        encoding="utf-8"
-    )
+    page = page_of([directory, runs["fedavg"]], tmp_path / "r.html")
     assert "pflego has 7 of 24 rounds" in page
     assert "Clients by gain over fedavg" not in page
     assert "pflego is not compared: pflego has not ended" in page
     (directory / "metrics.jsonl").write_text("")
-    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = page_of(directory, tmp_path / "r.html")
     assert "No run has an evaluated round yet" in page
 
 
-def test_values_that_are_not_finite_are_left_out_and_told(tmp_path):
+def test_values_that_are_not_finite_are_left_out_and_told(tmp_path, without_pictures):
     directory = large_run(tmp_path / "run", 4, num_rounds=8)
 
     def change(records):
@@ -151,7 +137,7 @@ def test_values_that_are_not_finite_are_left_out_and_told(tmp_path):
             record["train_loss"] = None
 
     rewrite(directory, change)
-    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = page_of(directory, tmp_path / "r.html")
     assert "in 2 rounds test accuracy of all clients, mean over clients is not a finite" in page
     assert "left out 2 participants in 1 round." in page
     run = stored.read(directory)
@@ -168,7 +154,7 @@ def test_one_long_round_does_not_squeeze_the_others():
 @pytest.mark.parametrize(("clients", "rounds"), [(1, 1), thorough(10_000, 3)])
 def test_runs_of_any_size(clients, rounds, tmp_path):
     directory = large_run(tmp_path / "run", clients, num_rounds=rounds)
-    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = page_of(directory, tmp_path / "r.html")
     assert len(page) < 3 * MEGABYTE
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert len(data["clients"]["rows"]) == clients
@@ -179,7 +165,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
     directories = []
     for seed in range(3):
         directories.append(shutil.copytree(runs["pflego"], tmp_path / f"seed{seed}"))
-        with_seed(directories[-1], seed)
+        configure(directories[-1], seed=seed)
 
         def change(records, seed=seed):
             records[-1]["train_loss"] = float(1 + seed)
@@ -193,16 +179,13 @@ def test_runs_that_differ_in_the_seed_alone_are_one_series(runs, tmp_path):
         stored.read(runs["fedavg"]),
         stored.read(shutil.copytree(runs["fedavg"], tmp_path / "x")),
     ]
-    assert [one.label for one in series.series_of(same)] == [
-        "fedavg (fedavg)",
-        "fedavg (x)",
-    ]
+    assert [one.label for one in series.series_of(same)] == ["fedavg (fedavg)", "fedavg (x)"]
 
 
 @pytest.mark.thorough
-def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
+def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path, without_pictures):
     def said_of(directories):
-        page = reports.write(directories, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+        page = page_of(directories, tmp_path / "r.html")
         section = re.search(r'id="curves-title">(.*?)What the metrics are', page, re.DOTALL)[1]
         return [
             word for word in ("are means", "pale line", "their mean", "band") if word in section
@@ -210,7 +193,7 @@ def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
 
     few = [large_run(tmp_path / name, 4) for name in ("few", "seed")]
     assert said_of(few[0]) == []
-    with_seed(few[1], 1)
+    configure(few[1], seed=1)
     assert said_of(few) == ["their mean"]  # They are the same in each round: there is no band.
     rewrite(few[1], lambda records: records[-1].update(train_loss=2.0))
     assert said_of(few) == ["their mean", "band"]
@@ -218,23 +201,22 @@ def test_of_the_lines_is_said_what_is_drawn(runs, tmp_path):
     many = copied(runs, "fedavg", tmp_path)
     assert said_of(many) == ["are means", "pale line"]
     other = shutil.copytree(many, tmp_path / "other_seed")
-    with_seed(other, 1)
+    configure(other, seed=1)
     names = metrics.metrics_of([stored.read(many).rounds])
     rewrite(other, lambda records: records[-1].update(dict.fromkeys(names, 0.1)))
     assert said_of([many, other]) == ["are means", "their mean", "band"]
 
 
 @pytest.mark.thorough
-def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path):
+def test_federations_and_long_rounds_are_told_in_order_and_few_words(tmp_path, without_pictures):
     directories = [
         large_run(tmp_path / f"run{k}", 12 - 8 * (k > 0), num_rounds=20) for k in range(6)
     ]
     for number, directory in enumerate(directories):
-        config = json.loads((directory / "config.json").read_text())
-        config |= {"num_clients": 12 - 8 * (number > 0), "clients_per_round": 6 - 4 * (number > 0)}
-        (directory / "config.json").write_text(json.dumps(config))
+        later = number > 0
+        configure(directory, num_clients=12 - 8 * later, clients_per_round=6 - 4 * later)
         rewrite(directory, lambda r, n=number: r[0].update(seconds=100.0 + n))
-    page = reports.write(directories, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = page_of(directories, tmp_path / "r.html")
     text = " ".join(text_of(page).split())
     assert "with 12 and 4 clients, 6 and 2 of them in a round" in text
     note = re.search(r"as the first does while it compiles .*? here and below \((.*?)\)\.", text)[1]
@@ -267,7 +249,7 @@ def test_the_worst_tenth_and_when_a_target_is_reached():
     assert series.reached(rounds, "test_accuracy/client_mean", 0.95) is None
 
 
-def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path):
+def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path, without_pictures):
     directory = large_run(tmp_path / "run", 25)
     lines = (directory / "clients.csv").read_text().splitlines()
     for client in range(25):
@@ -279,7 +261,7 @@ def test_the_page_and_the_terminal_say_the_same_worst_tenth(tmp_path):
         dict(zip(header, zip(*rows, strict=True), strict=True)), shown("accuracy")
     )
     assert (number, mean) == (3, pytest.approx(1 / 24))  # A tenth of 25 is rounded up.
-    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    page = page_of(directory, tmp_path / "r.html")
     assert f"worst tenth {100 * mean:.2f}\N{NO-BREAK SPACE}%, median" in page
     assert page.count(f">{100 * mean:.2f}\N{NO-BREAK SPACE}%<") == 2  # of the run, and its clients
 
@@ -300,23 +282,15 @@ def test_png_figures(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("harm", "parts"),
     [
-        (
-            lambda d: (d / "config.json").unlink(),
-            ["lacks config.json", "Give the output directory of"],
-        ),
-        (lambda d: (d / "config.json").write_text("{"), ["config.json", "cannot be read"]),
+        (lambda d: (d / "config.json").unlink(),
+         ["lacks config.json", "Give the output directory of"]),
         (lambda d: (d / "config.json").write_text("[]"), ["holds a list"]),
         (lambda d: rewrite(d, lambda r: r.pop(4)), ["damaged in line 5 (round 5 expected, got 6)"]),
-        (
-            lambda d: rewrite(d, lambda r: r[4].pop("seconds")),
-            ["line 5 (it has no 'seconds')"],
-        ),
-        (lambda d: (d / "metrics.jsonl").write_text("\n\n"), ["metrics.jsonl", "line 1"]),
+        (lambda d: rewrite(d, lambda r: r[4].pop("seconds")), ["line 5 (it has no 'seconds')"]),
         (lambda d: (d / "clients.csv").write_text("client\n0\n"), ["needs the columns client"]),
         (lambda d: (d / "clients.csv").unlink(), ["clients.csv is missing"]),
-        (lambda d: (d / "partition.npz").write_bytes(b"PK"), ["partition.npz", "cannot be read"]),
     ],
-)
+)  # fmt: skip
 def test_damaged_directories_are_refused_in_one_line(harm, parts, runs, tmp_path, capsys):
     directory = copied(runs, "fedavg", tmp_path)
     harm(directory)
@@ -348,10 +322,8 @@ def test_what_cannot_be_done_is_refused_in_one_line(runs, tmp_path, capsys):
 
 def test_texts_are_escaped_and_have_no_control_characters(tmp_path):
     directory = large_run(tmp_path / "<b>\x1b[31m\u202e", 4)
-    config = json.loads((directory / "config.json").read_text())
-    config |= {"algorithm": "<i>&\x9b", "<u>\x07": "\r<script>\u2028"}
-    (directory / "config.json").write_text(json.dumps(config))
-    page = reports.write(directory, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    configure(directory, **{"algorithm": "<i>&\x9b", "<u>\x07": "\r<script>\u2028"})
+    page = page_of(directory, tmp_path / "r.html")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]|<[bisu]>|<script>(?!\n)", page)
     for text in (r"&lt;b&gt;\x1b[31m\u202e", r"&lt;i&gt;&amp;\x9b", r"&lt;u&gt;\x07"):
         assert text in page
