@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import tf_pflego as pfl
+from tests.docs.notebooks import printed_by
 
 STORED = nbformat.read(execute_notebook.NOTEBOOK, as_version=4)
 CODE = [number for number, cell in enumerate(STORED.cells) if cell.cell_type == "code"]
@@ -28,15 +29,6 @@ MOST_LINES = 25
 
 def tags(number):
     return STORED.cells[number].metadata.get("tags", ())
-
-
-def texts(cell, name):
-    """Returns what a cell printed to stdout or stderr."""
-    return "".join(
-        output.text
-        for output in cell.outputs
-        if (output.output_type, output.get("name")) == ("stream", name)
-    )
 
 
 def kinds(cell):
@@ -86,7 +78,7 @@ def test_it_does_what_is_stored_and_leaves_nothing_else():
     assert_written(files)
     assert not left
     if importlib.util.find_spec("tensorflow_federated"):
-        assert "engine tff" in texts(notebook.cells[CODE[0]], "stdout")
+        assert "engine tff" in printed_by(notebook.cells[CODE[0]])
     for number in CODE:
         assert_as_stored(number, notebook.cells[number])
 
@@ -112,11 +104,11 @@ def assert_as_stored(number, found):
         return
     assert kinds(found) == kinds(stored), number
     if "of_the_machine" in tags(number):
-        assert texts(found, "stdout").count("\n") == texts(stored, "stdout").count("\n") > 0
+        assert printed_by(found).count("\n") == printed_by(stored).count("\n") > 0
         return
     # No warning, and no progress either: a notebook shows what is on standard error on red.
-    assert texts(stored, "stderr") == texts(found, "stderr") == "", number
-    expected, got = (BAR.sub("bar", texts(one, "stdout")) for one in (stored, found))
+    assert printed_by(stored, "stderr") == printed_by(found, "stderr") == "", number
+    expected, got = (BAR.sub("bar", printed_by(one)) for one in (stored, found))
     assert DECIMALS.sub("", got) == DECIMALS.sub("", expected), number
     expected, got = ([float(text) for text in DECIMALS.findall(one)] for one in (expected, got))
     assert got == pytest.approx(expected, abs=TOLERANCE)

@@ -8,7 +8,7 @@ import execute_notebook
 import nbformat
 import pytest
 
-from tests.docs import pages
+from tests.docs import notebooks, pages
 
 # On the line of TFF its cells run in the kernel's Python, on the other in one that it makes.
 pytestmark = pytest.mark.lines("tff", "current")
@@ -31,11 +31,8 @@ def test_it_has_the_code_of_the_page():
 
 @pytest.mark.thorough
 def test_it_prints_what_is_stored(tmp_path):
-    notebook = copy.deepcopy(STORED)
-    execute_notebook.execute(notebook, tmp_path)
-    for stored, cell in zip(STORED.cells, notebook.cells, strict=True):
-        if cell.cell_type == "code":
-            pages.assert_like(*(VERSION.sub("Python", printed(one)) for one in (cell, stored)))
+    for both in notebooks.executed(STORED, tmp_path):
+        pages.assert_like(*(VERSION.sub("Python", text) for text in both))
 
 
 @pytest.mark.thorough
@@ -51,13 +48,9 @@ def test_without_an_environment_it_says_so_and_goes_on(tmp_path, monkeypatch):
     notebook.cells = notebook.cells[:8]
     execute_notebook.execute(notebook, tmp_path)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert "TFF cannot run here" in printed(code[0])
-    assert printed(code[1]) == "not run, since it needs TFF\n"
-    assert "accuracy of the 6 personal models, without TFF: 0.9" in printed(code[2])
-
-
-def printed(cell):
-    return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+    assert "TFF cannot run here" in notebooks.printed_by(code[0])
+    assert notebooks.printed_by(code[1]) == "not run, since it needs TFF\n"
+    assert "accuracy of the 6 personal models, without TFF: 0.9" in notebooks.printed_by(code[2])
 
 
 @pytest.mark.parametrize("name", ["personal_models", "tables", "federated_processes"])

@@ -7,8 +7,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.docs import pages
-from tests.starts import ROOT, in_this_process
-from tf_pflego import main
+from tests.starts import ROOT
 from tf_pflego.core.statistic_names import of_metric
 from tf_pflego.program import failures
 from tf_pflego.program.verbs import VERBS
@@ -128,15 +127,6 @@ def test_the_callbacks_for_trackers_tell_every_round(digits_dir, tmp_path):
     code = re.findall(r"```py\n(.*?)```", PROGRAM, re.DOTALL)
     assert len(code) == 4 and "pfl.Callback" in code[1] and "pfl.Callback" in code[3]
     pages.run("\n".join([BEFORE, *code, AFTER]), tmp_path, TFDS_DATA_DIR=digits_dir)
-
-
-def test_commands_of_the_page_are_taken(capsys):
-    """With --help after them nothing is trained, and wrong flags are refused."""
-    commands = re.findall(r"^tf-pflego (.*)$", PROGRAM, re.MULTILINE)
-    assert len(commands) >= 2
-    for command in commands:
-        assert in_this_process([*command.split(), "--help"], capsys).returncode == 0
-    assert main.main(["tf_pflego", "--num_rouns=3", "--help"]) == 2
 
 
 def test_exit_codes_are_those_of_the_program():

@@ -1,10 +1,12 @@
-"""README.md shows what really happens."""
+"""README.md shows what really happens, and its picture is to scale."""
 
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 
@@ -60,17 +62,28 @@ def test_every_algorithm_is_named_once():
     assert sorted(named) == sorted(algorithms.REGISTRY)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_every_file_that_is_named_exists(page):
-    """In commands too: CONTRIBUTING.md once named a file of tests that there was not."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    named = re.findall(r"\b(?:tools|run_configs|tf_pflego|tests)(?:/\w+)+(?:\.\w+)?", text)
-    assert named
-    assert [path for path in named if not (ROOT / path).exists()] == []
-
-
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for target in re.findall(r"(?:^|`)make ([\w-]+)", README + contributing, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+PICTURE = ElementTree.parse(ROOT / "docs" / "images" / "round.svg")
+PASS = 45  # The width of a pass through the network.
+
+
+def test_the_heads_steps_are_as_wide_as_they_were_measured():
+    report = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
+    of_99_steps = report["fashion_mnist/pflego/in_process/tau100_over_tau1"] - 1
+    widths = {bar.get("id"): bar.get("width") for bar in PICTURE.iter() if bar.get("id")}
+    for tau in (5, 50):
+        expected = (tau - 1) * PASS * 2 * of_99_steps / 99
+        assert float(widths[f"head-tau-{tau}"]) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_picture_needs_nothing_from_elsewhere():
+    for element in PICTURE.iter():
+        references = [value for key, value in element.attrib.items() if "href" in key]
+        assert all(value.startswith("#") for value in references)
+    assert "http" not in "".join(PICTURE.getroot().itertext())

@@ -1,17 +1,15 @@
 """From a CSV file to a file for a phone that takes its columns: ten lines, or two commands."""
 
-import copy
 import json
 import re
 
-import execute_notebook
 import nbformat
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.docs import pages
-from tests.starts import in_this_process
+from tests.docs import notebooks, pages
+from tests.starts import done
 
 PAGE = (pages.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 STORED = nbformat.read(pages.ROOT / "notebooks" / "tables.ipynb", as_version=4)
@@ -34,8 +32,7 @@ def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
     (commands,) = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
     train, export = (line.split()[1:] for line in commands.splitlines())
     for arguments in ([*train, "--engine=in_process"], export):
-        result = in_this_process(arguments, capsys)
-        assert result.returncode == 0, result.stderr
+        done(arguments, capsys)
     about = json.loads((tmp_path / "models" / "clients.json").read_text())
     assert about["inputs"] == {name: name for name in ("sex", "age", "mark")}
     row = {"sex": np.array(["girl"], object), "age": np.float32([12]), "mark": np.float32([50])}
@@ -50,13 +47,5 @@ def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.thorough
 def test_the_notebook_prints_what_is_stored(tmp_path):
-    notebook = copy.deepcopy(STORED)
-    execute_notebook.execute(notebook, tmp_path)
-    for stored, cell in zip(STORED.cells, notebook.cells, strict=True):
-        if cell.cell_type == "code":
-            assert said(cell) == said(stored)
-
-
-def said(cell):
-    texts = [output.text for output in cell.outputs if output.get("name") == "stdout"]
-    return BAR.sub("", "".join(texts))
+    for now, then in notebooks.executed(STORED, tmp_path):
+        assert BAR.sub("", now) == BAR.sub("", then)

@@ -1,5 +1,9 @@
 """What docs/ says of the results in the repository is so."""
 
+import json
+import re
+
+import compare_with_pfllib
 import documents
 import numpy as np
 import pflego
@@ -84,10 +88,7 @@ def test_the_rates_beside_a_shared_head_are_those_that_tuning_found_best():
 @pytest.mark.parametrize(("degree", "points"), [("high", 0.5), ("medium", 3), ("no", 5)])
 def test_a_shared_head_adds_to_plain_pflego(degree, points):
     served = {}
-    for row in (
-        *sweep_of("shared_head").rows,
-        *shared_head_pages.on_own_labels(RESULTS, "pflego"),
-    ):
+    for row in (*sweep_of("shared_head").rows, *shared_head_pages.on_own_labels(RESULTS, "pflego")):
         served.setdefault(row["run"], {})[row["seed"]] = 100 * row[store.SERVED]
     shared, plain = served[f"{degree}_pflego_shared_head"], served[f"{degree}_pflego"]
     assert shared.keys() == plain.keys() == {0, 1, 2}
@@ -296,3 +297,26 @@ def test_in_small_federations_the_shared_head_is_ahead_of_all():
     assert sorted(rows, key=lambda name: rows[name]["test_accuracy"])[:2] == ["gpfl", "fedcp"]
     watch = {row["method"]: row["difference"] for row in sweep_of("field_watch").table().rows}
     assert [name for name in watch if name != "local" and watch[name] > 0.5] == ["fedproto"]
+
+
+COMPARED = json.loads((documents.RESULTS / "compared_with_pfllib.json").read_text("utf-8"))
+
+
+def test_weights_differ_by_no_more_than_the_page_says():
+    page = (documents.ROOT / "docs" / "methods.md").read_text("utf-8")
+    said = float(re.search(r"differs by more than (\S+)", " ".join(page.split())).group(1))
+    runs = [run for method in COMPARED["methods"].values() for run in method["runs"]]
+    largest = max(run["largest_difference"] for run in runs)
+    assert said / 10 < largest <= said
+    # What moves so little would agree in any case.
+    assert min(run["largest_move"] for run in runs) > 1e5 * largest
+    assert re.fullmatch("[0-9a-f]{40}", COMPARED["revision"])
+
+
+def test_the_figures_are_of_the_methods_and_the_rounds_of_the_program():
+    assert COMPARED["rounds"] == compare_with_pfllib.ROUNDS == 3
+    for name, (_, differences) in compare_with_pfllib.METHODS.items():
+        method = COMPARED["methods"][name]
+        assert method["differences"] == differences
+        assert [run["participants"] for run in method["runs"]] == [4, 3]
+    assert COMPARED["methods"].keys() == compare_with_pfllib.METHODS.keys()

@@ -202,10 +202,7 @@ def test_a_fit_finds_the_constants_that_made_the_rounds(scale_model):
 
 def test_shards_share_the_cores(scale_model):
     constants = {f"driver/{name}": 0.0 for name in scale_model._DRIVER}
-    constants |= {
-        "shard/fixed_milliseconds": 0.0,
-        "shard/13k/microseconds_per_participant": 1e6,
-    }
+    constants |= {"shard/fixed_milliseconds": 0.0, "shard/13k/microseconds_per_participant": 1e6}
     on_two_cores = scale_model.predict(constants, "13k", 8, 8, 4, 10**9, cores=2)
     assert on_two_cores["slowest_shard_seconds"] == 4.0
     on_nodes = scale_model.predict(constants, "13k", 8, 8, 4, 10**9, cores=None)

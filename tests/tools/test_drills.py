@@ -14,13 +14,14 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", ".ci/run")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
+PLACES = r"tools|examples|run_configs|tests|(?<!/)tf_pflego"
 
 
-def test_the_tools_that_pages_name_exist():
+def test_the_files_that_pages_name_exist():
     named = {
         name
         for page in PAGES
-        for name in re.findall(r"\b(?:tools|examples)/\w[\w/.]*\w", page.read_text("utf-8"))
+        for name in re.findall(rf"\b(?:{PLACES})/\w[\w/.]*\w", page.read_text("utf-8"))
     }
     assert "tools/benchmark.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
