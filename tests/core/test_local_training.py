@@ -161,8 +161,7 @@ def test_an_only_example_is_in_both_parts():
 
 
 @pytest.mark.parametrize(
-    ("size", "first", "second"),
-    [(4, [0, 1], [2, 3]), (5, [0, 1, 2], [2, 3, 4]), (1, [0], [0])],
+    ("size", "first", "second"), [(4, [0, 1], [2, 3]), (5, [0, 1, 2], [2, 3, 4]), (1, [0], [0])]
 )
 def test_halves_share_the_middle_example(size, first, second):
     found = [half.labels.numpy().tolist() for half in halves(client_of(size=size))]

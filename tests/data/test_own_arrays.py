@@ -75,13 +75,7 @@ def test_global_labels_stay(num_classes, expected):
     np.testing.assert_array_equal(clients.train.of(0)[1], [3, 7, 3, 7, 3, 7])
 
 
-@pytest.mark.parametrize(
-    ("make_examples", "label_space"),
-    [
-        (tables, "local"),
-        (images, "global"),
-    ],
-)
+@pytest.mark.parametrize(("make_examples", "label_space"), [(tables, "local"), (images, "global")])
 def test_a_round_trains_every_client(make_examples, label_space):
     clients = clients_of(make_examples, label_space=label_space)
     body = pfl.mlp(clients.example_shape, seed=0, units=5)

@@ -1,10 +1,12 @@
 """A small federation: its definition, its clients' files, and requests as a server makes them."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
 import tf_pflego as pfl
+from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.journal import Journal
 from tf_pflego.devices.resident import Resident
 from tf_pflego.runs.config import RunConfig
@@ -46,6 +48,12 @@ def config_of(**settings):
         **{"network": "mlp", "clients_per_round": 2, "seed": SEED, "engine": "in_process"}
         | settings
     )
+
+
+@functools.cache
+def two_steps():
+    """The definition of a federation whose clients take two steps in a round."""
+    return Definition.of(config_of(), {"local_steps": 2}, clients_like())
 
 
 class Site:

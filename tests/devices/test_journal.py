@@ -1,18 +1,11 @@
 """A client's directory: states by their numbers, and what is left after any end."""
 
 import numpy as np
-import pytest
 
-from tests.devices.federation import Site, clients_like, config_of
+from tests.devices.federation import Site, two_steps
 from tests.devices.test_requests import EXCHANGE, ROUND, theta_of
 from tests.resources import files_up_to
-from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.journal import Journal
-
-
-@pytest.fixture(scope="module")
-def definition():
-    return Definition.of(config_of(), {"local_steps": 2}, clients_like())
 
 
 def exchanged(site, **numbers):
@@ -60,19 +53,19 @@ def test_a_state_that_never_counted_takes_the_place_of_no_other(tmp_path):
     assert 3 in journal.numbers()
 
 
-def test_any_request_comes_again_after_a_crash(definition, tmp_path):
+def test_any_request_comes_again_after_a_crash(tmp_path):
     """A client that has just started answers as the one did that went, whatever came between."""
-    site = Site(definition, 0, tmp_path)
+    site = Site(two_steps(), 0, tmp_path)
     exchanged(site)
     second = exchanged(site, state=1, new=2)
     exchanged(site, state=2, new=3)
-    again = Site(definition, 0, tmp_path)
+    again = Site(two_steps(), 0, tmp_path)
     same(exchanged(again, state=1, new=2), second)
     same(exchanged(again, state=1, new=2), second)
 
 
-def test_what_is_torn_or_damaged_is_refused_and_nothing_else(definition, tmp_path):
-    site = Site(definition, 0, tmp_path)
+def test_what_is_torn_or_damaged_is_refused_and_nothing_else(tmp_path):
+    site = Site(two_steps(), 0, tmp_path)
     first = exchanged(site)
     exchanged(site, state=1, new=2)
     path = tmp_path / "state-2.npz"
@@ -82,15 +75,15 @@ def test_what_is_torn_or_damaged_is_refused_and_nothing_else(definition, tmp_pat
     (tmp_path / ".state-3.npz.partial").write_bytes(b"torn")
     with site.journal.locked():
         assert not list(tmp_path.glob(".*.partial"))
-    again = Site(definition, 0, tmp_path)
+    again = Site(two_steps(), 0, tmp_path)
     assert exchanged(again, state=2, new=3)[0] == {"error": "north failed (JournalError)"}
     same(exchanged(again), first)
 
 
-def test_a_full_disk_leaves_the_state_as_it_was(definition, tmp_path):
-    site = Site(definition, 0, tmp_path)
+def test_a_full_disk_leaves_the_state_as_it_was(tmp_path):
+    site = Site(two_steps(), 0, tmp_path)
     exchanged(site)
     with files_up_to(50):
         assert exchanged(site, state=1, new=2)[0] == {"error": "north failed (OSError)"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state-1.npz"]
-    same(exchanged(site, state=1, new=2), exchanged(Site(definition, 0, tmp_path), state=1, new=2))
+    same(exchanged(site, state=1, new=2), exchanged(Site(two_steps(), 0, tmp_path), state=1, new=2))

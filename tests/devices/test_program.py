@@ -9,11 +9,11 @@ import signal
 import numpy as np
 import pytest
 
-from tests.devices.federation import Site, clients_like, config_of, site_of
+from tests.devices.federation import Site, site_of, two_steps
 from tests.devices.test_journal import exchanged, same
 from tests.devices.test_requests import EVALUATE, EXCHANGE, ROUND, theta_of
 from tests.programs import Begun
-from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, in_this_process
+from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, done, in_this_process
 from tf_pflego.devices.definition import Definition
 from tf_pflego.system import frames, wire
 
@@ -27,8 +27,7 @@ KILLED = (
 def files(tmp_path_factory):
     """A directory with the definition and the file of north, and another client's."""
     directory = tmp_path_factory.mktemp("files")
-    definition = Definition.of(config_of(), {"local_steps": 2}, clients_like())
-    definition.save(directory / "definition.json")
+    two_steps().save(directory / "definition.json")
     for number, name in enumerate(("north", "south")):
         np.savez(directory / f"{name}.npz", **site_of(number))
     (directory / "open").mkdir(mode=0o755)
@@ -102,8 +101,7 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
     assert "has north, which began with others" in result.stderr
 
     exported = ["export", f"--run={home}", f"--output_dir={tmp_path / 'models'}", "--format=keras"]
-    result = in_this_process(exported, capsys)
-    assert result.returncode == 0, result.stderr
+    done(exported, capsys)
     assert os.listdir(tmp_path / "models").count("client_north.keras") == 1
 
 
@@ -129,6 +127,5 @@ def test_flags_that_are_refused(files, capsys, flags, message):
 
 def test_data_are_tried_without_a_server(files, capsys):
     flags = first_flags(files, f"--data={files}/north.npz", "--check")
-    result = in_this_process(flags, capsys)
-    assert result.returncode == 0, result.stderr
+    result = done(flags, capsys)
     assert "3,200 bytes down, 3,200 up, all finite" in result.stdout

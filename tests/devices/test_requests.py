@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.devices.federation import Site, clients_like, config_of
-from tf_pflego.devices.definition import Definition
+from tests.devices.federation import Site, two_steps
 from tf_pflego.system import wire
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    definition = Definition.of(config_of(), {"local_steps": 2}, clients_like())
-    return Site(definition, 0, tmp_path_factory.mktemp("site") / "north")
+    return Site(two_steps(), 0, tmp_path_factory.mktemp("site") / "north")
 
 
 ROUND = wire.numbered(
-    "round",
-    [np.int32(1), np.array([1, 2], np.int32), np.float32(1.5), np.int32(3), np.float32(2)],
+    "round", [np.int32(1), np.array([1, 2], np.int32), np.float32(1.5), np.int32(3), np.float32(2)]
 )
 EXCHANGE = {
     "ask": "exchange",
