@@ -19,7 +19,6 @@ RATES, OUT = "--client_learning_rate=0.1,0.2", "--output_dir={tmp}/new"
 ROWS = [
     (["--algorithm=fedavg"], "--output_dir must be given; got nothing. Give --output_dir."),
     ([OUT, "--algorithm=pflego,fedavgg"], "got 'fedavgg'. Did you mean fedavg? Correct --algorith"),
-    ([OUT, "--algorithm=pflego,pflego"], "got two of pflego. Leave one out."),
     ([OUT, "--client_learning_rat=1,2"], "got --client_learning_rat. Did you mean --client_learni"),
     ([OUT, "--algorithm=fedavg", "--head_epochs=1,2"], "--head_epochs must be a setting of runs, "
      "or of a method of the cells; got the methods fedavg. Correct it or leave it out."),
@@ -40,7 +39,6 @@ ROWS = [
     ([OUT, "--seeds=one"], "--seeds must be whole numbers, with commas between them if there are "
      "several; got 'one'. Write them as in --seeds=0,1,2."),
     ([OUT, "--seeds=0,1,0"], "--seeds must have one value, or several that differ; got [0, 1, 0]."),
-    ([OUT, "--seeds=0,1000", RATES], "--tuning_seeds must not be among the --seeds that are repor"),
     ([OUT, "--reference=fedavg"], "--reference must be one of pflego; got 'fedavg'. Correct it."),
     ([OUT, "--where=algorithm=ditto"], "--where must select a cell, by NAME=VALUE; got 'algorithm"),
     ([OUT, "--where=pflego"], "got 'pflego', which selects none of 1. Correct it; --list shows th"),

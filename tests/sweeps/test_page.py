@@ -136,7 +136,7 @@ def test_where_lower_is_better_the_least_is_chosen_and_gains(with_errors):
 
 
 @pytest.mark.thorough
-def test_where_lower_is_better_a_page_says_so(with_errors, tmp_path):
+def test_where_lower_is_better_a_page_says_so(with_errors, tmp_path, without_pictures):
     page = with_errors[0].report(tmp_path / "page.html").read_text(encoding="utf-8")
     for said in ("its RMSE on validation examples", "validation RMSE", "further left", "is better"):
         assert said in page
@@ -160,7 +160,7 @@ def test_a_panel_for_each_setting_marks_what_was_chosen(directory):
 
 
 @pytest.mark.thorough
-def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path):
+def test_a_sweep_that_has_just_begun_has_a_page(directory, tmp_path, without_pictures):
     for name in (store.RUNS, store.CURVES, store.CLIENTS):
         (directory / name).unlink()
     page = sweeps.load_sweep(directory).report(tmp_path / "page.html").read_text(encoding="utf-8")
