@@ -2,8 +2,6 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,54 +10,11 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.conftest import build_method
 from tests.serving.test_client_models import clients_of
-from tests.serving.test_export import (
-    LACKS_OPERATIONS,
-    RATE,
-    STEPS,
-    learnt,
-    probabilities,
-)
+from tests.serving.test_export import LACKS_OPERATIONS, found_alone, learnt, probabilities
 from tf_pflego.serving.export import served_clients
 
 layers = tf.keras.layers
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "models.md"
-# What a program with TensorFlow alone does with each file of a directory: it serves, and learns on.
-ALONE = """
-import os, pathlib, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import numpy as np, tensorflow as tf
-directory, steps, rate = pathlib.Path(sys.argv[1]), np.int32(sys.argv[2]), np.float32(sys.argv[3])
-found = {}
-for path in sorted(directory.glob("*/client_1*")):
-    data, name = np.load(path.parent / "data.npz"), path.relative_to(directory)
-    test, given = data["test"], {"examples": data["train"], "labels": data["labels"]}
-    given |= {"steps": steps, "learning_rate": rate}
-    if path.suffix == ".keras":
-        found[f"{name} serve"] = tf.keras.models.load_model(path, compile=False).predict(test)
-        continue
-    if path.suffix == ".tflite":
-        interpreter = tf.lite.Interpreter(str(path))
-        def call(name, **values):
-            return interpreter.get_signature_runner(name)(**values)
-        names = interpreter.get_signature_list()
-    else:
-        model = tf.saved_model.load(str(path))
-        def call(name, **values):
-            values = {key: tf.constant(value) for key, value in values.items()}
-            return {k: v.numpy() for k, v in model.signatures[name](**values).items()}
-        names = model.signatures
-        default = call("serving_default", examples=test)["probabilities"]
-        np.testing.assert_array_equal(default, call("serve", examples=test)["probabilities"])
-        if test.dtype == np.int32:
-            wide = model.predict(tf.constant(test, tf.int64))["probabilities"]
-            np.testing.assert_array_equal(default, wide)
-    found[f"{name} serve"] = call("serve", examples=test)["probabilities"]
-    if "personalize" in names:
-        call("personalize", **given)
-        found[f"{name} after"] = call("serve", examples=test)["probabilities"]
-assert not [name for name in sys.modules if name.startswith("tf_pflego")]
-np.savez(sys.argv[4], **found)
-"""
 
 
 def bodies_of_document():
@@ -100,7 +55,7 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
     recurrent = body_of_tokens(layers.Bidirectional(layers.LSTM(3)), mask_zero=True)
     models = [*bodies_of_document(), pfl.SplitModel(recurrent, 2)]
     assert [model.has_loops for model in models] == [False, False, True, False, False, True]
-    expected = {}
+    expected, files = {}, []
     for number, model in enumerate(models):
         method = "fedavg" if number == 5 else "pflego"
         with simulation_for(model, method) as simulation:
@@ -119,26 +74,20 @@ def test_each_serves_and_learns_on_with_tensorflow_alone(tmp_path):
                 pfl.export_clients(simulation, [1], directory, format, learning=learns)
                 given = {"test": client.test_examples, "train": train, "labels": labels}
                 np.savez(directory / "data.npz", **given)
-                key = f"{directory.name}/client_1{suffix}"
-                expected[f"{key} serve"] = client.predictions()
+                key = f"{directory}/client_1{suffix}"
+                files.append(key)
+                expected[f"serve_{key}"] = client.predictions()
                 if learns:
                     weights = learnt(client, train, labels)
-                    expected[f"{key} after"] = probabilities(client, weights)
-    script, found = tmp_path / "alone.py", tmp_path / "found.npz"
-    script.write_text(ALONE)
-    command = [sys.executable, script, tmp_path, STEPS, RATE, found]
-    result = subprocess.run(
-        map(str, command), cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    found = np.load(found)
-    assert sorted(found) == sorted(expected)
+                    expected[f"after_{key}"] = probabilities(client, weights)
+                    expected[f"restored_{key}"] = expected[f"after_{key}"]
+    found = found_alone(files, tmp_path)
     for key, wanted in expected.items():
         np.testing.assert_allclose(found[key], wanted, rtol=0, atol=1e-5, err_msg=key)
     moved = [
-        np.abs(wanted - expected[key.replace("after", "serve")]).max()
+        np.abs(wanted - expected[key.replace("after_", "serve_")]).max()
         for key, wanted in expected.items()
-        if key.endswith("after")
+        if key.startswith("after_")
     ]
     assert min(moved) > 1e-4  # ten times what files may differ by
 
@@ -163,12 +112,8 @@ def with_lambda():
     ("body", "method", "arguments", "message"),
     [
         (with_lambda, "pflego", {"format": "keras"}, r"no Lambda layer .* lambda.* is one. Write"),
-        (
-            lambda: body_of_tokens(layers.GRU(4)),
-            "fedavg",
-            {"format": "tflite"},
-            "`learning` must be left out for TFLite.*fedavg trains the whole.*`learning=False`",
-        ),
+        (lambda: body_of_tokens(layers.GRU(4)), "fedavg", {"format": "tflite"}, "`learning` must "
+         "be left out for TFLite.*fedavg trains the whole.*`learning=False`"),
         pytest.param(
             lambda: body_of_tokens(layers.GRU(4)),
             "pflego",
@@ -178,7 +123,7 @@ def with_lambda():
         ),
     ],
     ids=["Lambda", "gradient of a loop", "interpreter"],
-)
+)  # fmt: skip
 def test_what_cannot_leave_is_refused_before_any_work(body, method, arguments, message, tmp_path):
     model = pfl.SplitModel(body(), 2)
     with simulation_for(model, method) as simulation:

@@ -4,29 +4,8 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
-from tests.methods import each_of
 from tests.serving.test_client_models import clients_of, images, simulation_of, small_cnn
-from tests.serving.test_export import KINDS, learnt, probabilities
-
-
-def more_images(count):
-    return np.random.default_rng(count + 1).integers(0, 256, (count, 6, 6, 1)).astype(np.uint8)
-
-
-@pytest.mark.parametrize("name", each_of(KINDS))
-def test_they_start_from_what_is_served_and_learn_by_the_rule(name):
-    with simulation_of(small_cnn(), clients_of(images), name) as simulation:
-        simulation.run_round()
-        clients = clients_of(more_images, labels=((5, 9), (9, 2)))
-        start = pfl.NewClients(simulation, clients, steps=0, learning_rate=0.1)
-        moved = pfl.NewClients(simulation, clients, steps=4, learning_rate=0.1)
-        for before, after in zip(start.learnt(), moved.learnt(), strict=True):
-            expected = learnt(before, *clients.train.of(before.number), 4)
-            np.testing.assert_allclose(
-                after.predictions(), probabilities(before, expected), atol=1e-5
-            )
-            head = np.asarray(before.weights.head)
-            assert not np.array_equal(head, np.asarray(after.weights.head))
+from tests.serving.test_export import more_images
 
 
 @pytest.fixture(scope="module", name="simulation")
@@ -65,10 +44,7 @@ def test_the_automatic_rate_is_refused_where_the_network_moves():
     ("clients", "message"),
     [
         (clients_of(lambda n: np.zeros((n, 5), np.uint8)), r"uint8 of shape \(6, 6, 1\); got"),
-        (
-            clients_of(more_images, labels=((1, 2, 3, 4),) * 2),
-            "a head for 4 classes, .*; got 3",
-        ),
+        (clients_of(more_images, labels=((1, 2, 3, 4),) * 2), "a head for 4 classes, .*; got 3"),
     ],
 )
 def test_clients_that_do_not_fit_are_refused(clients, message, simulation):

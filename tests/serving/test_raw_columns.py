@@ -3,8 +3,6 @@
 import dataclasses
 import itertools
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,37 +11,11 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.data.tables import schools
-from tests.serving.test_export import LACKS_OPERATIONS
+from tests.serving.test_export import LACKS_OPERATIONS, found_alone
 from tf_pflego.serving.export import served_clients
 
 # Keras and TFLite add up in another order.
 TOLERANCE = 1e-5
-ALONE = """
-import json, os, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import numpy as np, tensorflow as tf
-learning = {"labels": np.array([0, 1, 0], np.int32), "steps": np.int32(3)}
-learning["learning_rate"] = np.float32(0.1)
-kinds, all_served = {str: object, int: np.int64, float: np.float32}, []
-for path, rows in json.load(open(sys.argv[1])):
-    rows = {name: np.array(values, kinds[type(values[0])]) for name, values in rows.items()}
-    tensors = {name: tf.constant(values) for name, values in (rows | learning).items()}
-    of_rows, losses = {name: tensors[name] for name in rows}, {}
-    if path.endswith(".keras"):
-        served = tf.keras.models.load_model(path, compile=False)(of_rows)
-    elif path.endswith(".tflite"):
-        interpreter = tf.lite.Interpreter(path)
-        served = interpreter.get_signature_runner("serve")(**rows)["probabilities"]
-        losses = interpreter.get_signature_runner("personalize")(**rows, **learning)
-    else:
-        model = tf.saved_model.load(path)
-        served = model.signatures["serve"](**of_rows)["probabilities"]
-        losses = model.signatures["personalize"](**tensors)
-    assert not losses or losses["loss_after"] < losses["loss_before"]
-    all_served.append(np.array(served).tolist())
-assert not [name for name in sys.modules if name.startswith(("tf_pflego", "pyarrow"))]
-json.dump(all_served, sys.stdout)
-"""
 
 
 def simulation_of(clients, body=None):
@@ -97,7 +69,7 @@ def expected_of(simulation, rows):
 @pytest.mark.thorough
 def test_a_file_takes_the_columns_of_the_table(simulations, tmp_path):
     """In each format; one process with TensorFlow alone reads all files."""
-    files, expected = [], []
+    expected = {}
     formats = ("savedmodel", "keras", *(() if LACKS_OPERATIONS else ("tflite",)))
     for format, (kind, rows) in itertools.product(formats, {"mixed": MIXED, "item": ITEM}.items()):
         simulation, directory = simulations[kind], tmp_path / f"{kind}_{format}"
@@ -107,15 +79,16 @@ def test_a_file_takes_the_columns_of_the_table(simulations, tmp_path):
         inputs = json.loads((directory / "clients.json").read_text())["inputs"]
         assert list(inputs.values()) == list(rows)
         assert all(name.isidentifier() for name in inputs)
-        named = {name: rows[column] for name, column in inputs.items()}
-        files.append((str(directory / entry["file"]), named))
-        expected.append(expected_of(simulation, rows))
-    (tmp_path / "files.json").write_text(json.dumps(files))
-    command = [sys.executable, "-c", ALONE, tmp_path / "files.json"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    for served, predicted in zip(json.loads(result.stdout), expected, strict=True):
-        np.testing.assert_allclose(served, predicted, atol=TOLERANCE)
+        columns = {name: np.array(rows[column]) for name, column in inputs.items()}
+        columns = {k: v.astype("f4") if v.dtype.kind == "f" else v for k, v in columns.items()}
+        kept = {f"{part}/{k}": v for part in ("test", "train") for k, v in columns.items()}
+        np.savez(directory / "data.npz", labels=np.int32([0, 1, 0]), **kept)
+        expected[directory / entry["file"]] = expected_of(simulation, rows)
+    found = found_alone(expected, tmp_path, steps=3)
+    for path, predicted in expected.items():
+        np.testing.assert_allclose(found[f"serve_{path}"], predicted, atol=TOLERANCE)
+        before, after = found.get(f"losses_{path}", (1, 0))
+        assert after < before
 
 
 def test_tflite_compares_text_by_its_own_operations(simulations, tmp_path):
@@ -152,13 +125,13 @@ def test_a_shared_body_takes_the_columns(simulations, tmp_path):
     np.testing.assert_allclose(served, expected_of(simulation, MIXED), atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("format", ["savedmodel", "keras"])
-def test_columns_far_from_zero_are_float64(format, tmp_path):
+def test_columns_far_from_zero_are_float64(tmp_path):
     second = 1_700_000_000 + np.arange(45)
     clients = pfl.from_table(schools.table(second=second), "School", "Passed", ["second", "SES"])
     simulation = simulation_of(clients)
-    (entry,) = pfl.export_clients(simulation, ["1296"], tmp_path / "models", format)
-    assert entry["largest_difference"] < TOLERANCE
+    for format in ("savedmodel", "keras"):
+        (entry,) = pfl.export_clients(simulation, ["1296"], tmp_path / format, format)
+        assert entry["largest_difference"] < TOLERANCE
     second = 1_700_000_000 + np.arange(0, 60, 20)
     rows = {"second": second, "SES": [0.5] * 3}
     (client,) = served_clients(simulation, ["1296"])
