@@ -169,6 +169,7 @@ ROWS = [
     ),
     (["--engine=ray", "--shard_resources=data=1_0"], "got 'data=1_0'", "Set e.g. --shard_res"),
     # A Ray cluster.
+    (["--num_shards=0"], "--num_shards must be at least 1; got 0", "Raise --num_shards"),
     (["--num_shards=10001"], "--num_shards must be at most 10000; got", "Lower --num_shards"),
     (["--ray_address=10.0.0.1"], "--ray_address must be HOST:PORT, auto or empty; got '10.0.0.1'",
      "e.g. --ray_address=10.0.0.1:6379"),

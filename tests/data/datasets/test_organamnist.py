@@ -77,6 +77,7 @@ def test_organamnist_without_its_file_says_which_file_is_expected_where(tmp_path
         ("val_labels", None, "must hold the array val_labels; got test_images, .*train_labels"),
         ("train_images", np.zeros((5, 64, 64), np.uint8), r"train_images in .* must be uint8 of "
          r"shape \[N, 28, 28\].*; got uint8 \[5, 64, 64\]"),
+        ("test_images", np.zeros((4, 28, 28)), r"test_images .*; got float64 \[4, 28, 28\]"),
         ("val_images", np.zeros((0, 28, 28), np.uint8), r"val_images .*; got uint8 \[0, 28, 28\]"),
         ("train_labels", np.zeros((4, 1), np.uint8), r"train_labels in .* integers of shape \[5, "
          r"1\], one .*; got uint8 \[4, 1\]"),

@@ -44,6 +44,7 @@ def test_every_class_is_held_even_with_as_few_clients_as_can():
     [
         ({"classes_per_client": 11}, ValueError,
          r"`classes_per_client` must be in \[1, 10\], the number of classes; got 11. Lower"),
+        ({"classes_per_client": 0}, ValueError, "the number of classes; got 0. Raise"),
         ({"num_clients": 4}, ValueError,
          "must be at least 5, so that with 2 classes per client each of the 10 classes is held"),
         ({"num_clients": 0}, ValueError,
@@ -99,6 +100,7 @@ def test_groups_may_be_names():
          r"`groups` must be 8 ids, .*, one for each label; got int64 of shape \(7,\)"),
         ({"groups": np.full(8, np.nan)}, ValueError,
          "`groups` must be 8 ids, integers or text, .*; got float64"),
+        ({"test_fraction": -0.25}, ValueError, "`test_fraction` must be above 0; got -0.25"),
         ({"test_fraction": 1.0}, ValueError, "`test_fraction` must be below 1; got 1.0"),
         ({"test_fraction": 0.2}, ValueError,
          "every client must have test examples; 2 of 2 would have none of the 8 .* Raise `test"),
