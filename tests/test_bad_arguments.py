@@ -131,6 +131,7 @@ ROWS = [
     (lambda: model(body=3), TypeError, "Keras"),
     (lambda: models.networks.build("vgg", (8, 8, 1), 0), "`network` must be one of mlp, .*'vgg'"),
     # Participation.
+    (lambda: pfl.Participation(3, 2.5), "`clients_per_round` must be a whole number; got 2.5"),
     (lambda: pfl.Participation(0, 1), "`num_clients` must be at least 1; got 0. Raise"),
     (lambda: pfl.Participation(3, 2, "range", 4), r"must be least,most .*; got \(4,\). Set"),
     (lambda: pfl.Participation(3, 2, "range", (1, 2.5)), "_range` must be a whole number; got 2.5"),

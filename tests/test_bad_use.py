@@ -39,6 +39,7 @@ USES = [
     (lambda s: s.save(3), "`directory` must be a path, text or os.PathLike; got 3. Correct"),
     (lambda s: s.save(""), "`directory` must be a path; got ''. Write the current directory as"),
     (lambda s: s.save("x", 0), "`kept` must be at least 1; got 0. Raise `kept`"),
+    (lambda s: s.restore("~nosuchuser"), "`directory` must be a path whose user is known here"),
     (lambda s: s.restore("/nowhere"), "`directory` must hold a checkpoint; /nowhere has none"),
     (lambda s: s.client_states([3]), r"`client_ids` must be in \[0, 3\), the clients; got 3"),
     (lambda s: s.client_states([0.5]), TypeError, "`client_ids` must be integers; got float64"),

@@ -279,6 +279,8 @@ def test_an_example_is_for_training_or_for_the_test():
     [
         (Examples(TRAIN.examples, np.array([0, 1, 2, 3, 0, 1, 9, 3])), ValueError,
          r"client 1's train labels must be in \[0, num_classes=4\); got 9 for its example 3"),
+        (Examples(TRAIN.examples, TRAIN.labels[:7]), ValueError,
+         "`train.labels` must be one for each of the 8 examples; got 7"),
         (Examples(np.array([0, 1, 2, 3, 4, 5, np.nan, 7]), TRAIN.labels), ValueError,
          "client 1's train examples must be finite in float32; got nan in its example 3"),
     ],

@@ -64,19 +64,19 @@ def test_ctrl_c_checkpoints_first_and_a_full_disk_is_said(digits_dir, tmp_path, 
     _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     assert running.returncode == 130
     assert "interrupted; go on with it by --resume" in errors
-    done = len(metrics.read_bytes().splitlines())
-    assert newest_round(output / "checkpoints") == done >= 20
+    count = len(metrics.read_bytes().splitlines())
+    assert newest_round(output / "checkpoints") == count >= 20
 
     running = begun(*endless, "--resume")
-    wait_for_rounds(running, metrics, done + 5)
+    wait_for_rounds(running, metrics, count + 5)
     size = metrics.stat().st_size + 5000
     resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (size, size))
     _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
     assert running.returncode == 2
     assert f"File too large: '{metrics}'" in errors.splitlines()[-1]
-    assert newest_round(output / "checkpoints") == done
+    assert newest_round(output / "checkpoints") == count
 
-    last = f"--num_rounds={done + 2}"
+    last = f"--num_rounds={count + 2}"
     done([*endless, last, "--resume"], capsys)
     assert in_this_process([*endless, last, f"--output_dir={at_once}"], capsys).returncode == 0
     assert outcome(output) == outcome(at_once)
