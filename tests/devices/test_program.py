@@ -53,6 +53,7 @@ def asked(link, definition, arrays, facts):
     return facts, arrays
 
 
+@pytest.mark.thorough
 def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, capsys):
     definition = Definition.load(files / "definition.json")
     site, home = Site(definition, 0, tmp_path / "beside"), tmp_path / "north"

@@ -124,12 +124,17 @@ def test_a_directory_that_holds_a_run_is_refused_unless_told(finished_run, digit
     copy.mkdir()
     for name, content in before.items():
         (copy / name).write_bytes(content)
-    result = done([*flags, f"--output_dir={copy}", "--overwrite"], capsys)
+    done([*flags, f"--output_dir={copy}", "--overwrite"], capsys)
     assert len(records_of(copy)) == 1
-    # The command for a page works as it stands.
-    *_, command = result.stdout.splitlines()
-    shown = finished(["bash", "-c", f"{command} --output={copy}.html"])
-    assert (shown.returncode, shown.stdout) == (0, f"written to {copy}.html\n"), shown.stderr
+
+
+@pytest.mark.thorough
+def test_the_command_for_a_page_works_as_it_stands(digits_dir, tmp_path, capsys):
+    places = [f"--data_dir={digits_dir}", f"--output_dir={tmp_path / 'run'}"]
+    *_, command = done([*SMALL, "--num_rounds=1", *places], capsys).stdout.splitlines()
+    page = tmp_path / "page.html"
+    shown = finished(["bash", "-c", f"{command} --output={page}"])
+    assert (shown.returncode, shown.stdout) == (0, f"written to {page}\n"), shown.stderr
 
 
 def test_flags_that_the_algorithm_does_not_have_are_named(digits_dir, capsys):
@@ -211,8 +216,8 @@ def test_a_worker_that_fails_too_often_ends_the_run_on_tff(digits_dir, tmp_path)
     result = subprocess.CompletedProcess(flags, running.returncode, printed, errors)
     said = f"tf_pflego: the TFF worker (process {worker}) was killed by SIGKILL"
     assert_refused(result, said, "--engine=in_process", "--resume")
-    done = len(metrics.read_text().splitlines())
-    assert (output / "checkpoints" / f"checkpoint-{done}.json").exists()
+    count = len(metrics.read_text().splitlines())
+    assert (output / "checkpoints" / f"checkpoint-{count}.json").exists()
 
 
 def test_a_run_whose_numbers_explode_ends_with_code_3_and_can_go_on(digits_dir, tmp_path, capsys):

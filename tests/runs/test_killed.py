@@ -93,9 +93,9 @@ def test_on_tff_sigterm_checkpoints_and_it_goes_on_to_the_same_bits(digits_dir, 
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=TIMEOUT_SECONDS)
     assert running.returncode == 143
-    done = newest_round(output / "checkpoints")
-    assert done == len((output / "metrics.jsonl").read_bytes().splitlines())
-    rounds = [f"--num_rounds={done + 3}"]
+    count = newest_round(output / "checkpoints")
+    assert count == len((output / "metrics.jsonl").read_bytes().splitlines())
+    rounds = [f"--num_rounds={count + 3}"]
     assert in_this_process([*flags, *rounds, "--resume"], capsys).returncode == 0
     flags = flags_of(digits_dir, at_once, "--engine=tff", *rounds)
     assert in_this_process(flags, capsys).returncode == 0

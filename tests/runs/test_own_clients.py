@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.runs.resumed import records_of
 from tf_pflego.core import statistic_names
 from tf_pflego.reports import stored
 from tf_pflego.runs import build
@@ -81,9 +82,8 @@ def test_a_statistic_of_ones_own_says_which_of_two_values_is_better(tmp_path, mo
     config = config_of(tmp_path / "run", num_rounds=3, validation_fraction=0.3)
     model = pfl.SplitModel(body, 2, num_global_classes=5, task=task)
     summary = pfl.run(config, None, clients_of(), model=model, callbacks=[stopping], local_steps=2)
-    records = [json.loads(line) for line in open(tmp_path / "run" / "metrics.jsonl")]
     name = "validation_misses/client_mean"
-    values = [record[name] for record in records]
+    values = [record[name] for record in records_of(tmp_path / "run")]
     assert stopping.best == summary[f"{name}/best"] == min(values)
     # Who reads the directory later knows it from there.
     monkeypatch.setattr(statistic_names, "_OWN", {})

@@ -130,12 +130,7 @@ def test_when_one_process_is_killed_its_run_is_named_and_the_rest_goes_on(
 
 def test_a_process_whose_sweep_has_ended_makes_no_run(tmp_path):
     """Also if it ended before the process could ask who started it."""
-    gone = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    gone = ended([sys.executable, "-c", "import os; print(os.getpid())"]).stdout.strip()
     job = ["a", None, {"algorithm": "local", "dataset": "digits"}, [0]]
     arguments = ["-m", "tf_pflego.sweeps.work", str(tmp_path), "1", gone, ""]
     result = ended([sys.executable, *arguments], input=json.dumps(job) + "\n")

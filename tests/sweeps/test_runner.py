@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tf_pflego as pfl
+from tests.runs.resumed import records_of
 from tests.starts import TIMEOUT_SECONDS, assert_refused, in_this_process
 from tests.sweeps.conftest import contents, made, rows_of
 from tf_pflego.sweeps import store, tables
@@ -36,7 +37,7 @@ def test_what_it_leaves_is_what_the_runs_have(finished):
             assert row[name] == summary[name]
         assert config[TRIAL] == chosen[row["run"]][TRIAL] == float(row[TRIAL])
         assert config["validation_fraction"] == 0
-        records = [json.loads(line) for line in (raw / "metrics.jsonl").read_text().splitlines()]
+        records = records_of(raw)
         for name in records[-1]:
             expected = [record.get(name, np.nan) for record in records]
             np.testing.assert_array_equal(curves[key][name], expected, err_msg=name)

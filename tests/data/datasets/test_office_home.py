@@ -149,6 +149,7 @@ def test_unreadable_picture_is_refused_by_name(data_dir):
         refused(data_dir, r"Real World/pen/00002.jpg must be a JPEG image; got .*Unpack")
 
 
+@pytest.mark.thorough
 def test_a_run_gives_each_domain_clients_of_its_own(data_dir):
     """They are numbered domain by domain, and train the dataset's own network."""
     config = RunConfig(
