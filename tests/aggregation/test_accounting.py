@@ -75,20 +75,15 @@ def test_of_the_bounds_for_a_fixed_number_the_smaller_counts(drawn, multiplier, 
 
 def test_without_amplification_a_client_takes_part_in_all_rounds():
     for drawn in ((1000, 100, "binomial"), (1000, 100), (1000, 1000)):
-        accountant = Accountant(Participation(*drawn), "gaussian", 3.0, DELTA, 200)
-        known = accountant.epsilon(200, amplified=False)
-        assert known == pytest.approx(by_losses(gaussian(3.0), 200), rel=2e-3)
-        assert accountant.epsilon(200) <= known
+        accountant = Accountant(Participation(*drawn), "gaussian", 3.0, DELTA, 20)
+        known = accountant.epsilon(20, amplified=False)
+        assert known == pytest.approx(by_losses(gaussian(3.0), 20), rel=2e-3)
+        assert accountant.epsilon(20) <= known
 
 
 @pytest.mark.parametrize(
     ("drawn", "rounds", "epsilon"),
-    [
-        ((2000, 2000), 40, 0.25),
-        ((100, 20, "binomial"), 20, 8.0),
-        thorough((10_000, 100, "binomial"), 1000, 1.0),
-        thorough((1000, 100), 200, 2.0),
-    ],
+    [((2000, 2000), 40, 0.25), ((100, 20, "binomial"), 20, 8.0), thorough((1000, 100), 200, 2.0)],
 )
 def test_the_noise_is_the_least_for_epsilon(drawn, rounds, epsilon):
     accountant = calibrated(Participation(*drawn), "gaussian", epsilon, DELTA, rounds)

@@ -10,7 +10,6 @@ from tests.aggregation.probe import probe
 from tests.algorithms.test_contract import build, everyone, whole_state
 from tests.comparison import assert_identical
 from tests.conftest import of_tasks
-from tests.engines.agreement import ENGINES, assert_agreement
 from tests.methods import each_of
 from tf_pflego.aggregation.attacks import ATTACKS, attacked, attackers_of
 from tf_pflego.aggregation.wrapping import Wrapped
@@ -130,13 +129,6 @@ def test_who_does_not_attack_does_what_it_did(attack, tiny_model, tiny_clients):
     # What an attacker keeps is changed by wrong labels alone.
     kept = np.logical_not(chosen) if attack == "label_flip" else slice(None)
     assert_identical([leaf[kept] for leaf in others], [leaf[kept] for leaf in clients])
-
-
-@pytest.mark.parametrize("attack", ["label_flip", "noise"])
-@pytest.mark.parametrize("engine", ENGINES[1:2])
-def test_engines_agree(attack, engine, tiny_model, tiny_clients):
-    algorithm = attacked(build("fedper", tiny_model), attack, 0.4, seed=1)
-    assert_agreement(algorithm, tiny_clients, engine)
 
 
 def test_a_method_whose_server_sees_single_uploads_is_refused(tiny_model):

@@ -175,18 +175,15 @@ def silent_share(patch):
 
 # Name: (plant, what is said of it, whether the bound is adaptive).
 MUTANTS = {
-    "half the noise": (times(0.5), "times the deviation that is claimed", False),
     "three quarters of the noise": (times(0.75), "times the deviation that is claimed", False),
     "twice the bound": (
         clipping(lambda whole, upload, bound: tf.nest.map_structure(lambda u: 2 * u, upload)),
         "moves the sum by 0.6",
         False,
     ),
-    "no bound": (clipping(lambda whole, upload, bound: whole), "moves the sum by", False),
     "an array without bound": (clipping(leaf_off), "alone moves the sum by", False),
     "array by array": (clipping(leaf_by_leaf), "moves the sum by", False),
     "noise used twice": (reuses(lambda count: count // 2), "is correlated by 1.0", False),
-    "noise always the same": (reuses(lambda count: 0), "is correlated by 1.0", False),
     "an array without noise": (silent_leaf, "has 0 times the deviation", False),
     "a known secret": (known_secret, "is the same in two simulations", False),
     "as many as expected": (drawing(as_many_as_expected), "has a deviation of 0 over", False),
@@ -199,7 +196,7 @@ MUTANTS = {
 }
 
 
-QUICK = "half the noise", "an array without bound", "noise used twice"
+QUICK = "three quarters of the noise", "an array without bound", "noise used twice"
 
 
 @pytest.mark.parametrize("name", each_of(MUTANTS, QUICK))
