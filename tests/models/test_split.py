@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.comparison import assert_near
 from tests.methods import thorough
 from tests.oracles import network
-from tf_pflego.core.algorithm import Client, Weights
+from tf_pflego.core.algorithm import Weights
 from tf_pflego.core.local_training import gradient, value_and_gradient
 from tf_pflego.models import SplitModel
 from tf_pflego.models.body import graphs
@@ -16,58 +16,71 @@ from tf_pflego.simulation.client_models import lone_client
 TOLERANCE = 1e-5
 
 
-def client_with(examples):
-    labels, classes = tf.zeros(tf.shape(examples)[:1], tf.int32), tf.range(2)
-    return lone_client(examples, labels, classes)
+def client_with(examples, labels=None, classes=(0, 1)):
+    labels = tf.zeros(tf.shape(examples)[:1], tf.int32) if labels is None else labels
+    examples = examples if tf.is_tensor(examples) else tf.constant(examples, tf.float32)
+    return lone_client(examples, labels, tf.constant(classes))
 
 
-@pytest.mark.parametrize("examples", [thorough(1), thorough(6), 7])
+def theta_of(model):
+    return [tf.constant(w) for w in model.initial_theta]
+
+
 @pytest.mark.parametrize("in_block", [thorough(1), 3, thorough(100)])
-def test_blocks_give_the_same_features_and_gradients(tiny_model, examples, in_block):
-    blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
-    x = tf.constant(np.random.default_rng(0).normal(size=(examples, 4)), tf.float32)
-    theta = [tf.constant(w) for w in tiny_model.initial_theta]
-    results = []
-    for model in (tiny_model, blocks):
+def test_blocks_give_the_same_features_loss_and_gradients(tiny_model, in_block):
+    rng = np.random.default_rng(0)
+    head = tf.constant(rng.normal(size=(3, 6)), tf.float32)
+    weights = tiny_model.initial_weights()._replace(head=head)
 
-        @tf.function
-        def run(theta, model=model):
+    def traced(model):
+        @tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)])
+        def run(x, labels):
+            client = client_with(x, labels, (0, 1, -1))
             with tf.GradientTape() as tape:
-                tape.watch(theta)
-                phi = model.features(theta, client_with(x))
-                loss = tf.reduce_sum(phi**2)
-            return phi, tape.gradient(loss, theta)
+                tape.watch(weights.theta)
+                phi = model.features(weights.theta, client)
+                squares = tf.reduce_sum(phi**2)
+            of_loss = value_and_gradient(lambda w: 3.0 * model.loss(w, client), weights)
+            return phi, tape.gradient(squares, weights.theta), of_loss
 
-        results.append(run(theta))
-    assert_near(*map(tf.nest.flatten, results), atol=TOLERANCE)
+        return run
+
+    blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
+    plain, in_blocks = traced(tiny_model), traced(blocks)
+    for examples in (1, 6, 7):
+        data = np.float32(rng.normal(size=(examples, 4))), np.int32(rng.integers(0, 2, examples))
+        data = tuple(map(tf.constant, data))
+        results = plain(*data), in_blocks(*data)
+        assert_near(*map(tf.nest.flatten, results), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize(
-    ("examples", "in_block"), [thorough(1, 1), thorough(6, 3), (7, 3), thorough(7, 100)]
-)
-def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, examples, in_block, keep):
-    model = conv_model
-    blocks = model.in_blocks(in_block * model.activation_bytes_per_example, keep=keep)
-    rng = np.random.default_rng(0)
-    # Rounded, so that windows of the pooling hold their maximum more than once.
-    x = tf.constant(rng.normal(size=(examples, *model.example_shape)).round(), tf.float32)
-    upstream = tf.constant(rng.normal(size=(examples, model.num_features)), tf.float32)
-    theta = [tf.constant(w) for w in model.initial_theta]
+def test_pulling_back_in_blocks_gives_the_same_gradient(conv_model, keep):
+    model, rng = conv_model, np.random.default_rng(0)
+    theta = theta_of(model)
     body = model.keras_body(theta)
-    with tf.GradientTape() as tape:
-        phi = body(x)
-    expected = tape.gradient(phi, body.trainable_variables, upstream)
-    for passed in (model, blocks):
+    shapes = tf.TensorSpec([None, *model.example_shape]), tf.TensorSpec([None, model.num_features])
 
-        @tf.function
-        def run(theta, model=passed):
+    def traced(model):
+        @tf.function(input_signature=shapes)
+        def run(x, upstream):
             features, pull_back = model.features_and_pull_back(theta, client_with(x))
-            return features, pull_back(upstream)
+            return features, *pull_back(upstream)
 
-        features, gradient = run(theta)
-        np.testing.assert_allclose(features, phi, atol=TOLERANCE)
-        assert_near(gradient, expected, atol=TOLERANCE)
+        return run
+
+    size = model.activation_bytes_per_example
+    passed = {count: traced(model.in_blocks(count * size, keep=keep)) for count in (1, 3, 100)}
+    for examples, in_block in ((1, 1), (6, 3), (7, 3), (7, 100)):
+        # Rounded, so that windows of the pooling hold their maximum more than once.
+        x = tf.constant(rng.normal(size=(examples, *model.example_shape)).round(), tf.float32)
+        upstream = tf.constant(rng.normal(size=(examples, model.num_features)), tf.float32)
+        with tf.GradientTape() as tape:
+            phi = body(x)
+        expected = [phi, *tape.gradient(phi, body.trainable_variables, upstream)]
+        assert_near(passed[in_block](x, upstream), expected, atol=TOLERANCE)
+        features, pull_back = model.features_and_pull_back(theta, client_with(x))
+        assert_near([features, *pull_back(upstream)], expected, atol=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +104,7 @@ def test_blocks_that_are_kept_pass_forward_once(conv_model, keep, passes):
             features, pull_back = model.features_and_pull_back(theta, client_with(x))
             return features, pull_back(features)
 
-        theta = [tf.constant(w) for w in model.initial_theta]
+        theta = theta_of(model)
         traced = tf.function(run).get_concrete_function(theta, tf.TensorSpec([None, 6, 6, 1]))
         graph_def = traced.graph.as_graph_def()
         convolving = {
@@ -111,40 +124,9 @@ def test_what_a_loop_of_the_body_needs_is_not_kept():
     assert SplitModel(body, 2)._saved_bytes_per_example() == np.inf
 
 
-@pytest.mark.parametrize("examples", [thorough(1), thorough(6), 7])
-@pytest.mark.parametrize("in_block", [thorough(1), 3, thorough(100)])
-def test_blocks_give_the_same_loss_and_gradient(tiny_model, examples, in_block):
-    blocks = tiny_model.in_blocks(in_block * tiny_model.activation_bytes_per_example)
-    rng = np.random.default_rng(0)
-    head = tf.constant(rng.normal(size=(3, 6)), tf.float32)
-    weights = tiny_model.initial_weights()._replace(head=head)
-    client = Client(
-        tf.constant(rng.normal(size=(examples, 4)), tf.float32),
-        tf.constant(rng.integers(0, 2, examples), tf.int32),
-        tf.constant(examples),
-        tf.constant([0, 1, -1]),
-        None,
-        None,
-    )
-    results = [
-        tf.function(lambda w, m=model: value_and_gradient(lambda w: 3.0 * m.loss(w, client), w))(
-            weights
-        )
-        for model in (tiny_model, blocks)
-    ]
-    assert_near(*map(tf.nest.flatten, results), atol=TOLERANCE)
-
-
 def test_loss_in_blocks_passes_each_block_backward_once(tiny_model):
     rng = np.random.default_rng(0)
-    client = Client(
-        tf.constant(rng.normal(size=(6, 4)), tf.float32),
-        tf.zeros([6], tf.int32),
-        tf.constant(6),
-        tf.range(3),
-        None,
-        None,
-    )
+    client = client_with(rng.normal(size=(6, 4)), classes=range(3))
 
     def products(model):
         traced = tf.function(lambda w: gradient(lambda w: model.loss(w, client), w))
@@ -170,17 +152,8 @@ def test_loss_and_gradient_match_the_oracle(tiny_model):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
     head = rng.normal(size=(3, 6))
-    weights = Weights(
-        [tf.constant(w) for w in tiny_model.initial_theta], tf.constant(head, tf.float32)
-    )
-    client = Client(
-        tf.constant(x, tf.float32),
-        tf.constant(y, tf.int32),
-        tf.constant(6),
-        tf.range(3),
-        None,
-        None,
-    )
+    weights = Weights(theta_of(tiny_model), tf.constant(head, tf.float32))
+    client = client_with(x, tf.constant(y, tf.int32), range(3))
     loss, found = value_and_gradient(lambda w: tiny_model.loss(w, client), weights)
     theta = [np.asarray(w, np.float64) for w in tiny_model.initial_theta]
     np.testing.assert_allclose(loss, network.loss(theta, head, x, y), atol=TOLERANCE)
@@ -209,7 +182,7 @@ def test_integer_examples_pass_through():
     body = tf.keras.Model(tokens, tf.keras.layers.GlobalMaxPooling1D()(embedded))
     model = SplitModel(body, 2)
     x = tf.constant(np.random.default_rng(0).integers(0, 11, (5, 7)), tf.int32)
-    theta = [tf.constant(w) for w in model.initial_theta]
+    theta = theta_of(model)
     np.testing.assert_array_equal(model.features(theta, client_with(x)), body(x))
     in_blocks = model.in_blocks(2 * model.activation_bytes_per_example)
     np.testing.assert_array_equal(in_blocks.features(theta, client_with(x)), body(x))

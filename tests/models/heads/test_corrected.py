@@ -115,22 +115,17 @@ PROBLEMS = [(classes, "classification") for classes in CLASSES]
 PROBLEMS += [((0, 1), "multi_label"), ((0, 1, 2), "multi_label"), ((0, 1), "regression")]
 
 
-@pytest.mark.parametrize("penalty", [0.01, 30.0])
-@pytest.mark.parametrize("steps", [thorough(0), thorough(1), thorough(8), 49])
 @pytest.mark.parametrize(("classes", "task"), PROBLEMS)
-def test_matches_plain_steps_in_float64(classes, task, steps, penalty):
+def test_matches_plain_steps_in_float64(classes, task):
     problem, rate = Problem(classes, task), 0.05
-    found, expected = (
-        problem.descended(penalty, steps, rate),
-        problem.steps(penalty, steps, rate, rate),
-    )
-    assert_near(found, expected, atol=TOLERANCE)
-    if steps:
-        assert problem.gate != expected[1]
+    for steps, penalty in ((0, 30.0), (1, 0.01), (8, 0.01), (8, 30.0), (49, 0.01), (49, 30.0)):
+        expected = problem.steps(penalty, steps, rate, rate)
+        assert_near(problem.descended(penalty, steps, rate), expected, atol=TOLERANCE)
+        assert (problem.gate != expected[1]) == (steps > 0)
 
 
 @pytest.mark.parametrize(
-    ("classes", "task"), [PROBLEMS[0], *(thorough(*one) for one in PROBLEMS[1:])]
+    ("classes", "task"), [PROBLEMS[0], *(thorough(*one) for one in PROBLEMS[2:5:2])]
 )
 def test_the_penalty_grows_with_what_the_shared_head_knows_of_classes(classes, task):
     problem, penalty = Problem(classes, task), 0.1
