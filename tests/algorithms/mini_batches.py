@@ -97,3 +97,34 @@ def plain_mean(models):
 
 def weighted_mean(models, clients, participants):
     return averaging.mean(models, averaging.sizes_of(clients, participants))
+
+
+def assert_means(
+    simulation, trained, check=lambda weights: None, tolerance=ORACLE_TOLERANCE, rate=1
+):
+    """Runs rounds after which the server must have the mean of what its participants send.
+
+    Returns the weights after the last.
+
+    Args:
+      simulation: Of a method whose server has the weights that its clients start from.
+      trained: (these weights, client, number of the round) -> what the client sends.
+      check: What is asserted besides of the new weights, after each round.
+      tolerance: Of the server's weights.
+      rate: How far the server goes towards the mean.
+    """
+    weights = flat(simulation.server_state.weights)
+    for number, participants in rounds_of(simulation):
+        sent = [trained(weights, client, number) for client in participants]
+        mean = weighted_mean(sent, simulation.data, participants)
+        weights = mean if rate == 1 else combine(weights, rate, combine(mean, -1, weights))
+        simulation.run_round()
+        assert_near(flat(simulation.server_state.weights), weights, atol=tolerance, rtol=0)
+        check(weights)
+    return weights
+
+
+def assert_own(simulation, expected, field="weights"):
+    """Each client must have its part of these."""
+    for found, wanted in zip(own(simulation, field), expected, strict=True):
+        assert_close(found, wanted)

@@ -6,19 +6,14 @@ import tensorflow as tf
 from tests.algorithms.mini_batches import (
     DROPPED,
     SEED,
-    assert_close,
-    combine,
+    assert_means,
+    assert_own,
     deal,
     draw,
-    flat,
     own,
-    rounds_of,
     simulation_of,
     train,
-    weighted_mean,
 )
-from tests.algorithms.test_limits import TOLERANCE, largest_difference
-from tests.conftest import make_clients
 from tests.methods import by_task
 from tests.oracles import batches, network
 from tf_pflego.core.local_training import shuffled
@@ -63,61 +58,31 @@ CASES = {
 def test_fedala(tiny_model, tiny_clients, config):
     """Shared, own and mixing weights; some mixing weights reach a bound."""
     simulation = simulation_of("fedala", tiny_model, tiny_clients, **config)
-    shared, networks = flat(simulation.server_state.weights), own(simulation)
-    p = min(config["mixed_tensors"], len(shared))
-    mixing, is_new = [[np.ones_like(leaf) for leaf in shared[-p:]]] * 3, [True] * 3
+    networks, drawn_by = own(simulation), DROPPED if "batch_size" in config else {}
+    p = min(config["mixed_tensors"], len(networks[0]))
+    mixing, is_new = [[np.ones_like(leaf) for leaf in networks[0][-p:]]] * 3, [True] * 3
     taken = set()
-    for number, participants in rounds_of(simulation):
-        for client in participants:
-            data = network.of_client(tiny_clients.train, client)
-            if number > 1:  # In the first round all networks are the same.
-                seed = batches.round_seed(SEED, client, number)
-                most = config.get("mixing_passes", 20) if is_new[client] else 1
-                mixing[client], passes = learnt(
-                    shared, networks[client], mixing[client], data, seed, most, **config
-                )
-                taken |= {passes}
-                is_new[client] = False
-            start = started(shared, networks[client], mixing[client])
-            drawn = draw(tiny_clients, client, number, **DROPPED if "batch_size" in config else {})
-            networks[client] = train(start, drawn)
-        trained = [networks[client] for client in participants]
-        mean = weighted_mean(trained, tiny_clients, participants)
-        difference = combine(mean, -1, shared)
-        shared = combine(shared, config.get("server_learning_rate", 1), difference)
-        simulation.run_round()
-        assert_close(flat(simulation.server_state.weights), shared)
-        for actual, expected in zip(own(simulation), networks, strict=True):
-            assert_close(actual, expected)
-        for actual, expected in zip(own(simulation, "mixing"), mixing, strict=True):
-            assert_close(actual, expected)
+
+    def trained(shared, client, number):
+        data = network.of_client(tiny_clients.train, client)
+        if number > 1:  # In the first round all networks are the same.
+            seed = batches.round_seed(SEED, client, number)
+            most = config.get("mixing_passes", 20) if is_new[client] else 1
+            mixing[client], passes = learnt(
+                shared, networks[client], mixing[client], data, seed, most, **config
+            )
+            taken.add(passes)
+            is_new[client] = False
+        start = started(shared, networks[client], mixing[client])
+        networks[client] = train(start, draw(tiny_clients, client, number, **drawn_by))
+        return networks[client]
+
+    def check(shared):
+        assert_own(simulation, networks)
+        assert_own(simulation, mixing, "mixing")
         assert simulation.client_states(range(3)).is_new.tolist() == is_new
+
+    assert_means(simulation, trained, check, rate=config.get("server_learning_rate", 1))
     moved = np.concatenate([leaf.ravel() for one in mixing for leaf in one])
     assert ((moved > 0) & (moved < 1)).any()
     assert 1 in taken and max(taken) > 2, taken
-
-
-def test_with_mixing_weights_that_stay_at_1_it_is_fedavg(tiny_model, tiny_clients):
-    config = {"mixed_tensors": 9, "mixing_learning_rate": 0.0}
-    fedala = simulation_of("fedala", tiny_model, tiny_clients, **config)
-    fedavg = simulation_of("fedavg", tiny_model, tiny_clients)
-    for _ in range(3):
-        fedala.run_round()
-        fedavg.run_round()
-        pair = fedala.server_state.weights, fedavg.server_state.weights
-        assert largest_difference(*pair) <= TOLERANCE
-
-
-def test_with_mixing_weights_that_stay_at_0_clients_train_alone(tiny_model):
-    clients = make_clients((3, 7, 5), (2, 4, 3), (3, 3, 3))
-    config = {"mixed_tensors": 9, "mixing_learning_rate": 0.0}
-    fedala = simulation_of("fedala", tiny_model, clients, **config)
-    local = simulation_of("local", tiny_model, clients)
-    states = fedala.client_states(range(3))
-    zeros = tf.nest.map_structure(np.zeros_like, states.mixing)
-    fedala.set_client_states(range(3), states._replace(mixing=zeros))
-    for _ in range(3):
-        fedala.run_round()
-        local.run_round()
-        pair = (one.client_states(range(3)).weights for one in (fedala, local))
-        assert largest_difference(*pair) <= TOLERANCE

@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
     DROPPED,
-    LOCAL,
-    ROUNDS,
     assert_close,
     combine,
     dot,
@@ -18,15 +15,8 @@ from tests.algorithms.mini_batches import (
     simulation_of,
     train,
 )
-from tests.algorithms.test_limits import largest_difference
-from tests.conftest import built, model_of
 from tests.methods import thorough
 from tests.oracles import batches, features, network
-from tf_pflego import algorithms
-from tf_pflego.core.participation import Participation
-from tf_pflego.data import ClientData, ClientSplit
-from tf_pflego.data.partitions.partition import starts
-from tf_pflego.simulation.simulation import Simulation
 
 # float32 rounding where a mean is divided by a trace with which it was multiplied.
 TOLERANCE = 1e-6
@@ -71,49 +61,3 @@ def test_rounds_are_those_of_the_oracle(tiny_model, tiny_clients, config):
         for i in last:
             assert_close(own(simulation)[i][:-1], last[i])
             assert_close([own(simulation)[i][-1][: counts[i]]], [heads[i]])
-
-
-def twins():
-    """Three clients with the same examples."""
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(6, 4)).astype(np.float32), np.arange(6, dtype=np.int32) % 3
-    split = ClientSplit(np.tile(x, (3, 1)), np.tile(y, 3), starts((6, 6, 6)))
-    return ClientData(split, split, [3, 3, 3])
-
-
-def test_without_alignment_and_with_equal_traces_it_is_fedper(tiny_model):
-    """Of clients with the same examples and heads, traces are the same."""
-    config = LOCAL | {"batch_size": 0}
-    fedas, fedper = (
-        Simulation(
-            built(name, tiny_model, **config | more), twins(), Participation(3, 3), "in_process"
-        )
-        for name, more in (("fedas", {"alignment_epochs": 0}), ("fedper", {"local_steps": 2}))
-    )
-    states = fedas.client_states(range(3))
-    head = tf.tile(states.weights.head[:1], [3, 1, 1])
-    fedas.set_client_states(range(3), states._replace(weights=states.weights._replace(head=head)))
-    fedper.set_client_states(range(3), fedper.client_states(range(3))._replace(head=head))
-    for _ in range(ROUNDS):
-        fedas.run_round()
-        fedper.run_round()
-        shared = fedas.server_state.weights, fedper.server_state.weights
-        assert largest_difference(*shared) <= TOLERANCE
-
-
-def test_a_single_participant_has_all_the_weight(tiny_model, tiny_clients):
-    fedas, fedper = (
-        simulation_of(name, tiny_model, tiny_clients, Participation(3, 1), **config)
-        for name, config in (("fedas", {"alignment_epochs": 0}), ("fedper", {}))
-    )
-    for _ in range(ROUNDS):
-        fedas.run_round()
-        fedper.run_round()
-        shared = fedas.server_state.weights, fedper.server_state.weights
-        assert largest_difference(*shared) <= TOLERANCE
-
-
-def test_other_tasks_are_refused():
-    for task in ("regression", "multi_label", "counts"):
-        with pytest.raises(ValueError, match=f"classification for fedas; got {task}. It aligns"):
-            algorithms.build("fedas", model_of(task))

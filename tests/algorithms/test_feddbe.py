@@ -3,25 +3,21 @@
 import numpy as np
 import pytest
 
+from tests.algorithms import mini_batches
 from tests.algorithms.mini_batches import (
-    ROUNDS,
-    SEED,
     assert_close,
-    deal,
+    assert_means,
     flat,
     own,
-    rounds_of,
     sgd,
     simulation_of,
     weighted_mean,
 )
 from tests.algorithms.test_contract import build, whole_state
-from tests.algorithms.test_limits import SAME, largest_difference
 from tests.algorithms.test_mini_batches import TASKS
 from tests.comparison import assert_identical
 from tests.conftest import FEATURES, of_tasks
 from tests.oracles import features, network
-from tf_pflego.core import seeds
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -55,43 +51,25 @@ def features_logits(weights, phi):
 
 def draw(clients, client, number, position):
     """The batches of a client in an exchange of a round."""
-    x, y = network.of_client(clients.train, client)
-    (seed,) = seeds.client_seeds(SEED, "client", [client], number, position)
-    return list(deal(x, y, seed))
+    return list(mini_batches.draw(clients, client, number, exchange=position))
 
 
-@of_tasks(*TASKS)
+@of_tasks(*TASKS[:2])
 def test_rounds_are_those_of_the_oracle(tiny_model, tiny_clients):
     simulation = simulation_of("feddbe", tiny_model, tiny_clients, momentum=0.9, **CONFIG)
     w, bias = flat(simulation.server_state.weights), [np.zeros(FEATURES)] * 3
     first = [train(w, bias[i], draw(tiny_clients, i, 1, 0))[-1] for i in range(3)]
     (mean,) = weighted_mean([[one] for one in first], tiny_clients, range(3))
-    for number, participants in rounds_of(simulation):
-        models = []
-        for i in participants:
-            trained, bias[i], _ = train(w, bias[i], draw(tiny_clients, i, number, 1), mean)
-            models.append(trained)
-        w = weighted_mean(models, tiny_clients, participants)
-        record = simulation.run_round()
-        assert record["participants"] == (3 if number == 1 else len(participants))
-        assert_close(flat(simulation.server_state.weights), w)
+
+    def trained(w, i, number):
+        weights, bias[i], _ = train(w, bias[i], draw(tiny_clients, i, number, 1), mean)
+        return weights
+
+    def check(w):
         assert_close([simulation.server_state.mean], [mean])
         assert_close([one[0] for one in own(simulation, "bias")], bias)
 
-
-@pytest.mark.thorough
-def test_without_bias_and_mean_it_is_fedavg(tiny_model, tiny_clients):
-    """With full batches, as the batches of a round's second exchange are not those of its first."""
-    whole = {"batch_size": 0}
-    without = {"learn_bias": False, "mean_weight": 0.0}
-    feddbe = simulation_of("feddbe", tiny_model, tiny_clients, **whole, **without)
-    fedavg = simulation_of("fedavg", tiny_model, tiny_clients, local_steps=2, **whole)
-    for _ in range(ROUNDS):
-        feddbe.run_round()
-        fedavg.run_round()
-        weights = feddbe.server_state.weights, fedavg.server_state.weights
-        assert largest_difference(*weights) <= SAME
-    assert largest_difference(feddbe.served_weights(0), weights[1]) <= SAME
+    assert_means(simulation, trained, check)
 
 
 @pytest.mark.thorough

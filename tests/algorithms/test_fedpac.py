@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_pflego as pfl
 from tests.algorithms.mini_batches import (
-    ROUNDS,
     assert_close,
     draw,
     flat,
@@ -18,11 +16,9 @@ from tests.algorithms.mini_batches import (
     train,
     weighted_mean,
 )
-from tests.comparison import assert_near
 from tests.conftest import make_clients
 from tests.methods import thorough
 from tests.oracles import batches, network, quadratic
-from tf_pflego.core.participation import Participation
 from tf_pflego.models.heads.combined import combined
 
 CLASSES, FEATURES = 3, 5
@@ -145,22 +141,6 @@ def test_fedpac(tiny_model, tiny_clients, labels, weight, epochs):
     assert any(((a > 0.01) & (a < 0.99)).any() for a in oracle.weights)  # Some heads were combined.
 
 
-@pytest.mark.thorough
-def test_with_one_participant_and_without_its_pull_it_is_fedrep(tiny_model, tiny_clients):
-    """It has nobody else to combine, and heads start alike."""
-    config = {"participation": Participation(3, 1), "head_epochs": 2}
-    fedpac = simulation_of("fedpac", tiny_model, tiny_clients, centroid_weight=0.0, **config)
-    fedrep = simulation_of("fedrep", tiny_model, tiny_clients, **config)
-    for _ in range(2 * ROUNDS):
-        fedpac.run_round()
-        fedrep.run_round()
-    found, expected = (
-        [*flat(one.server_state.weights), *map(np.concatenate, own(one, "head"))]
-        for one in (fedpac, fedrep)
-    )
-    assert_near(found, expected, atol=2e-6)
-
-
 def test_a_row_that_no_weighted_participant_has_stays():
     """Client 0 has the most spread features and weighs 1 alone, but lacks class 1."""
     heads = tf.constant([[[1.0, 2.0], [0.0, 0.0]], [[3.0, 4.0], [5.0, 6.0]]])
@@ -179,10 +159,3 @@ def test_clients_of_one_kind_combine_their_heads_and_those_of_others_do_not():
     first = 0.75 * heads[0] + 0.25 * heads[1]  # The weights are as 1 / v.
     np.testing.assert_allclose(found[:2], [first, first], atol=1e-3)
     np.testing.assert_allclose(found[2:], [heads[2:].mean(axis=0)] * 2, atol=1e-3)
-
-
-@pytest.mark.parametrize("task", ["regression", "multi_label"])
-def test_other_tasks_are_refused(tiny_model, task):
-    body = tiny_model.keras_body(tiny_model.initial_theta)
-    with pytest.raises(ValueError, match=f"classification for fedpac; got {task}. It takes means"):
-        pfl.build_algorithm("fedpac", pfl.SplitModel(body, 3, task=task))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.algorithms.mini_batches import (
-    ROUNDS,
     SEED,
     assert_close,
     draw,
@@ -15,11 +14,10 @@ from tests.algorithms.mini_batches import (
     simulation_of,
     train,
 )
-from tests.algorithms.test_limits import SAME, largest_difference
-from tests.conftest import FEATURES, INPUTS, make_clients, model_of
+from tests.conftest import FEATURES, INPUTS, make_clients
 from tests.methods import thorough
 from tests.oracles import features, network
-from tf_pflego import algorithms, models
+from tf_pflego import models
 from tf_pflego.core.participation import Participation
 
 # The global classes of the rows of each client's head. Nobody has class 1. When client 2 takes part
@@ -89,19 +87,3 @@ def test_a_class_that_nobody_reports_keeps_its_prototype(tiny_model, tiny_client
         yield from ((number, drawn[number - 1]) for number in range(1, again + 2))
 
     run_and_compare(simulation, tiny_clients, [[0, 1], [0, 1, 2], [0, 1]], 2.0, rounds)
-
-
-@pytest.mark.thorough
-def test_without_its_term_it_is_local(tiny_model, tiny_clients):
-    fedproto = simulation_of("fedproto", tiny_model, tiny_clients, prototype_weight=0.0)
-    local = simulation_of("local", tiny_model, tiny_clients)
-    for _ in range(ROUNDS):
-        fedproto.run_round()
-        local.run_round()
-    assert largest_difference(own(fedproto), own(local)) <= SAME
-
-
-def test_other_tasks_are_refused():
-    for task in ("regression", "multi_label", "counts"):
-        with pytest.raises(ValueError, match=f"classification for fedproto; got {task}. Its proto"):
-            algorithms.build("fedproto", model_of(task))

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import tf_pflego as pfl
 from tests.algorithms.mini_batches import (
-    ROUNDS,
     assert_close,
     combine,
     draw,
@@ -18,7 +17,7 @@ from tests.algorithms.mini_batches import (
 )
 from tests.comparison import assert_identical
 from tests.conftest import INPUTS, built
-from tests.methods import by_task, thorough
+from tests.methods import by_task
 from tests.oracles import network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
@@ -60,18 +59,6 @@ def test_ifca(tiny_model, tiny_clients, config):
             assert_close(actual, expected)
     assert any(len(some) < len(networks) for some in chosen)  # Nobody chose one of them.
     assert config == {} or len(set.union(*chosen)) > 1
-
-
-@pytest.mark.parametrize("config", [{}, thorough({"batch_size": 0, "local_steps": 4})])
-def test_with_one_cluster_it_is_fedavg(tiny_model, tiny_clients, config):
-    """Bit for bit: the same sums of the same numbers."""
-    ifca = simulation_of("ifca", tiny_model, tiny_clients, num_clusters=1, **config)
-    fedavg = simulation_of("fedavg", tiny_model, tiny_clients, **config)
-    for _ in range(ROUNDS):
-        ifca.run_round()
-        fedavg.run_round()
-        one = [leaf[0] for leaf in tf.nest.flatten(ifca.server_state)]
-        assert_identical(one, tf.nest.flatten(fedavg.server_state.weights))
 
 
 def test_networks_start_from_one_body_with_heads_of_their_own(tiny_model, tiny_clients):

@@ -1,19 +1,21 @@
 """Methods that become another one, or find a known point, at a limit of their settings."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
     ROUNDS,
-    combine,
     flat,
+    own,
     plain_mean,
     simulation_of,
     weighted_mean,
 )
 from tests.conftest import INPUTS, make_clients
-from tests.methods import each_of, thorough
+from tests.methods import each_of
 from tests.oracles import batches, network
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
@@ -24,6 +26,7 @@ SAME = 1e-7
 # float32 rounding over three rounds where the terms of sums come in another order.
 TOLERANCE = 2e-6
 EQUAL = (6, 6, 6), (2, 2, 2), (3, 3, 3)
+TINY, ALL_CLASSES = (((3, 7, 5), (2, 4, 3), classes) for classes in ((2, 3, 2), (3, 3, 3)))
 
 
 def largest_difference(first, second):
@@ -31,53 +34,117 @@ def largest_difference(first, second):
     return max(np.abs(np.subtract(a, b)).max() for a, b in zip(first, second, strict=True))
 
 
+def shared(simulation):
+    return simulation.server_state.weights
+
+
+def first_of_several(simulation):
+    state = simulation.server_state
+    return state.weights if hasattr(state, "weights") else [leaf[0] for leaf in flat(state)]
+
+
+def kept(simulation):
+    return own(simulation)
+
+
+def shared_and_heads(simulation):
+    return [*flat(shared(simulation)), *own(simulation, "head")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """A method with settings with which it does what another one does."""
+
+    name: str
+    config: dict
+    other: str
+    others_config: dict = dataclasses.field(default_factory=dict)
+    what: object = shared
+    sizes: tuple = TINY
+    per_round: int | None = None  # Else rounds have two, three and one participants.
+    rounds: int = ROUNDS
+    tolerance: float = SAME
+
+
 ONE_EXAMPLE = {"batch_size": 1}  # It is both halves of a batch of Per-FedAvg.
-SPECIAL_CASES = [
-    ("pgfed_ce", {"risk_weight": 0.0}, "fedavg", {}),
-    ("pgfedmo", {"risk_momentum": 0.0}, "pgfed", {}),
-    ("apfl", {"mixing": 0.0}, "fedavg", {}),
-    ("per_fedavg", {"inner_learning_rate": 0.0} | ONE_EXAMPLE, "fedavg", ONE_EXAMPLE),
+FULL = {"batch_size": 0}
+NO_BIAS = {"learn_bias": False, "mean_weight": 0.0}
+STAYS = {"mixed_tensors": 9, "mixing_learning_rate": 0.0}
+LIMITS = [
+    Limit("pgfed_ce", {"risk_weight": 0.0}, "fedavg"),
+    Limit("pgfedmo", {"risk_momentum": 0.0}, "pgfed"),
+    Limit("apfl", {"mixing": 0.0}, "fedavg"),
+    Limit("per_fedavg", {"inner_learning_rate": 0.0} | ONE_EXAMPLE, "fedavg", ONE_EXAMPLE),
+    Limit("fedprox", {"proximal_weight": 0.0}, "fedavg", tolerance=TOLERANCE),
+    Limit("ditto", {"proximal_weight": 3.0}, "fedavg", tolerance=TOLERANCE),
+    Limit("fedbn", {}, "fedavg", tolerance=0),  # Without batch normalisation.
+    Limit("fedala", STAYS, "fedavg", tolerance=TOLERANCE),  # Mixing weights stay at 1.
+    # Batches of a second exchange are others.
+    Limit("fedamp", {"proximal_weight": 0.0} | FULL, "local", FULL, kept, ALL_CLASSES),
+    Limit("mr_mtl", {"proximal_weight": 0.0}, "local", {}, kept, ALL_CLASSES),
+    Limit("fedproto", {"prototype_weight": 0.0}, "local", {}, kept),
+    # A single participant has all the weight.
+    Limit("fedas", {"alignment_epochs": 0}, "fedper", per_round=1, tolerance=TOLERANCE),
+    Limit("feddbe", FULL | NO_BIAS, "fedavg", FULL | {"local_steps": 2}),
+    # With equal numbers of steps, by equal sizes, equal numbers of batches, and full batches.
+    Limit("fednova", {}, "fedavg", sizes=EQUAL, tolerance=TOLERANCE),
+    Limit("fednova", {}, "fedavg", sizes=((5, 6, 6), *EQUAL[1:]), tolerance=TOLERANCE),
+    Limit("fednova", FULL, "fedavg", FULL | {"local_steps": 2}, tolerance=TOLERANCE),
+    Limit("moon", {"contrast_weight": 0.0}, "fedavg", per_round=3),
+    # A client without a last network has the same cosine twice, which no step can change.
+    Limit("moon", {"contrast_weight": 5.0}, "fedavg", per_round=3, rounds=1),
+    # Bit for bit: the same sums of the same numbers.
+    Limit("ifca", {"num_clusters": 1}, "fedavg", what=first_of_several, tolerance=0),
+    Limit(
+        *("ifca", {"num_clusters": 1, "local_steps": 4} | FULL, "fedavg"),
+        *(FULL | {"local_steps": 4}, first_of_several),
+        tolerance=0,
+    ),
+    # One participant has nobody else to combine, and heads start alike.
+    Limit(
+        *("fedpac", {"centroid_weight": 0.0, "head_epochs": 2}, "fedrep", {"head_epochs": 2}),
+        *(shared_and_heads, TINY, 1, 2 * ROUNDS, TOLERANCE),
+    ),
 ]
+IN_QUICK = "fedala", "fedas", "fednova", "moon", "ifca"
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "other", "others_config"),
-    SPECIAL_CASES,
-    ids=[f"{name} as {other}" for name, _, other, _ in SPECIAL_CASES],
+    "limit",
+    [
+        pytest.param(
+            one,
+            id=f"{one.name} as {one.other} {number}",
+            marks=() if one.name in IN_QUICK else pytest.mark.thorough,
+        )
+        for number, one in enumerate(LIMITS)
+    ],
 )
-@pytest.mark.thorough
-def test_special_cases(tiny_model, tiny_clients, name, config, other, others_config):
-    """The weights that the server shares are those of the other method in every round."""
-    special = simulation_of(name, tiny_model, tiny_clients, **config)
-    expected = simulation_of(other, tiny_model, tiny_clients, **others_config)
-    for _ in range(ROUNDS):
+def test_special_cases(tiny_model, limit):
+    """What is compared is the same in every round."""
+    clients, drawn = make_clients(*limit.sizes), limit.per_round
+    drawn = drawn and Participation(3, drawn)
+    special = simulation_of(limit.name, tiny_model, clients, drawn, **limit.config)
+    expected = simulation_of(limit.other, tiny_model, clients, drawn, **limit.others_config)
+    for _ in range(limit.rounds):
         special.run_round()
         expected.run_round()
-        shared, wanted = special.server_state.weights, expected.server_state.weights
-        assert largest_difference(shared, wanted) <= SAME
+        assert largest_difference(limit.what(special), limit.what(expected)) <= limit.tolerance
 
 
-@pytest.mark.thorough
-def test_apfl_that_mixes_nothing_in_serves_what_fedavg_does(tiny_model, tiny_clients):
-    apfl = simulation_of("apfl", tiny_model, tiny_clients, mixing=0.0)
-    apfl.run_round()
-    served = apfl.algorithm.served["personalized"]
-    states = apfl.client_states(range(3))
-    for k in range(3):
-        state = tf.nest.map_structure(lambda leaf, k=k: leaf[k], states)
-        weights = served.weights(apfl.server_state, state)
-        assert largest_difference(weights, apfl.server_state.weights) <= SAME
+def test_fedrep_without_body_steps_leaves_theta(tiny_model, tiny_clients):
+    no_steps = FULL | {"local_steps": 4, "body_steps": 0}
+    simulation = simulation_of("fedrep", tiny_model, tiny_clients, **no_steps)
+    simulation.run_round()
+    assert largest_difference(shared(simulation), tiny_model.initial_theta) <= SAME
 
 
 ONE_BATCH = {"batch_size": 100, "local_epochs": 3}
 FULL_BATCH = {"batch_size": 0, "local_steps": 3}
 STEPS_OR_EPOCHS = {
     "fedavg": ({}, {}),
-    "fedper": ({}, {}),
     "fedrep": ({"head_epochs": 2}, {"local_steps": 5, "body_steps": 3}),
     "fedbabu": ({"fine_tuning_steps": 2}, {"fine_tuning_steps": 2}),
-    "fedprox": ({"proximal_weight": 0.5}, {"proximal_weight": 0.5}),
-    "ditto": ({"proximal_weight": 0.5}, {"proximal_weight": 0.5}),
 }
 
 
@@ -99,51 +166,23 @@ def test_an_epoch_of_one_batch_is_a_full_batch_step(tiny_model, tiny_clients, na
     np.testing.assert_allclose(*losses, atol=TOLERANCE)
 
 
-PGFED = {"risk_weight": 0.3, "risk_learning_rate": 0.2}
-ONE_STEP = {"batch_size": 0, "local_epochs": 1}
-
-
-def pgfed_and_ce(model, clients, per_round, rounds, **config):
-    """The server's states of PGFed and of PGFed-CE after each round, in pairs."""
-    pair = [
-        simulation_of(name, model, clients, Participation(3, per_round), **PGFED | config)
-        for name in ("pgfed", "pgfed_ce")
-    ]
-    states = []
-    for _ in range(rounds):
-        for simulation in pair:
-            simulation.run_round()
-        states.append([simulation.server_state for simulation in pair])
-    return states
-
-
-def apart(states):
-    """How far two servers are from each other in A, and in theta."""
-    plain, variant = states
-    return [
-        largest_difference(getattr(plain, field), getattr(variant, field))
-        for field in ("risk_weights", "weights")
-    ]
-
-
 @pytest.mark.thorough
 def test_pgfed_ce_is_pgfed_where_one_client_takes_one_step_in_a_round(tiny_model, tiny_clients):
     """g- is then mu grad_j of the only j, and theta_i is still theta when A moves."""
-    states = pgfed_and_ce(tiny_model, tiny_clients, per_round=1, rounds=12, **ONE_STEP)
-    assert max(max(apart(pair)) for pair in states) <= TOLERANCE
-    first, last = (pair[0].risk_weights for pair in (states[0], states[-1]))
-    assert largest_difference(first, last) > 0.1
-
-
-@pytest.mark.thorough
-def test_pgfed_ce_moves_the_sum_of_a_row_like_pgfed_where_clients_take_one_step(
-    tiny_model, tiny_clients
-):
-    """The mean of <grad_j, theta> over j stands in the place of each of them."""
-    _, (plain, variant) = pgfed_and_ce(tiny_model, tiny_clients, 3, rounds=2, **ONE_STEP)
-    sums = [np.sum(server.risk_weights, axis=1) for server in (plain, variant)]
-    np.testing.assert_allclose(*sums, atol=TOLERANCE)
-    assert np.abs(sums[0] - 1).min() > 0.01  # At first a row is 3 times 1 / 3.
+    config = {"risk_weight": 0.3, "risk_learning_rate": 0.2, "batch_size": 0, "local_epochs": 1}
+    pair = [
+        simulation_of(name, tiny_model, tiny_clients, Participation(3, 1), **config)
+        for name in ("pgfed", "pgfed_ce")
+    ]
+    risk_weights = []
+    for _ in range(12):
+        for simulation in pair:
+            simulation.run_round()
+        states = [simulation.server_state for simulation in pair]
+        assert largest_difference(*(one.weights for one in states)) <= TOLERANCE
+        risk_weights.append([one.risk_weights for one in states])
+        assert largest_difference(*risk_weights[-1]) <= TOLERANCE
+    assert largest_difference(risk_weights[0], risk_weights[-1]) > 0.1
 
 
 @pytest.mark.thorough
@@ -177,27 +216,6 @@ def test_pfedme_nears_fedavg_as_lambda_grows(tiny_model):
     assert differences[-1] < 1e-2
 
 
-@pytest.mark.parametrize("per_round", [thorough(1), 2, thorough(3)])
-def test_the_first_round_of_feddyn(tiny_model, per_round):
-    """It goes on from FedProx's mean by the share of the clients that took part.
-
-    While all h_i are 0, clients minimise FedProx's objective with mu = a. The server's h is then
-    -a (P / I) (mean - w) for P participants, so that w becomes mean + (P / I) (mean - w). Clients
-    are of equal size, since the mean of FedDyn is plain.
-    """
-    clients, participation = make_clients(*EQUAL), Participation(3, per_round)
-    feddyn, fedprox = (
-        simulation_of(name, tiny_model, clients, participation, **{weight: 0.4})
-        for name, weight in (("feddyn", "dynamic_weight"), ("fedprox", "proximal_weight"))
-    )
-    start = flat(fedprox.server_state.weights)
-    feddyn.run_round()
-    fedprox.run_round()
-    mean = flat(fedprox.server_state.weights)
-    expected = combine(mean, per_round / 3, combine(mean, -1, start))
-    assert largest_difference(flat(feddyn.server_state.weights), expected) <= TOLERANCE
-
-
 def clients_that_disagree():
     """Clients of 10, 24 and 15 examples of three images, each with every label at every client.
 
@@ -225,14 +243,13 @@ def mean_gradients(weights, clients):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("per_round", [2, thorough(3)])
-def test_feddyn_stops_where_the_plain_mean_of_the_gradients_is_zero(tiny_model, per_round):
+def test_feddyn_stops_where_the_plain_mean_of_the_gradients_is_zero(tiny_model):
     """Its paper: fixed points are stationary points of the mean loss; no client counts for more.
 
     There h_i = grad f_i(w), from which no local step moves, and the mean of all h_i is h = 0.
     FedAvg, after as many rounds of as many steps, is at a stationary point of neither mean.
     """
-    clients, participation = clients_that_disagree(), Participation(3, per_round)
+    clients, participation = clients_that_disagree(), Participation(3, 2)
     local = {"batch_size": 0, "momentum": 0.0, "client_learning_rate": 0.2}
     found = {}
     for name, config in (

@@ -149,10 +149,3 @@ def test_clients_that_never_took_part_are_served_alike(tiny_model, tiny_clients)
     new = pfl.NewClients(simulation, tiny_clients, steps=0)
     for client, served in enumerate(new.learnt()):
         assert_close(flat(served.weights), flat(simulation.served_weights(client)))
-
-
-@pytest.mark.parametrize("task", ["regression", "multi_label"])
-def test_other_tasks_are_refused(tiny_model, task):
-    body = tiny_model.keras_body(tiny_model.initial_theta)
-    with pytest.raises(ValueError, match=f"classification for pfedfda; got {task}. Its head fol"):
-        pfl.build_algorithm("pfedfda", pfl.SplitModel(body, 3, task=task))

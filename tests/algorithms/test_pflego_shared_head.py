@@ -143,19 +143,14 @@ def test_the_penalty_grows_with_what_the_shared_head_knows(growth):
 
 def test_a_gate_that_would_become_negative_is_0():
     """V is so large and so wrong that clients are better off without it; its gradient is 0 then."""
-    simulation = simulation_of(
-        model_with(3, 5), clients_with(OVERLAPPING), Participation(3, 2), -20, 0.5
-    )
+    clients = clients_with(OVERLAPPING)
+    simulation = simulation_of(model_with(3, 5), clients, Participation(3, 2), -20, 0.5)
     gates, _ = assert_rounds_are_the_oracles(simulation)
     assert 0.0 in gates
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "classes",
-    [thorough(((1, 3), (0, 1), (2, 3))), ((1, 3), (0, 1), (2,)), thorough(((1,), (1,), (2,)))],
-    ids=["two classes", "two or one class", "one class"],
-)
+@pytest.mark.parametrize("classes", [((1, 3), (0, 1), (2,)), ((1,), (1,), (2,))])
 def test_rounds_with_two_rows_or_one(classes):
     """Where a client holds one class, there is nothing to learn: its loss is 0 anyway."""
     rows = max(map(len, classes))
@@ -165,8 +160,7 @@ def test_rounds_with_two_rows_or_one(classes):
     gates, _ = assert_rounds_are_the_oracles(simulation)
     theta, shared, corrections, _ = state_of(simulation)
     for client, held in enumerate(classes):
-        if len(held) == 1:
-            assert not corrections[client].any()
+        assert len(held) > 1 or not corrections[client].any()
     if rows == 1:
         assert set(gates) == {1.0}
         assert_identical([*theta, shared], [*start[0], start[1]])
@@ -174,23 +168,23 @@ def test_rounds_with_two_rows_or_one(classes):
         assert min(gates) < 0.99
 
 
-@pytest.mark.parametrize("penalty", [thorough(0.5), 30.0])
-def test_rounds_with_global_labels_and_a_class_mask(masked_model, masked_clients, penalty):
-    """Absent classes stay out, also where a correction shrinks to nearly nothing in a round."""
-    config = {"correction_penalty": penalty, "local_steps": 50}
-    simulation = simulation_of(masked_model, masked_clients, Participation(3, 2), 2, 0.5, **config)
+@pytest.mark.parametrize("penalty", [thorough(0.5), 30.0, thorough(None)])
+def test_rounds_with_global_labels(masked_model, masked_clients, penalty):
+    """Absent classes stay out, also where a correction shrinks to nearly nothing in a round.
+
+    Without a mask each client predicts among all classes, and moves all rows of V.
+    """
+    config = {"correction_penalty": penalty, "local_steps": 50} if penalty else {}
+    model, clients = masked_model, masked_clients
+    if not penalty:
+        clients = dataclasses.replace(make_clients(num_classes=(3, 3, 3)), label_space="global")
+        model = model_with(3, 3)
+    simulation = simulation_of(model, clients, Participation(3, 2), 2, 0.5, **config)
     before = simulation.server_state.weights.head[2]
     gates, _ = assert_rounds_are_the_oracles(simulation, **config)
     assert min(gates) < 0.99
-    np.testing.assert_array_equal(simulation.server_state.weights.head[2], before)
-
-
-def test_rounds_with_global_labels():
-    """Without a mask each client predicts among all classes, and moves all rows of V."""
-    clients = dataclasses.replace(make_clients(num_classes=(3, 3, 3)), label_space="global")
-    simulation = simulation_of(model_with(3, 3), clients, Participation(3, 2), 2, 0.5)
-    gates, _ = assert_rounds_are_the_oracles(simulation)
-    assert min(gates) < 0.99
+    if penalty:
+        np.testing.assert_array_equal(simulation.server_state.weights.head[2], before)
 
 
 RATES = {"default": ("default", 0.3), "joint": ("joint", 5.0), "uncapped": ("uncapped", 20.0)}
@@ -208,20 +202,6 @@ def test_rounds_where_labels_are_no_classes(tiny_model, tiny_clients, case, rate
     gates, again = assert_rounds_are_the_oracles(simulation, **config)
     assert min(gates) < 0.99
     assert bool(again) == (case == "uncapped")
-
-
-def numerical_gradient(function, at, step=1e-6):
-    """The gradient of a function of a list of arrays, by central differences."""
-    gradient = [np.zeros_like(w) for w in at]
-    for leaf, slopes in zip(at, gradient, strict=True):
-        for place in np.ndindex(leaf.shape):
-            kept = leaf[place]
-            leaf[place] = kept + step
-            above = function(at)
-            leaf[place] = kept - step
-            slopes[place] = (above - function(at)) / (2 * step)
-            leaf[place] = kept
-    return gradient
 
 
 @pytest.mark.parametrize("examples", [thorough("all"), "part"])
@@ -257,9 +237,7 @@ def test_the_exchanges_of_a_round_are_rounds_of_the_oracle(examples):
     assert parts[0] != parts[1] and parts[2] != parts[3]
 
 
-@pytest.mark.parametrize(
-    ("r", "decay"), [thorough(1, 0.0), thorough(2, 0.0), thorough(3, 0.0), (2, 0.25)]
-)
+@pytest.mark.parametrize(("r", "decay"), [thorough(1, 0.0), (2, 0.25)])
 def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay):
     """Proposition 1 of PFLEGO, for theta and V: at the U and g of each client's local steps.
 
@@ -302,14 +280,11 @@ def test_the_mean_of_the_servers_steps_over_all_cohorts_is_the_gradient(r, decay
             penalty = held_penalties.get(client)
             if penalty is None:
                 penalty = oracle.own_penalty(theta, shared[held], x, y, CONFIG)
-            part = oracle.own_part(theta, shared[held], u, g, x, y, penalty)
-            total += alpha * part
+            total += alpha * oracle.own_part(theta, shared[held], u, g, x, y, penalty)
         return total
 
-    expected = numerical_gradient(whole, [*(w.copy() for w in theta), shared.copy()])
-    moving = numerical_gradient(
-        lambda at: whole(at, {}), [*(w.copy() for w in theta), shared.copy()]
-    )
+    expected = network.numerical_gradient(whole, [*theta, shared])
+    moving = network.numerical_gradient(lambda at: whole(at, {}), [*theta, shared])
     assert max(np.abs(a - b).max() for a, b in zip(expected, moving, strict=True)) > 1e-4
     mean = [np.zeros_like(w) for w in expected]
     for participation in chosen:

@@ -27,7 +27,7 @@ PGFED = {
 }
 
 
-@by_task("name,config", PGFED, "classification", "regression", "multi_label", quick=3)
+@by_task("name,config", PGFED, "classification", "regression", quick=3)
 def test_pgfed_and_its_variants(tiny_model, tiny_clients, name, config):
     """Weights, A, mu grad_j and g1_j."""
     asked = {"risk_weight": 0.3, "risk_learning_rate": 0.05} | config

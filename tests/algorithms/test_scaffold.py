@@ -6,22 +6,18 @@ import tensorflow as tf
 from tests.algorithms.mini_batches import (
     DROPPED,
     assert_close,
+    assert_own,
     combine,
     draw,
     flat,
-    own,
     plain_mean,
     rounds_of,
     simulation_of,
     train,
 )
-from tests.algorithms.test_limits import EQUAL, TOLERANCE, largest_difference
 from tests.conftest import make_clients
 from tests.methods import by_task
 from tests.oracles import batches
-from tf_pflego.core import nests
-
-TASKS = "classification", "regression", "multi_label", "counts"
 
 
 def times_counted(steps, momentum):
@@ -62,37 +58,7 @@ def test_scaffold(tiny_model, tiny_clients, config):
         simulation.run_round()
         assert_close(flat(simulation.server_state.weights), x)
         assert_close(flat(simulation.server_state.variates), [3 * c for c in plain_mean(variates)])
-    for actual, expected in zip(own(simulation, "variate"), variates, strict=True):
-        assert_close(actual, expected)
-
-
-def test_with_variates_of_zero_it_is_fedavg(tiny_model):
-    """Its mean is plain, as FedAvg's is where clients are of equal size."""
-    clients = make_clients(*EQUAL)
-    scaffold = simulation_of("scaffold", tiny_model, clients)
-    fedavg = simulation_of("fedavg", tiny_model, clients)
-    for _ in range(3):
-        scaffold.run_round()
-        fedavg.run_round()
-        state = scaffold.server_state
-        assert largest_difference(state.weights, fedavg.server_state.weights) <= TOLERANCE
-        states = scaffold.client_states(range(3))
-        assert largest_difference(states, nests.zeros_like(states)) > 0.1
-        scaffold.server_state = state._replace(variates=nests.zeros_like(state.variates))
-        scaffold.set_client_states(range(3), nests.zeros_like(states))
-
-
-def test_a_step_on_all_examples_makes_a_clients_variate_its_gradient(tiny_model, tiny_clients):
-    """So K eta_l is the right divisor: the corrections of the step do not remain in it."""
-    full = {"batch_size": 0, "local_epochs": 1}
-    simulation = simulation_of("scaffold", tiny_model, tiny_clients, **full)
-    for _, participants in rounds_of(simulation):
-        x = flat(simulation.server_state.weights)
-        simulation.run_round()
-        for client in participants:
-            examples, labels = tiny_clients.train.of(client)
-            gradient = batches.gradient(x, examples.astype(np.float64), labels)
-            assert_close(own(simulation, "variate")[client], gradient)
+    assert_own(simulation, variates, "variate")
 
 
 def test_the_servers_variate_stays_the_clients_mean_when_some_join(tiny_model, tiny_clients):

@@ -49,6 +49,21 @@ def gradients(theta, head, x, y):
     return [x.T @ g_before, g_before.sum(axis=0)], g_head
 
 
+def numerical_gradient(function, at, step=1e-6):
+    """The gradient of a function of a list of arrays, by central differences."""
+    at = [np.array(w, np.float64) for w in at]
+    gradient = [np.zeros_like(w) for w in at]
+    for leaf, slopes in zip(at, gradient, strict=True):
+        for place in np.ndindex(leaf.shape):
+            kept = leaf[place]
+            leaf[place] = kept + step
+            above = function(at)
+            leaf[place] = kept - step
+            slopes[place] = (above - function(at)) / (2 * step)
+            leaf[place] = kept
+    return gradient
+
+
 def ridge(phi, y, penalty):
     """Returns the head of the least mean loss of numbers [n, K], and of the least norm among such.
 

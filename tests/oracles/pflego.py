@@ -1,4 +1,4 @@
-"""One round of PFLEGO, Algorithm 1, in float64 NumPy."""
+"""One round of PFLEGO, Algorithm 1, and of FedRecon, in float64 NumPy."""
 
 import numpy as np
 
@@ -11,43 +11,30 @@ def one_round(theta, heads, data, participants, config):
     The server takes a plain SGD step. As in the paper, there are two forward passes, one for the
     steps of the head and one for the joint gradient.
     """
-    sizes = data.train.sizes
-    scale = data.num_clients / config["clients_per_round"]
-    total = [np.zeros_like(w) for w in theta]
-    heads = dict(heads)
-    for client in participants:
-        x, y = network.of_client(data.train, client)
-        alpha = sizes[client] / sizes.sum()
-        w = heads[client]
-        for _ in range(config["local_steps"] - 1):
-            w = w - config["client_learning_rate"] * network.gradients(theta, w, x, y)[1]
-        g_theta, g_w = network.gradients(theta, w, x, y)
-        last = (
-            config["server_learning_rate"]
-            * scale
-            * (alpha if config["head_step_scale"] == "exact" else 1)
-        )
-        heads[client] = w - last * g_w
-        total = [t + alpha * g for t, g in zip(total, g_theta, strict=True)]
-    return [
-        w - config["server_learning_rate"] * scale * g for w, g in zip(theta, total, strict=True)
-    ], heads
+    rho = config["server_learning_rate"] * data.num_clients / config["clients_per_round"]
+
+    def last_rate(alpha):
+        return rho * (alpha if config["head_step_scale"] == "exact" else 1)
+
+    return _round(theta, heads, data, participants, config, rho, last_rate)
 
 
 def fedrecon_round(theta, heads, data, participants, config):
     """Returns (theta, heads) after a round of FedRecon with plain SGD at the server."""
-    sizes = data.train.sizes
-    scale = data.num_clients / config["clients_per_round"]
+    rho = config["server_learning_rate"] * data.num_clients / config["clients_per_round"]
+    return _round(theta, heads, data, participants, config, rho, None)
+
+
+def _round(theta, heads, data, participants, config, rho, last_rate):
+    """The last step of a head is that of the joint gradient, or like the others."""
+    sizes, rate = data.train.sizes, config["client_learning_rate"]
     total, heads = [np.zeros_like(w) for w in theta], dict(heads)
     for client in participants:
         x, y = network.of_client(data.train, client)
-        for _ in range(config["local_steps"]):
-            heads[client] = (
-                heads[client]
-                - config["client_learning_rate"] * network.gradients(theta, heads[client], x, y)[1]
-            )
-        g_theta, _ = network.gradients(theta, heads[client], x, y)
-        total = [t + sizes[client] / sizes.sum() * g for t, g in zip(total, g_theta, strict=True)]
-    return [
-        w - config["server_learning_rate"] * scale * g for w, g in zip(theta, total, strict=True)
-    ], heads
+        alpha, w = sizes[client] / sizes.sum(), heads[client]
+        for _ in range(config["local_steps"] - (last_rate is not None)):
+            w = w - rate * network.gradients(theta, w, x, y)[1]
+        g_theta, g_w = network.gradients(theta, w, x, y)
+        heads[client] = w if last_rate is None else w - last_rate(alpha) * g_w
+        total = [t + alpha * g for t, g in zip(total, g_theta, strict=True)]
+    return [w - rho * g for w, g in zip(theta, total, strict=True)], heads

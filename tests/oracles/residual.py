@@ -69,14 +69,14 @@ class Tape:
 
 
 def features(theta, names, x, statistics=None):
-    """Returns the features [n, 64], a function from their gradient to that of theta, and moments.
+    """Returns the features [n, M], a function from their gradient to that of theta, and moments.
 
-    With statistics it is inference.
+    With statistics it is inference. A network of one convolution is the first unit alone.
     """
     tape, numbers = Tape(theta, names, statistics), iter(range(9))
     x, first_back = tape.unit(np.asarray(x, np.float64), next(numbers))
     ways_back = [first_back]
-    for strides, _ in BLOCKS:
+    for strides, _ in BLOCKS if len(names) > 3 else ():
         inner, back_1 = tape.unit(x, next(numbers), strides)
         inner, back_2 = tape.unit(inner, next(numbers), rectified=False)
         around, back_around = x, lambda g: g
