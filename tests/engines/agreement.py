@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tests.comparison import assert_near
 from tests.conftest import CLASSIFICATION
-from tests.methods import SHAPES
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
@@ -19,9 +18,10 @@ STATISTIC_TOLERANCE = 1e-5
 ROUNDS = 5
 
 
-# A method of each shape of the contract, and one whose labels are no classes. PFLEGO is quick in
-# the test of stored images.
-CASES = [*((name, CLASSIFICATION) for name in SHAPES), ("pflego", "regression")]
+# Averages, all that the contract offers, a first exchange with all clients, and labels that are no
+# classes. PFLEGO is quick in the test of stored images.
+CASES = [(name, CLASSIFICATION) for name in ("feddane", "everything", "feddbe")]
+CASES += [("pflego", "regression")]
 QUICK = ("feddane", "everything")
 of_shapes = pytest.mark.parametrize(
     ("name", "tiny_model", "tiny_clients"),

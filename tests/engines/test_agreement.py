@@ -1,4 +1,4 @@
-"""A method of each shape agrees on the TFF engine with the in-process engine.
+"""Methods with all that the contract offers agree on the TFF engine with the in-process engine.
 
 `tests/tff/test_process.py` compares all methods as processes of TFF with it.
 """

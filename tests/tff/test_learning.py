@@ -18,10 +18,7 @@ PARTICIPATION = Participation(3, 2)
 SEED = 6
 # In full batches nothing is drawn, for which a learning process knows clients by their data alone.
 WHOLE = {"batch_size": 0, "local_epochs": 2}
-KEEP_NOTHING = {
-    "fedavg": WHOLE,
-    "fedrecon": {"local_steps": 3, "head_start": "anew"},
-}
+KEEP_NOTHING = {"fedavg": WHOLE, "fedrecon": {"local_steps": 3, "head_start": "anew"}}
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
 """Clients behind sockets in this process: real ones, and ones that answer what they are told to."""
 
 import contextlib
+import dataclasses
 import threading
 
 from tests.devices import federation
-from tf_pflego.devices import links as serving
+from tf_pflego.devices import links as client_links
+from tf_pflego.devices import serving
 from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.journal import SOCKET
 from tf_pflego.engines.devices.links import DeviceOptions, Links
@@ -28,15 +30,15 @@ def residents(definition: Definition, directory):
         if over.is_set():
             raise _Ended
 
-    def serve(site):
+    def answer(site):
         with contextlib.suppress(_Ended):
-            serving.serve(site.resident, site.journal.path / SOCKET, check, lambda *told: None)
+            client_links.serve(site.resident, site.journal.path / SOCKET, check, lambda *told: None)
 
     for number, name in enumerate(NAMES):
         sites.append(federation.Site(definition, number, directory / name))
         (sockets / f"node_{number}.socket").unlink(missing_ok=True)
         (sockets / f"node_{number}.socket").symlink_to(directory / name / "socket")
-        threads.append(threading.Thread(target=serve, args=[sites[-1]]))
+        threads.append(threading.Thread(target=answer, args=[sites[-1]]))
         threads[-1].start()
     try:
         yield sockets
@@ -46,6 +48,16 @@ def residents(definition: Definition, directory):
             thread.join()
         for site in sites:
             site.resident.close()
+
+
+def serve(config, clients, directory) -> None:
+    """Runs a federation of resident clients, whose run is in `directory / "run"`."""
+    definition = Definition.of(config, {}, clients, NAMES)
+    with residents(definition, directory) as sockets:
+        places = {"sockets": str(sockets), "output_dir": str(directory / "run")}
+        names = ",".join(NAMES)
+        devices = dataclasses.replace(config, engine="devices", client_names=names, **places)
+        serving.serve(devices, definition=definition)
 
 
 @contextlib.contextmanager

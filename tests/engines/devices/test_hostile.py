@@ -1,15 +1,11 @@
 """One client among others that uploads or counts what it should not, over real sockets."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from tests.devices.federation import NAMES, clients_like, config_of
-from tests.engines.devices.clients import residents
+from tests.engines.devices.clients import serve
 from tests.methods import each_of
-from tf_pflego.devices import serving
-from tf_pflego.devices.definition import Definition
 from tf_pflego.devices.resident import Resident
 from tf_pflego.runs import reader
 from tf_pflego.system import wire
@@ -73,14 +69,7 @@ def trained(tmp_path, monkeypatch, changed, **settings):
 
     monkeypatch.setattr(Resident, "answer", other)
     config = config_of(num_rounds=2, clients_per_round=3, eval_every=1, **settings)
-    clients = clients_like(uniform=config.client_weights == "uniform")
-    definition = Definition.of(config, {}, clients, NAMES)
-    with residents(definition, tmp_path) as sockets:
-        places = {"sockets": str(sockets), "output_dir": str(tmp_path / "run")}
-        devices = dataclasses.replace(
-            config, engine="devices", client_names=",".join(NAMES), **places
-        )
-        serving.serve(devices, definition=definition)
+    serve(config, clients_like(uniform=config.client_weights == "uniform"), tmp_path)
     assert last == dict.fromkeys(NAMES, "end")
     with np.load(tmp_path / "run/server.npz") as state:
         assert all(np.isfinite(state[name]).all() for name in state)

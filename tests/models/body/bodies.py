@@ -166,10 +166,7 @@ BODIES = {
     "group normalization": (
         IMAGE,
         lambda: sequential(
-            IMAGE,
-            layers.Conv2D(4, 5),
-            layers.GroupNormalization(2),
-            layers.Flatten(),
+            IMAGE, layers.Conv2D(4, 5), layers.GroupNormalization(2), layers.Flatten()
         ),
     ),
     "max pooling": (
@@ -185,10 +182,7 @@ BODIES = {
     ),
     "frozen backbone": (IMAGE, lambda: on_top_of(frozen(convolutional_backbone()))),
     "frozen, with noise": (IMAGE, lambda: on_top_of(InInference(backbone_with_noise()))),
-    "normalized as in inference": (
-        IMAGE,
-        lambda: on_top_of(InInference(convolutional_backbone())),
-    ),
+    "normalized as in inference": (IMAGE, lambda: on_top_of(InInference(convolutional_backbone()))),
     "dense, normalized as in inference": (
         (4,),
         lambda: sequential((4,), InInference(live_normalization())),

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_pflego as pfl
 from tests.comparison import assert_identical, assert_near
 from tests.conftest import make_clients
+from tests.engines.agreement import assert_agreement
 from tests.methods import each_of, thorough
 from tests.models.body.bodies import (
     BODIES,
@@ -32,9 +33,6 @@ from tests.models.body.bodies import (
 from tf_pflego import models
 from tf_pflego.models.body import graphs
 from tf_pflego.models.body.body import Body
-
-# float32, after five rounds in two processes; weights of order 1.
-ENGINE_TOLERANCE = 2e-6
 
 
 def operations(body):
@@ -176,52 +174,13 @@ def test_ten_participants_train_side_by_side_with_layer_normalization():
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["LSTM of tokens", "frozen backbone"])
 def test_bodies_train_alike_on_both_engines(name):
-    """Ten clients, five rounds."""
     pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     shape, build = BODIES[name]
     model = pfl.SplitModel(build(), 2, example_shape=shape)
+    examples = examples_for(model, shape, 12).numpy().reshape(3, 4, *shape)
+    pairs = [(own, np.arange(4) % 2) for own in examples]
     algorithm = pfl.build_algorithm("pflego", model, local_steps=2)
-    sizes = {"train": 4, "test": 2}
-    pairs = {}
-    for split, size in sizes.items():
-        examples = examples_for(model, shape, 10 * size).numpy().reshape(10, size, *shape)
-        pairs[split] = [(own, np.arange(size) % 2) for own in examples]
-    clients = pfl.from_arrays(**pairs)
-    finals = []
-    for engine in ("in_process", "tff"):
-        with pfl.Simulation(algorithm, clients, pfl.Participation(10, 10), engine) as simulation:
-            for _ in range(5):
-                simulation.run_round()
-            states = (simulation.server_state, simulation.client_states(range(10)))
-            finals.append([np.asarray(leaf) for leaf in tf.nest.flatten(states)])
-    moved = [(a != b).any() for a, b in zip(finals[0], model.initial_theta, strict=False)]
-    assert all(moved)
-    assert_near(*finals, rtol=ENGINE_TOLERANCE, atol=ENGINE_TOLERANCE)
-
-
-@pytest.mark.thorough
-def test_a_body_of_tokens_serves_in_a_tff_computation():
-    tff = pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
-    from tf_pflego.engines.tff.context import ExecutionContext
-    from tf_pflego.engines.tff.worker import Worker
-
-    model = tokens(layers.Bidirectional(layers.LSTM(3)))
-    body = Body(model)
-    x = examples_for(body, TOKEN_SERIES)
-    theta_type = [tff.TensorType(w.dtype, w.shape) for w in body.initial_theta]
-
-    @tff.tensorflow.computation(theta_type, tff.TensorType(np.int32, x.shape))
-    def of_body_on_tff(theta, x):
-        features, gradient = of_body(body, list(theta), x)
-        return [features, *gradient]
-
-    context = ExecutionContext(Worker())
-    try:
-        with tff.framework.get_context_stack().install(context):
-            features, *gradient = of_body_on_tff(body.initial_theta, x.numpy())
-    finally:
-        context.close()
-    assert_same((features, gradient), of_keras(model, x))
+    assert_agreement(algorithm, pfl.from_arrays(pairs, pairs), "tff")
 
 
 def test_what_is_no_model_is_refused():

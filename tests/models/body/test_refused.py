@@ -149,9 +149,13 @@ def with_a_weight(model, value):
     return model
 
 
-# What is refused, what the message says, and a remedy that it names; else `dense` is one.
+# What is refused, what the message says, and a remedy that it names; without one, it is `dense`.
 REFUSED = {
-    "noise": (lambda: dense(layers.GaussianNoise(0.5)), "no random numbers other than.*Leave out"),
+    "noise": (
+        lambda: dense(layers.GaussianNoise(0.5)),
+        "no random numbers other than.*Leave out",
+        dense,
+    ),
     "noise in a function in a loop": (
         lambda: (called(Inside(layers.GaussianDropout(0.5)), 4), (4,)),
         "no random numbers",
@@ -255,7 +259,8 @@ def test_bodies_that_cannot_serve_are_refused_with_a_remedy_that_works(name):
     refused, message, *remedies = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         Body(*with_shape(refused()))
-    model, shape = with_shape((remedies or [dense])[0]())
-    body = Body(model, shape)
-    x = examples_for(body, body.example_shape)
-    assert_same(of_body(body, theta_of(body), x), of_keras(model, x))
+    for remedy in remedies:
+        model, shape = with_shape(remedy())
+        body = Body(model, shape)
+        x = examples_for(body, body.example_shape)
+        assert_same(of_body(body, theta_of(body), x), of_keras(model, x))
