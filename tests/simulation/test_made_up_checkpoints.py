@@ -109,34 +109,6 @@ def test_each_field_of_the_json_file(made, refused):
     assert tried > 200
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "null",
-        "1",
-        '{"crc32": 1}',
-        "[" * 100_000,
-        '{"content": ' * 50_000,
-        "\ud800",
-        "1e999",
-    ],
-    ids=lambda text: text[:12],
-)
-def test_what_is_no_content(text, refused):
-    refused(lambda path: (path / MANIFEST).write_bytes(text.encode("utf-8", "surrogatepass")), text)
-
-
-@pytest.mark.parametrize("content", [None, [], 3, "x", {}], ids=repr)
-def test_content_of_another_kind(content, refused):
-    def change(path):
-        raw = json.dumps(content, sort_keys=True).encode()
-        (path / MANIFEST).write_text(json.dumps({"crc32": zlib.crc32(raw), "content": content}))
-
-    refused(change, content)
-
-
 def arrays_that_are_wrong(name, array):
     """Yields arrays none of which may take the place of an array, and what is wrong with each."""
     yield "missing", None
@@ -184,7 +156,7 @@ def test_each_array(name, made, refused):
     refused(one_more, "one array more")
 
 
-def huge_header(path):
+def huge(path):
     """Says of an array that it is far larger than the file."""
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 3), }".ljust(117)
     raw = b"\x93NUMPY\x01\x00v\x00" + header + b"\n"
@@ -192,44 +164,60 @@ def huge_header(path):
         for key in whole:
             archive.writestr(f"{key}.npy", raw)
     os.replace(path / "new", path / SERVER)
+    sealed(path, SERVER)
 
 
-@pytest.mark.parametrize("name", [SERVER, CLIENTS])
-@pytest.mark.parametrize("raw", [b"", b"x" * 100, b"PK\x05\x06" + b"\0" * 18], ids=["", "x", "zip"])
-def test_what_is_no_npz_file(raw, name, refused):
+def text(raw):
+    return lambda path: (path / MANIFEST).write_bytes(raw)
+
+
+def content(value):
+    crc32 = zlib.crc32(json.dumps(value, sort_keys=True).encode())
+    return text(json.dumps({"crc32": crc32, "content": value}).encode())
+
+
+def raw_npz(name, raw):
     def change(path):
         (path / name).write_bytes(raw)
         sealed(path, name)
 
-    refused(change, name)
+    return change
 
 
-def test_an_array_that_says_to_be_huge(refused):
-    def change(path):
-        huge_header(path)
-        sealed(path, SERVER)
-
-    refused(change, "huge")
-
-
-@pytest.mark.parametrize("name", [MANIFEST, SERVER, CLIENTS])
-@pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
-def test_what_is_no_regular_file(kind, name, refused):
+def no_file(name, kind):
     def change(path):
         whole = path.parent / "elsewhere"
         os.replace(path / name, whole)
         make = {"link": lambda at: at.symlink_to(whole), "directory": os.mkdir, "pipe": os.mkfifo}
         make[kind](path / name)
 
-    refused(change, f"{name}: {kind}")
+    return change
 
 
-@pytest.mark.parametrize("outside", ["../server-1.npz", "{}/server-1.npz", "sub/server-1.npz"])
-def test_a_file_that_is_elsewhere(outside, refused):
+def elsewhere(outside):
     def change(path):
         (path / "sub").mkdir()
         for place in (path / "sub", path.parent):
             shutil.copy(path / SERVER, place)
         rewrite(path, lambda content: content["server"].update(file=outside.format(path.parent)))
 
-    refused(change, outside)
+    return change
+
+
+TEXTS = b"", b"[]", b"null", b"1", b'{"crc32": 1}', b"[" * 100_000, b'{"content": ' * 50_000
+TEXTS += b"\xed\xa0\x80", b"1e999"
+RAW = {"empty": b"", "x": b"x" * 100, "zip": b"PK\x05\x06" + b"\0" * 18}
+KINDS, OUTSIDE = ("link", "directory", "pipe"), ("../", "{}/", "sub/")
+CHANGES = {
+    **{f"text {raw[:12]}": text(raw) for raw in TEXTS},
+    **{f"content {value!r}": content(value) for value in (None, [], 3, "x", {})},
+    **{f"{name} {raw}": raw_npz(name, RAW[raw]) for name in (SERVER, CLIENTS) for raw in RAW},
+    "huge": huge,
+    **{f"{name} {k}": no_file(name, k) for name in (MANIFEST, SERVER, CLIENTS) for k in KINDS},
+    **{outside: elsewhere(f"{outside}server-1.npz") for outside in OUTSIDE},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_no_checkpoint(what, refused):
+    refused(CHANGES[what], what)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
+from tests.comparison import assert_identical
 from tests.conftest import accuracies_of, built, make_clients
 from tests.engines.agreement import ENGINES
 from tf_pflego.core.participation import Participation
@@ -59,13 +60,8 @@ def test_the_weights_do_not_depend_on_the_sample(tiny_model):
     for eval_clients in (0, 2):
         with simulation_of(tiny_model, eval_clients=eval_clients) as simulation:
             simulation.run(3)
-            ends.append(simulation.client_states(range(5)))
-    for a, b in zip(*(np.concatenate([w.ravel() for w in flat(end)]) for end in ends), strict=True):
-        assert a == b
-
-
-def flat(nest):
-    return [np.asarray(leaf) for leaf in tf.nest.flatten(nest)]
+            ends.append(tf.nest.flatten(simulation.client_states(range(5))))
+    assert_identical(*ends)
 
 
 def test_over_all_samples_the_mean_and_its_error_are_those_of_theory():
@@ -142,19 +138,9 @@ def run_directory(digits_dir, tmp_path_factory):
 
 
 def config_of(path, digits_dir, **others):
-    return pfl.RunConfig(
-        **{
-            "data_dir": digits_dir,
-            "engine": "in_process",
-            "num_clients": 12,
-            "clients_per_round": 4,
-            "num_rounds": 4,
-            "eval_clients": 5,
-            "validation_fraction": 0.25,
-            "output_dir": str(path),
-        }
-        | others
-    )
+    places = {"data_dir": digits_dir, "engine": "in_process", "output_dir": str(path)}
+    counts = {"num_clients": 12, "clients_per_round": 4, "num_rounds": 4, "eval_clients": 5}
+    return pfl.RunConfig(**places | counts | {"validation_fraction": 0.25} | others)
 
 
 def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, capsys):
@@ -166,15 +152,10 @@ def test_a_run_ends_with_the_clients_of_its_sample(run_directory, digits_dir, ca
         assert run.summary[f"{ERROR}/last10"] > 0
         every = run.evaluate()
         shares = every.test_hits / every.test_examples
-        np.testing.assert_allclose(
-            [float(share) for share in columns["test_accuracy"]], shares[sample], rtol=1e-5
-        )
-        shares_of_held = every.of_clients()["validation_accuracy"]
-        np.testing.assert_allclose(
-            [float(share) for share in columns["validation_accuracy"]],
-            shares_of_held[sample],
-            rtol=1e-5,
-        )
+        for split in ("test", "validation"):
+            actual = every.of_clients()[f"{split}_accuracy"][sample]
+            told = [float(share) for share in columns[f"{split}_accuracy"]]
+            np.testing.assert_allclose(told, actual, rtol=1e-5)
         held = run.partition.validation_indices
         assert list(map(int, columns["validation_examples"])) == [len(held[k]) for k in sample]
         table = result_table(run.summary, "title", columns)

@@ -83,9 +83,28 @@ def after_rounds(method, model, clients, rounds=2):
         return weights, simulation.evaluate().metrics()
 
 
+def alone(pair):
+    """Each position with a label in a sequence of its own, whose other examples are 0."""
+    labels = pair[1]
+    apart = [np.zeros((np.sum(labels >= 0), *array.shape[1:]), array.dtype) for array in pair]
+    apart[1][:] = -1
+    for row, (sequence, position) in enumerate(np.argwhere(labels >= 0)):
+        place = (position + sequence) % LENGTH
+        for target, array in zip(apart, pair, strict=True):
+            target[row, place] = array[sequence, position]
+    return apart
+
+
 @pytest.mark.parametrize("method", each_of(WHOLE, ("pflego",)))
 def test_padded_sequences_are_as_their_positions_one_by_one(method, padded, model, of_examples):
+    """As examples without an axis for positions, or as sequences with one label each.
+
+    The latter need no other trace.
+    """
     clients, of_each = of_examples
+    if method not in ("pflego", "fedavg"):
+        of_each = model
+        clients = clients_of([[alone(pair) for pair in pairs] for pairs in padded_pairs()])
     np.testing.assert_array_equal(padded.client_weights, clients.client_weights)
     actual, metrics = after_rounds(method, model, padded)
     expected, expected_metrics = after_rounds(method, of_each, clients)

@@ -1,20 +1,17 @@
 """A simulation begins where another one ended, with other clients and examples."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_pflego as pfl
-from tests.comparison import assert_near
+from tests.comparison import assert_identical
 from tests.conftest import build_method, make_clients
 from tests.methods import each_of
-from tests.oracles import pflego
 from tests.simulation.test_changing_clients import (
     CONFIG,
+    assert_next_round_is_the_oracles,
     five_clients,
-    heads_of,
     simulation_of,
     states_of,
 )
@@ -49,8 +46,7 @@ def test_who_was_there_goes_on_and_the_others_begin(name, tiny_model, tmp_path):
     with begun(algorithm, engine="in_process") as simulation:
         simulation.start_from(tmp_path, FORMER)
         assert simulation.round_number == 0
-        for before, after in zip(had, states_of(simulation, STAY), strict=True):
-            np.testing.assert_array_equal(after, before)
+        assert_identical(had, states_of(simulation, STAY))
         assert np.isfinite(simulation.run_round(evaluate=True)["train_loss"])
     participation = pfl.Participation(3, 3)
     with pfl.Simulation(algorithm, clients, participation, "in_process") as simulation:
@@ -67,24 +63,13 @@ def test_the_first_round_of_pflego_is_the_oracles(engine, tiny_model, tmp_path):
         pytest.importorskip("tensorflow_federated", reason="the TFF engine is optional")
     config = CONFIG | {"server_optimizer": "sgd"}
     algorithm = pfl.build_algorithm("pflego", tiny_model, **config)
-    with pfl.Simulation(
-        algorithm, five_clients(), pfl.Participation(5, 3), "in_process", seed=4
-    ) as earlier:
+    drawn = pfl.Participation(5, 3)
+    with pfl.Simulation(algorithm, five_clients(), drawn, "in_process", seed=4) as earlier:
         earlier.run_round()
         earlier.save(tmp_path)
-        theta = [np.asarray(weight, np.float64) for weight in earlier.server_state.theta]
     with begun(algorithm, engine=engine) as simulation:
         simulation.start_from(tmp_path, FORMER)
-        data = simulation.data
-        heads = heads_of(simulation)
-        settings = dataclasses.asdict(REGISTRY["pflego"][0](**config)) | {"clients_per_round": 3}
-        participants = simulation.participation.draw(4, 1)
-        theta, heads = pflego.one_round(theta, heads, data, participants, settings)
-        simulation.run_round()
-        assert_near(simulation.server_state.theta, theta, atol=1e-6)
-        (found,) = states_of(simulation, range(6))
-        for client, wanted in heads.items():
-            np.testing.assert_allclose(found[client][: len(wanted)], wanted, atol=1e-6)
+        assert_next_round_is_the_oracles(simulation, config)
 
 
 @pytest.mark.parametrize(
