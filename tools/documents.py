@@ -23,7 +23,7 @@ import overview
 import paper_pages
 import pflego
 import pgfed
-import private
+import private_curve
 import shared_head
 import small_field
 import tables
@@ -35,7 +35,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 EXPERIMENTS = {
     name: experiment
-    for module in (attacks, fair_field, pflego, pgfed, private, shared_head, small_field, tables)
+    for module in (
+        attacks,
+        fair_field,
+        pflego,
+        pgfed,
+        private_curve,
+        shared_head,
+        small_field,
+        tables,
+    )
     for name, experiment in vars(module).items()
     if isinstance(experiment, Experiment)
 }
