@@ -52,8 +52,8 @@ class Program:
         self.workers = [int(number) for number in line.split()]
 
     def own_lines(self):
-        """The lines on standard error that are the package's."""
-        return [line for line in self.errors.splitlines() if line.startswith("tf_pflego:")]
+        """The lines on standard error that say that a port is open to others."""
+        return [line for line in self.errors.splitlines() if "listens on port" in line]
 
 
 @contextlib.contextmanager
