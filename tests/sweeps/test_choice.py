@@ -9,7 +9,7 @@ import pytest
 
 import tf_pflego as pfl
 from tests.sweeps.conftest import rows_of
-from tf_pflego.sweeps import choice, store
+from tf_pflego.sweeps import choice, runner, store
 from tf_pflego.sweeps.definition import CHOSEN_BY
 
 RATES = {"client_learning_rate": [0.1, 0.2, 0.4]}
@@ -136,3 +136,13 @@ def test_what_a_choice_is_made_by_has_nothing_of_test_examples(chosen_twice):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
     }
     assert {key for key in keys if isinstance(key, str)} == {"run", "trial", "state", "num_rounds"}
+
+
+def test_a_function_that_shows_a_sweep_and_fails_is_named(chosen_twice):
+    def show(sweep):
+        return {"page.md": {}["nothing"]}
+
+    experiment = pfl.Experiment([{"algorithm": "fedavg"}], show=show)
+    said = r"^`show` must return .+; got, in test_choice.py, line \d+, KeyError: 'nothing'. Correct"
+    with pytest.raises(ValueError, match=said):
+        runner.shown(chosen_twice[0], experiment)

@@ -5,14 +5,16 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_pflego.algorithms import own_methods
 from tf_pflego.runs import training
 from tf_pflego.sweeps import processes, results, work
 from tf_pflego.sweeps.definition import Experiment
 from tf_pflego.sweeps.queue import Queue
-from tf_pflego.system import durable, log, texts, values
+from tf_pflego.system import durable, errors, log, texts, values
 from tf_pflego.system.lock import DirectoryLock, InUseError
 
 _POLL_SECONDS = 0.1
@@ -100,7 +102,14 @@ def shown(outcome: results.Sweep, experiment: Experiment) -> dict[str, bytes]:
     """Returns the tables and figures of a sweep, by the names of their files."""
     from tf_pflego.sweeps import tables
 
-    return dict((experiment.show or tables.files_of)(outcome)) if outcome.rows else {}
+    try:
+        return dict((experiment.show or tables.files_of)(outcome)) if outcome.rows else {}
+    except Exception as error:
+        if errors.is_ours(error):
+            raise
+        _, (frame, _), *_ = traceback.walk_tb(error.__traceback__)
+        must = "must return the contents of files by their names, from runs that are all kept"
+        raise own_methods.failed(must, frame.f_code.co_filename, error, "show") from error
 
 
 def redraw(outcome: results.Sweep, experiment: Experiment) -> list[pathlib.Path]:
