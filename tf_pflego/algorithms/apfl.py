@@ -55,7 +55,7 @@ class ApflConfig(AveragingServer, MiniBatches):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     weights: Weights  # v_i
     share: tf.Tensor  # [] a_i

@@ -69,7 +69,7 @@ class FedAlaConfig(AveragingServer, MiniBatches):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     weights: Weights  # Theta_i
     mixing: list  # W_i

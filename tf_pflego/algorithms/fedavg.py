@@ -64,7 +64,7 @@ class FedAvgConfig(AveragingServer, StepsOrMiniBatches):
 
 
 class SharedState(NamedTuple):
-    """What the server keeps if it keeps only the weights that it shares with all clients."""
+    """The state of a server that keeps only the weights that it shares with all clients."""
 
     weights: Any  # theta, or body and classifier
     optimizer: Any = ()  # the state of the server's optimiser

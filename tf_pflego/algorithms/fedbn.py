@@ -44,7 +44,7 @@ class FedBnConfig(AveragingServer, StepsOrMiniBatches):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     normalization: list  # b_i, the scales and offsets in the order of theta
 

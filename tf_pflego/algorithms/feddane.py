@@ -44,7 +44,7 @@ class FedDaneConfig(settings.HyperParameters):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: Weights  # body and classifier
     gradient: Weights  # g, from the most recent first cohort; 0 before there is one

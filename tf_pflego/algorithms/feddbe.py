@@ -55,7 +55,7 @@ class FedDbeConfig(AveragingServer, MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: Weights
     optimizer: Any
@@ -63,7 +63,7 @@ class ServerState(NamedTuple):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     bias: tf.Tensor
 

@@ -42,14 +42,14 @@ class FedDynConfig(MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: Weights  # w
     drift: Weights  # H
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     drift: Weights  # h_i
 

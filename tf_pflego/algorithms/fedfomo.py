@@ -56,14 +56,14 @@ class FedFomoConfig(MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     affinities: tf.Tensor  # [I, I], P
     last: LastCohort  # the models of the last round's participants
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     weights: Weights  # w_i
     seed: tf.Tensor  # [2] int32, of its validation part

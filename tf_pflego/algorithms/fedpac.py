@@ -65,7 +65,7 @@ class FedPacConfig(AveragingServer, MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: list  # theta
     centroids: tf.Tensor  # [C, M]

@@ -47,7 +47,7 @@ class FedPerConfig(AveragingServer, StepsOrMiniBatches):
 
 
 class HeadState(NamedTuple):
-    """What client i keeps if its head stays with it."""
+    """The state that client i keeps if its head stays with it."""
 
     head: tf.Tensor  # [K, M + 1] float32, W_i
 

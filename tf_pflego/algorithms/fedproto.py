@@ -58,7 +58,7 @@ class FedProtoConfig(MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     prototypes: tf.Tensor  # [C, M]
     known: tf.Tensor  # [C] float32, 1 for a class that has a prototype, else 0

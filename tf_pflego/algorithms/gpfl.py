@@ -61,7 +61,7 @@ class GPFLConfig(AveragingServer, MiniBatches):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     head: tf.Tensor  # [K, M + 1] float32, W_i
     shares: tf.Tensor  # [C] float32

@@ -58,7 +58,7 @@ class IfcaConfig(StepsOrMiniBatches):
 
 
 class Clusters(NamedTuple):
-    """What the server keeps and sends."""
+    """The state that the server keeps and sends."""
 
     models: Weights  # each leaf [k, ...], theta_1 .. theta_k
 

@@ -39,7 +39,7 @@ class LgFedAvgConfig(AveragingServer, MiniBatches):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     theta: list  # theta_i
 

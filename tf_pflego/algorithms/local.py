@@ -29,7 +29,7 @@ class LocalConfig(MiniBatches):
 
 
 class PersonalState(NamedTuple):
-    """What client i keeps if it keeps a whole network of its own."""
+    """The state that client i keeps if it keeps a whole network of its own."""
 
     weights: Weights  # theta_i
 

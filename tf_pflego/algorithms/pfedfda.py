@@ -63,7 +63,7 @@ class PFedFdaConfig(MiniBatches):
 
 
 class Features(NamedTuple):
-    """What the server keeps and sends."""
+    """The state that the server keeps and sends."""
 
     theta: list
     means: tf.Tensor  # [C, M], mu

@@ -69,14 +69,14 @@ class PflegoConfig(Exchanges, ServerSettings, HeadTraining):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     theta: list  # the body's weights
     optimizer: Any  # the state of the server's optimiser
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     head: tf.Tensor  # [K, M + 1] float32, W_i
 

@@ -107,14 +107,14 @@ class PflegoSharedHeadConfig(Exchanges, optimizers.ServerSettings):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: Weights  # theta and V
     optimizer: Any  # the state of the server's optimiser
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     correction: tf.Tensor  # [K, M + 1] float32, U_i
     gate: tf.Tensor  # [] float32, g_i

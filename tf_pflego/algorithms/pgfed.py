@@ -57,7 +57,7 @@ class PGFedConfig(AveragingServer, MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: Weights  # theta
     risk_weights: tf.Tensor  # [I, I], A
@@ -66,7 +66,7 @@ class ServerState(NamedTuple):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     weights: Weights  # theta_i
 

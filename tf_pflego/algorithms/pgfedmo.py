@@ -33,7 +33,7 @@ class PGFedMoConfig(PGFedConfig):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     weights: Weights  # theta_i
     risk_gradient: Weights  # g~_i

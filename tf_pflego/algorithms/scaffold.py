@@ -47,7 +47,7 @@ class ScaffoldConfig(AveragingServer, MiniBatches):
 
 
 class ServerState(NamedTuple):
-    """What the server keeps."""
+    """The state that the server keeps."""
 
     weights: Weights  # x
     variates: Weights  # C
@@ -55,7 +55,7 @@ class ServerState(NamedTuple):
 
 
 class ClientState(NamedTuple):
-    """What client i keeps."""
+    """The state that client i keeps."""
 
     variate: Weights  # c_i
 
