@@ -119,9 +119,13 @@ def faults(
         private, after = before.server.wrapper[0], simulation.server_state
         # An adaptive bound has moved by now.
         bound = float(getattr(private, "bound", record["privacy_clip_norm"]))
-        expected = bound * _growth(accountant, record) * float(private.noise_multiplier)
-        yield from _of_deviations(noise[-1], expected, record["round"])
         shares.append(_noise_of_share(simulation, private, record))
+        multiplier = float(private.noise_multiplier)
+        if shares[-1] is not None:  # A part of what is claimed goes to the share.
+            rate = simulation.federation.mean_clients_per_round
+            multiplier /= math.sqrt(1 - (multiplier / (2 * rate * privacy.SHARE_DEVIATION)) ** 2)
+        expected = bound * _growth(accountant, record) * multiplier
+        yield from _of_deviations(noise[-1], expected, record["round"])
         yield from _of_bound(before, inspected, record, bound)
         simulation.server_state = after
     yield from _of_correlations(noise)
