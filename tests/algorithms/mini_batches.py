@@ -14,7 +14,8 @@ ORACLE_TOLERANCE = 1e-5
 # With this seed the three rounds have two, three and one participants, and the one is the client
 # that was absent in the first round: every client trains twice.
 ROUNDS, SEED = 3, 32
-LOCAL = {"client_learning_rate": 0.1, "momentum": 0.9, "local_epochs": 2, "batch_size": 2}
+STEPS = {"client_learning_rate": 0.1, "momentum": 0.9, "client_weight_decay": 0.05}
+LOCAL = STEPS | {"local_epochs": 2, "batch_size": 2}
 # With this a client of 3 examples has one batch of them all, and others leave examples out.
 DROPPED = {"batch_size": 4, "drop_last_batch": True}
 BATCHES = {"all batches": {}, "full batches": DROPPED}
@@ -62,14 +63,18 @@ def deal(x, y, client_seed, stream=0, **config):
     return batches.deal(x, y, client_seed, epochs, batch_size, stream, drop_last)
 
 
-def sgd(momentum=LOCAL["momentum"], rate=LOCAL["client_learning_rate"]):
-    return batches.Momentum(rate, momentum)
+def sgd(
+    momentum=STEPS["momentum"],
+    rate=STEPS["client_learning_rate"],
+    decay=STEPS["client_weight_decay"],
+):
+    return batches.Momentum(rate, momentum, decay)
 
 
 def train(weights, drawn, gradient=batches.gradient, **local):
     """The weights after one step along gradient(weights, x, y) for each batch.
 
-    `local` is what differs from `sgd`'s momentum and rate.
+    `local` is what differs from `sgd`'s momentum, rate and weight decay.
     """
     optimizer = sgd(**local)
     for x, y in drawn:

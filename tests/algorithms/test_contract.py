@@ -24,7 +24,7 @@ from tf_pflego.simulation.simulation import Simulation
 
 NAMES = sorted(algorithms.REGISTRY)
 TOYS = {"everything": build_everything}
-LENGTHS = {"local_steps": 3, "local_epochs": 2, "batch_size": 2}
+LENGTHS = {"local_steps": 3, "local_epochs": 2, "batch_size": 2, "client_rate_decay": 0.5}
 SEED = 2
 
 

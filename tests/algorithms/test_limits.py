@@ -7,19 +7,24 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
+    LOCAL,
     ROUNDS,
+    SEED,
     flat,
     own,
     plain_mean,
     simulation_of,
     weighted_mean,
 )
-from tests.conftest import INPUTS, make_clients
+from tests.comparison import assert_identical
+from tests.conftest import INPUTS, built, make_clients
 from tests.methods import each_of
 from tests.oracles import batches, network
+from tf_pflego import algorithms
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import ClientData, ClientSplit
 from tf_pflego.data.partitions.partition import starts
+from tf_pflego.simulation.simulation import Simulation
 
 # The same float32 operations on the same numbers, up to the order of a few additions of zeros.
 SAME = 1e-7
@@ -74,7 +79,13 @@ LIMITS = [
     Limit("pgfed_ce", {"risk_weight": 0.0}, "fedavg"),
     Limit("pgfedmo", {"risk_momentum": 0.0}, "pgfed"),
     Limit("apfl", {"mixing": 0.0}, "fedavg"),
-    Limit("per_fedavg", {"inner_learning_rate": 0.0} | ONE_EXAMPLE, "fedavg", ONE_EXAMPLE),
+    Limit(
+        "per_fedavg",
+        {"inner_learning_rate": 0.0} | ONE_EXAMPLE,
+        "fedavg",
+        ONE_EXAMPLE,
+        tolerance=TOLERANCE,
+    ),
     Limit("fedprox", {"proximal_weight": 0.0}, "fedavg", tolerance=TOLERANCE),
     Limit("ditto", {"proximal_weight": 3.0}, "fedavg", tolerance=TOLERANCE),
     Limit("fedbn", {}, "fedavg", tolerance=0),  # Without batch normalisation.
@@ -195,7 +206,7 @@ def test_pfedme_nears_fedavg_as_lambda_grows(tiny_model):
     of pFedMe is plain.
     """
     clients = make_clients(*EQUAL)
-    fedavg = simulation_of("fedavg", tiny_model, clients, momentum=0.0)
+    fedavg = simulation_of("fedavg", tiny_model, clients, momentum=0.0, client_weight_decay=0.0)
     fedavg.run_round()
     differences = []
     for envelope in (100.0, 200.0, 400.0):
@@ -206,7 +217,7 @@ def test_pfedme_nears_fedavg_as_lambda_grows(tiny_model):
             envelope_weight=envelope,
             personal_learning_rate=1 / envelope,
             personal_steps=3,
-            weight_decay=0.0,
+            client_weight_decay=0.0,
             momentum=0.0,
         )
         pfedme.run_round()
@@ -214,6 +225,36 @@ def test_pfedme_nears_fedavg_as_lambda_grows(tiny_model):
         differences.append(largest_difference(*weights))
     np.testing.assert_allclose(np.divide(differences[1:], differences[:-1]), 0.5, atol=0.02)
     assert differences[-1] < 1e-2
+
+
+SETTINGS = {
+    name: {field.name: field.default for field in dataclasses.fields(config)}
+    for name, (config, _) in algorithms.REGISTRY.items()
+}
+RATES = "client_learning_rate", "personal_learning_rate"
+FALLING = sorted(name for name, known in SETTINGS.items() if "client_rate_decay" in known)
+
+
+@pytest.mark.parametrize("name", each_of(FALLING))
+def test_a_rate_that_falls_by_half_is_half_the_rate_a_round_later(tiny_model, tiny_clients, name):
+    """The rate of the steps on the personal model of pFedMe falls likewise."""
+    steps = {"local_steps": 3, "batch_size": 2, "personal_learning_rate": 0.1}
+    config = {key: value for key, value in (steps | LOCAL).items() if key in SETTINGS[name]}
+    halves = {key: rate / 2 for key, rate in config.items() if key in RATES}
+
+    def simulation(**changes):
+        algorithm, participants = built(name, tiny_model, **config | changes), Participation(3, 2)
+        return Simulation(algorithm, tiny_clients, participants, "in_process", SEED)
+
+    falling, half = simulation(client_rate_decay=0.5), simulation(**halves)
+    falling.run_round()
+    half.server_state, half.round_number = falling.server_state, 1
+    states = falling.client_states(range(3))
+    for one in (falling, half):
+        one.set_client_states(range(3), states)  # First states would follow the server's.
+        one.run_round()
+    states = [[one.server_state, one.client_states(range(3))] for one in (falling, half)]
+    assert_identical(*map(tf.nest.flatten, states))
 
 
 def clients_that_disagree():
@@ -251,6 +292,7 @@ def test_feddyn_stops_where_the_plain_mean_of_the_gradients_is_zero(tiny_model):
     """
     clients, participation = clients_that_disagree(), Participation(3, 2)
     local = {"batch_size": 0, "momentum": 0.0, "client_learning_rate": 0.2}
+    local["client_weight_decay"] = 0.0
     found = {}
     for name, config in (
         ("feddyn", {"dynamic_weight": 0.5, "local_epochs": 10}),

@@ -131,13 +131,14 @@ def test_fedbabu(tiny_model, tiny_clients, config):
 @of_tasks(*TASKS[:2])
 def test_local(tiny_model, tiny_clients):
     """Each client's classes are the first of its rows, so the absent rows must not move."""
-    simulation = simulation_of("local", tiny_model, tiny_clients)
+    simulation = simulation_of("local", tiny_model, tiny_clients, client_weight_decay=0.0)
     classes = tiny_clients.num_classes
     expected = [[*w[:-1], w[-1][:k]] for w, k in zip(own(simulation), classes, strict=True)]
     absent = own(simulation)[0][-1][classes[0] :]
     for number, participants in rounds_of(simulation):
         for client in participants:
-            expected[client] = train(expected[client], draw(tiny_clients, client, number))
+            batches_of = draw(tiny_clients, client, number)
+            expected[client] = train(expected[client], batches_of, decay=0.0)
         simulation.run_round()
     for found, wanted, k in zip(own(simulation), expected, classes, strict=True):
         assert_close([*found[:-1], found[-1][:k]], wanted)
@@ -194,7 +195,7 @@ def test_feddyn(tiny_model, tiny_clients):
 def test_pfedme(tiny_model, tiny_clients):
     """The momentum of the personal model's steps lives on from batch to batch."""
     config = {"personal_steps": 3, "personal_learning_rate": 0.05, "envelope_weight": 2.0}
-    asked = config | {"server_mixing": 0.7, "weight_decay": 0.01}
+    asked = config | {"server_mixing": 0.7, "client_weight_decay": 0.01}
     simulation = simulation_of("pfedme", tiny_model, tiny_clients, **asked)
     w, personal = flat(simulation.server_state.weights), {}
     for number, participants in rounds_of(simulation):

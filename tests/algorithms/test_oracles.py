@@ -221,6 +221,7 @@ def test_fedavg_with_a_class_mask(masked_model, masked_clients):
 @of_tasks("classification", "regression")
 def test_feddane(tiny_model, tiny_clients):
     config = {"local_steps": 4, "client_learning_rate": 0.1, "proximal_weight": 0.5}
+    config["client_weight_decay"] = 0.1
     simulation = simulation_of("feddane", tiny_model, tiny_clients, **config)
     *theta, head = flat(simulation.server_state.weights)
     for number, participants in enumerate(rounds_of(simulation), start=1):

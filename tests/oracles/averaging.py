@@ -14,7 +14,8 @@ def local_steps(theta, head, x, y, config, center=None, correction=None):
     weights = [*theta, head]
     for _ in range(config["local_steps"]):
         g_theta, g_head = network.gradients(weights[:-1], weights[-1], x, y)
-        gradient = [*g_theta, g_head]
+        decay = config.get("client_weight_decay", 0.0)
+        gradient = [g + decay * w for g, w in zip([*g_theta, g_head], weights, strict=True)]
         if center is not None:
             gradient = [
                 g + config["proximal_weight"] * (w - c)

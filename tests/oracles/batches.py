@@ -36,13 +36,14 @@ def gradient(weights, x, y):
 
 
 class Momentum:
-    """SGD with momentum over lists of arrays."""
+    """SGD with momentum over lists of arrays, on the loss + decay / 2 ||weights||^2."""
 
-    def __init__(self, rate, momentum):
-        self.rate, self.momentum, self.velocity = rate, momentum, None
+    def __init__(self, rate, momentum, decay=0.0):
+        self.rate, self.momentum, self.decay, self.velocity = rate, momentum, decay, None
 
     def step(self, weights, gradient):
         """Returns the weights after a step."""
         before = self.velocity or [np.zeros_like(w) for w in weights]
+        gradient = [g + self.decay * w for g, w in zip(gradient, weights, strict=True)]
         self.velocity = [self.momentum * v + g for v, g in zip(before, gradient, strict=True)]
         return [w - self.rate * v for w, v in zip(weights, self.velocity, strict=True)]

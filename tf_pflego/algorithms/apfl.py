@@ -64,15 +64,16 @@ class ClientState(NamedTuple):
 def build_apfl(model: SplitModel, config: ApflConfig) -> Algorithm:
     """Returns APFL for `model`."""
     model = model.with_shared_classifier()
-    optimizer = config.optimizer()
 
     def client_update(sent, state, client, round_):
+        optimizer = config.optimizer(client)
+
         def step(carry, batch):
             w, v, share, w_optimizer, v_optimizer = carry
             g = gradient(model.loss, nests.mix(share, v, w), batch)
             if config.learn_mixing:
                 slope = nests.inner_product(g, nests.subtract(v, w))
-                share = tf.clip_by_value(share - config.client_learning_rate * slope, 0.0, 1.0)
+                share = tf.clip_by_value(share - config.rate(client) * slope, 0.0, 1.0)
             v, v_optimizer = optimizer.apply(nests.scale(share, g), v_optimizer, v)
             w, w_optimizer = optimizer.apply(gradient(model.loss, w, batch), w_optimizer, w)
             return w, v, share, w_optimizer, v_optimizer

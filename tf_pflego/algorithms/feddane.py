@@ -28,18 +28,17 @@ inexactness. If nobody is drawn for the first cohort, g keeps its last value.
 import dataclasses
 from typing import NamedTuple
 
-from tf_pflego.core import nests, optimizers, settings
+from tf_pflego.core import nests, settings
 from tf_pflego.core.algorithm import Algorithm, ClientResult, Exchange, Served, Weights
-from tf_pflego.core.local_training import gradient, minimize
+from tf_pflego.core.local_training import LocalSteps, gradient, minimize
 from tf_pflego.models.split import SplitModel
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDaneConfig(settings.HyperParameters):
+class FedDaneConfig(LocalSteps):
     """Hyper-parameters of FedDANE."""
 
     local_steps: int = settings.local_steps()
-    client_learning_rate: float = settings.client_learning_rate()
     proximal_weight: float = settings.proximal_weight()
 
 
@@ -53,7 +52,6 @@ class ServerState(NamedTuple):
 def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
     """Returns FedDANE for `model`."""
     model = model.with_shared_classifier()
-    optimizer = optimizers.sgd(config.client_learning_rate)
 
     def init_server(federation):
         weights = model.initial_weights()
@@ -85,7 +83,7 @@ def build_feddane(model: SplitModel, config: FedDaneConfig) -> Algorithm:
             corrected = model.loss(weights, batch) + nests.inner_product(correction, moved)
             return corrected + config.proximal_weight / 2 * distance
 
-        weights = minimize(loss, sent, client, optimizer, config.local_steps)
+        weights = minimize(loss, sent, client, config.optimizer(client), config.local_steps)
         return ClientResult(weights, averaged=nests.subtract(weights, sent))
 
     def follow_mean(server, uploads, round_):

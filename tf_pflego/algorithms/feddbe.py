@@ -71,14 +71,14 @@ class ClientState(NamedTuple):
 def build_feddbe(model: SplitModel, config: FedDbeConfig) -> Algorithm:
     """Returns FedDBE for `model`."""
     model = model.with_shared_classifier()
-    server_optimizer, optimizer = config.server(), config.optimizer()
+    server_optimizer, kappa = config.server(), config.mean_weight
 
     def init_server(federation):
         weights = model.initial_weights()
         return ServerState(weights, server_optimizer.init(weights), tf.zeros([model.num_features]))
 
-    def trained(sent, bias, client, is_first=False):
-        kappa, learns_bias = (0.0, False) if is_first else (config.mean_weight, config.learn_bias)
+    def trained(sent, bias, client, kappa, learns_bias):
+        optimizer = config.optimizer(client)
 
         def step(carry, batch):
             (weights, bias), state, running = carry
@@ -97,11 +97,11 @@ def build_feddbe(model: SplitModel, config: FedDbeConfig) -> Algorithm:
         return config.over_batches(step, carry, client)
 
     def give_mean(sent, state, client, round_):
-        (weights, _), _, running = trained(sent, state.bias, client, is_first=True)
+        (weights, _), _, running = trained(sent, state.bias, client, 0.0, False)
         return ClientResult(weights, state, averaged=running)
 
     def train(sent, state, client, round_):
-        (weights, bias), *_ = trained(sent, state.bias, client)
+        (weights, bias), *_ = trained(sent, state.bias, client, kappa, config.learn_bias)
         moved = nests.subtract(weights, sent.weights)
         return ClientResult(with_bias(weights, bias), ClientState(bias), averaged=moved)
 

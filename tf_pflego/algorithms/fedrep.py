@@ -59,14 +59,13 @@ def build_fedrep(model: SplitModel, config: FedRepConfig) -> Algorithm:
     full_batch = config.batch_size == FULL_BATCH
     body_steps = min(config.body_steps, config.local_steps)
     body_passes = body_steps if full_batch else config.passes
-    rate, momentum = config.client_learning_rate, config.momentum
 
     def train_head(head, features, client):
         if full_batch:
             objective = model.head_objective(features, client)
-            return gradient_descent(
-                objective, head, config.local_steps - body_steps, rate, momentum
-            )
+            steps, rate = config.local_steps - body_steps, config.rate(client)
+            decay = config.client_weight_decay
+            return gradient_descent(objective, head, steps, rate, config.momentum, decay)
         client = client._replace(examples=features)
         return config.minimize(model.head_loss, head, client, config.head_epochs, stream=1)
 

@@ -50,7 +50,6 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
     reason = "Its balanced softmax counts the examples of each class."
     model.refuse_other_tasks("fedrod", (CLASSIFICATION,), reason)
     model = model.with_shared_classifier()
-    optimizer = config.optimizer()
 
     def log_shares(client):
         """Returns [K], the log of the share of each class; of a class without examples -1e9."""
@@ -60,7 +59,7 @@ def build_fedrod(model: SplitModel, config: FedRodConfig) -> Algorithm:
         return tf.where(counts > 0, tf.math.log(tf.maximum(shares, 1e-30)), ABSENT_LOGIT)
 
     def client_update(sent, state, client, round_):
-        shares = log_shares(client)
+        shares, optimizer = log_shares(client), config.optimizer(client)
 
         def step(carry, batch):
             shared, personal, shared_optimizer, personal_optimizer = carry

@@ -47,9 +47,10 @@ class ClientState(NamedTuple):
 def build_lg_fedavg(model: SplitModel, config: LgFedAvgConfig) -> Algorithm:
     """Returns LG-FedAvg for `model`."""
     model = model.with_shared_classifier()
-    optimizer = config.optimizer()
 
     def client_update(sent, state, client, round_):
+        optimizer = config.optimizer(client)
+
         def step(carry, batch):
             theta, head, theta_optimizer, head_optimizer = carry
             g_theta = gradient(lambda t: model.loss(Weights(t, head), batch), theta)

@@ -54,7 +54,7 @@ class PerFedAvgConfig(AveragingServer, MiniBatches):
 def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
     """Returns Per-FedAvg for `model`."""
     model = model.with_shared_classifier()
-    a, optimizer = config.inner_learning_rate, config.optimizer()
+    a = config.inner_learning_rate
 
     def meta_gradient(weights, first, second):
         inner = nests.subtract(weights, nests.scale(a, gradient(model.loss, weights, first)))
@@ -67,6 +67,8 @@ def build_per_fedavg(model: SplitModel, config: PerFedAvgConfig) -> Algorithm:
         return nests.subtract(g, nests.scale(a, product))
 
     def client_update(sent, state, client, round_):
+        optimizer = config.optimizer(client)
+
         def step(carry, batch):
             weights, memory = carry
             return optimizer.apply(meta_gradient(weights, *halves(batch)), memory, weights)

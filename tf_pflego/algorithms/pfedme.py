@@ -57,29 +57,27 @@ class PFedMeConfig(MiniBatches):
         "b, share of the way to the participants' mean that pFedMe's shared model moves",
         above=0,
     )
-    weight_decay: float = settings.setting(
-        0.001, "weight decay of the personal model's steps in pFedMe", at_least=0
-    )
+    client_weight_decay: float = settings.client_weight_decay(0.001)
 
 
 def build_pfedme(model: SplitModel, config: PFedMeConfig) -> Algorithm:
     """Returns pFedMe for `model`."""
     model = model.with_shared_classifier()
-    envelope, decay = config.envelope_weight, config.weight_decay
-    optimizer = optimizers.sgd(config.personal_learning_rate, config.momentum)
+    envelope = config.envelope_weight
 
     def client_update(sent, state, client, round_):
+        rate = config.rate(client, config.personal_learning_rate)
+        optimizer = optimizers.sgd(rate, config.momentum, config.client_weight_decay)
+
         def step(carry, batch):
             w, theta, memory = carry
 
             def objective(theta):
-                near = envelope / 2 * nests.squared_distance(theta, w)
-                small = decay / 2 * nests.inner_product(theta, theta)
-                return model.loss(theta, batch) + near + small
+                return model.loss(theta, batch) + envelope / 2 * nests.squared_distance(theta, w)
 
             for _ in range(config.personal_steps):
                 theta, memory = optimizer.apply(gradient(objective, theta), memory, theta)
-            w = nests.mix(1 - envelope * config.client_learning_rate, w, theta)
+            w = nests.mix(1 - envelope * config.rate(client), w, theta)
             return w, theta, memory
 
         w, theta, _ = config.over_batches(step, (sent, sent, optimizer.init(sent)), client)

@@ -79,7 +79,7 @@ def offsets_of_all(server: ServerState, offsets: tf.Tensor) -> tuple[tf.Tensor, 
 def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
     """Returns PGFed for `model`."""
     model = model.with_shared_classifier()
-    optimizer, server_optimizer = config.optimizer(), config.server()
+    server_optimizer = config.server()
 
     def init_server(federation):
         weights, count = model.initial_weights(), federation.num_clients
@@ -97,6 +97,7 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
 
     def client_update(message, state, client, round_):
         (sent, mean_gradient, offsets, present), (others, a) = message, client.message
+        optimizer = config.optimizer(client)
 
         def step(carry, batch):
             theta, memory, a = carry
@@ -108,8 +109,7 @@ def build_pgfed(model: SplitModel, config: PGFedConfig) -> Algorithm:
 
         theta, _, a = config.over_batches(step, (sent, optimizer.init(sent), a), client)
         risk = FirstOrder.at(lambda w: config.risk_weight * model.loss(w, client), theta)
-        moved = nests.subtract(theta, sent)
-        return ClientResult(theta, ClientState(theta), averaged=moved, individual=(risk, a))
+        return ClientResult(theta, ClientState(theta), (), nests.subtract(theta, sent), (risk, a))
 
     def server_update(server, uploads, round_):
         ids, (risks, rows) = uploads.client_ids, uploads.individual

@@ -78,7 +78,7 @@ def build_scaffold(model: SplitModel, config: ScaffoldConfig) -> Algorithm:
 
         weights = config.minimize(loss, sent, client)
         moved = nests.subtract(weights, sent)
-        rate = config.client_learning_rate * config.gradient_weight(client)
+        rate = config.rate(client) * config.gradient_weight(client)
         # c_i+ - c_i
         change = nests.subtract(nests.scale(-1 / rate, moved), mean_variate)
         share = nests.scale(round_.equal_weight, (moved, change))

@@ -91,6 +91,12 @@ class Client(NamedTuple):
     # a client that does not train, as one that learns on where it serves.
     seed: tf.Tensor | None
     message: Structure = ()  # what the server sent to this client alone
+    # [] int32, the round in which it trains; () if it learns on outside of rounds.
+    round_number: Structure = ()
+
+    def in_round(self, round_: Round) -> Client:
+        """Returns it as a participant of a round."""
+        return self._replace(round_number=round_.number)
 
 
 class ClientResult(NamedTuple):

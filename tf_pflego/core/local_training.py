@@ -46,14 +46,37 @@ Loss: TypeAlias = "Callable[[Structure, Client], tf.Tensor]"
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainMiniBatches(settings.HyperParameters):
+class LocalSteps(settings.HyperParameters):
+    """Hyper-parameters of the steps of local training by SGD."""
+
+    client_learning_rate: float = settings.client_learning_rate()
+    client_rate_decay: float = settings.client_rate_decay()
+    client_weight_decay: float = settings.client_weight_decay()
+
+    def rate(self, client: Client, first: float | None = None) -> optimizers.Rate:
+        """Returns beta in the client's round, or another rate that falls from `first` as it does.
+
+        Outside of rounds it is the rate of the first.
+        """
+        first = self.client_learning_rate if first is None else first
+        if self.client_rate_decay == 1 or isinstance(client.round_number, tuple):
+            return first
+        rounds_before = tf.cast(client.round_number - 1, tf.float32)
+        return first * tf.pow(self.client_rate_decay, rounds_before)
+
+    def optimizer(self, client: Client) -> Optimizer:
+        """Returns the optimiser of the local training in the client's round."""
+        return optimizers.sgd(self.rate(client), weight_decay=self.client_weight_decay)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainMiniBatches(LocalSteps):
     """Hyper-parameters of local training by SGD on mini-batches."""
 
     local_epochs: int = settings.local_epochs()
     work: str = settings.work()
     batch_size: int = settings.batch_size()
     drop_last_batch: bool = settings.drop_last_batch()
-    client_learning_rate: float = settings.client_learning_rate()
 
     def __post_init__(self):
         super().__post_init__()
@@ -64,10 +87,6 @@ class PlainMiniBatches(settings.HyperParameters):
     def passes(self) -> int | Work:
         """How often a participant passes over its examples in a round."""
         return self.local_epochs if self.work == EPOCHS else Work.of(self.work)
-
-    def optimizer(self) -> Optimizer:
-        """Returns the optimiser of the local training."""
-        return optimizers.sgd(self.client_learning_rate)
 
     def num_steps(self, client: Client) -> tf.Tensor | int:
         """Returns how many steps a participant takes in a round."""
@@ -85,7 +104,7 @@ class PlainMiniBatches(settings.HyperParameters):
         """Returns the weights after local training on a loss; see the function `minimize`."""
         passes = self.passes if passes is None else passes
         batches = (self.batch_size, stream, self.drop_last_batch)
-        return minimize(loss, start, client, self.optimizer(), passes, *batches)
+        return minimize(loss, start, client, self.optimizer(client), passes, *batches)
 
     def over_batches(self, step: Callable[[Any, Client], Any], start: Any, client: Client) -> Any:
         """Returns what `step` carries through local training; see the function `over_batches`."""
@@ -99,9 +118,9 @@ class MiniBatches(PlainMiniBatches):
 
     momentum: float = settings.momentum()
 
-    def optimizer(self) -> Optimizer:
-        """Returns the optimiser of the local training."""
-        return optimizers.sgd(self.client_learning_rate, self.momentum)
+    def optimizer(self, client: Client) -> Optimizer:
+        """Returns the optimiser of the local training in the client's round."""
+        return optimizers.sgd(self.rate(client), self.momentum, self.client_weight_decay)
 
     def gradient_weight(self, client: Client) -> tf.Tensor:
         """Returns [] how often all gradients of a participant together count in what it moves by.

@@ -82,10 +82,15 @@ def build(name: str, learning_rate: Rate, epsilon: float | None = None) -> Optim
     return adaptive(learning_rate) if epsilon is None else adaptive(learning_rate, epsilon)
 
 
-def sgd(learning_rate: Rate, momentum: float = 0.0) -> Optimizer:
-    """weights <- weights - learning_rate * v, where v <- momentum * v + gradient starts from 0."""
+def sgd(learning_rate: Rate, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """weights <- weights - learning_rate * v, where v <- momentum * v + gradient starts from 0.
+
+    The gradient is of the loss + weight_decay / 2 ||weights||^2.
+    """
 
     def apply(gradient, velocity, weights):
+        if weight_decay:
+            gradient = tf.nest.map_structure(lambda g, w: g + weight_decay * w, gradient, weights)
         if momentum:
             gradient = tf.nest.map_structure(lambda v, g: momentum * v + g, velocity, gradient)
             velocity = gradient

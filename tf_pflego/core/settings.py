@@ -95,6 +95,16 @@ local_steps = shared(
 client_learning_rate = shared(
     0.007, "beta, learning rate of the local steps", above=0, words=("auto",), taken=()
 )
+client_rate_decay = shared(
+    1.0,
+    "factor on the rate of the local steps after each round: in round t it is the learning rate "
+    "times the factor to the power t - 1",
+    above=0,
+    at_most=1,
+)
+client_weight_decay = shared(
+    0.0, "lambda of the local steps, which go down the loss + lambda / 2 ||weights||^2", at_least=0
+)
 local_epochs = shared(5, "epochs of a participant's local training on mini-batches", at_least=1)
 work = shared(
     "epochs",

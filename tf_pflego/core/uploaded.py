@@ -56,5 +56,5 @@ class Uploaded:
             message = tf.nest.map_structure(lambda leaf: leaf[0], messages)
             client = client._replace(message=message)
         sent = exchange.broadcast(server_state, round_)
-        result = exchange.client_update(sent, state, client, round_)
+        result = exchange.client_update(sent, state, client.in_round(round_), round_)
         return {name: getattr(result, name) for name in ("summed", "averaged", "individual")}

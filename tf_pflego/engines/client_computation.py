@@ -140,7 +140,7 @@ class ClientComputation:
         one = GraphClient(data, facts)
         client = one.trainee(message_to_one)
         state = tf.nest.pack_sequence_as(self._state_spec, state_leaves)
-        result = self._exchange.client_update(message, state, client, round_)
+        result = self._exchange.client_update(message, state, client.in_round(round_), round_)
         counted: Structure = {}
         if self._statistics:
             counted = one.sums(self._served, result.weights, self._task, self._statistics)

@@ -109,7 +109,8 @@ class ExchangeSteps:
 
     def _work(self, message, message_to_one, state, inputs, number):
         client = types.client_of(inputs, inputs.seeds[self._rounds.position], message_to_one)
-        result = self._exchange.client_update(message, state, client, self._rounds(number))
+        round_ = self._rounds(number)
+        result = self._exchange.client_update(message, state, client.in_round(round_), round_)
         uploads = (result.summed, result.averaged, inputs.client_weight)
         finite = nests.all_finite((result.state, *uploads, result.individual))
 

@@ -20,15 +20,15 @@ def gradient_descent(
     steps: int | tf.Tensor,
     rate: float | tf.Tensor,
     momentum: float = 0.0,
+    weight_decay: float = 0.0,
 ) -> tf.Tensor:
     """Returns the head [K, M + 1] after `steps` full-batch gradient steps of `rate`.
 
-    The rows of absent classes stay as they are. With momentum m, a step moves by -rate v, where
-    v <- m v + gradient starts from 0.
+    The rows of absent classes stay as they are. For momentum and weight decay see `optimizers.sgd`.
     """
-    if objective.is_of_two_classes and not momentum:
+    if objective.is_of_two_classes and not momentum and not weight_decay:
         return _descend_two_classes(objective, head, steps, rate)
-    return minimize(objective, head, steps, optimizers.sgd(rate, momentum))
+    return minimize(objective, head, steps, optimizers.sgd(rate, momentum, weight_decay))
 
 
 def minimize(
