@@ -25,14 +25,18 @@ def test_from_a_table_to_an_exported_model_is_short():
 
 
 @pytest.mark.thorough
-def test_two_commands_do_the_same(tmp_path, monkeypatch, capsys):
+def test_its_commands_do_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     first, *_ = (block.text for block in pages.blocks(PAGE) if block.language == "python")
     pages.run(first, tmp_path)
-    (commands,) = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
-    train, export = (line.split()[1:] for line in commands.splitlines())
-    for arguments in ([*train, "--engine=in_process"], export):
+    commands, later = (block.text for block in pages.blocks(PAGE) if block.language == "sh")
+    train, export, sweep, new = (line.split()[1:] for line in (commands + later).splitlines())
+    pupils = (tmp_path / "pupils.csv").read_text()
+    (tmp_path / "new_schools.csv").write_text(pupils.replace("north", "valley"))
+    few = [*sweep, "--num_rounds=2"]
+    for arguments in ([*train, "--engine=in_process"], export, few, new):
         done(arguments, capsys)
+    assert (tmp_path / "new" / "client_valley").is_dir()
     about = json.loads((tmp_path / "models" / "clients.json").read_text())
     assert about["inputs"] == {name: name for name in ("sex", "age", "mark")}
     row = {"sex": np.array(["girl"], object), "age": np.float32([12]), "mark": np.float32([50])}

@@ -11,16 +11,17 @@ from tf_pflego.core.settings import setting
 from tf_pflego.data import client_names
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.opened import RunOptions
+from tf_pflego.runs import table_clients
 from tf_pflego.serving import export as export_lib
 from tf_pflego.serving import limits
 from tf_pflego.serving.new_clients import ALL, AUTO, NewClients, ShotResult, refuse_other_examples
-from tf_pflego.system import durable, limited_files
+from tf_pflego.system import durable, limited_files, log
 from tf_pflego.system.signals import Interruption
 
 FLAGS_OF_ARGUMENTS = {"name": "model"}
 ARRAYS = ("train_examples", "train_labels", "test_examples", "test_labels")  # of a file
 
-USAGE = "--run=DIR --data=FILE.npz,... [--NAME=VALUE ...]"
+USAGE = "--run=DIR --data=FILE.npz,...|--table=FILE [--NAME=VALUE ...]"
 EXAMPLE = "--run=runs/first --data=new_1.npz,new_2.npz --output_dir=models"
 
 
@@ -37,6 +38,11 @@ class Options(RunOptions):
         "train_labels, test_examples and test_labels; examples as the run's data, labels the "
         "numbers of the dataset's classes; the file's name is the client's",
     )
+    table: str = setting(
+        "",
+        "file of rows of the new clients, with the columns of the run's table, in place of --data",
+        is_path=True,
+    )
     steps: int = setting(50, "steps over all examples", at_least=0)
     learning_rate: float | str = setting(
         AUTO,
@@ -52,7 +58,11 @@ class Options(RunOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        self.refuse_empty("run", "data")
+        self.refuse_empty("run", *(() if self.table else ("data",)))
+        if self.table and self.data:
+            raise ValueError(
+                "`data` must be left out with `table`; got both. Leave out one of them."
+            )
         _shots_of(self.shots)
 
 
@@ -61,11 +71,14 @@ def run(flag_values, interruption: Interruption) -> None:
     options = flags.options_from(Options, flag_values)
     if options.output_dir:  # Before the work is done for which there would be no place.
         export_lib.refuse_used(options.output_dir, options.overwrite)
-    paths = options.data.split(",")
     name = options.model or None
     with options.opened() as run:
-        arrays = arrays_of(paths)  # Before the run's data are read, which takes longer.
-        clients = _clients_of(paths, arrays, run.clients)
+        if options.table:
+            clients = _clients_of_table(options.table, run)
+        else:
+            paths = options.data.split(",")
+            arrays = arrays_of(paths)  # Before the run's data are read, which takes longer.
+            clients = _clients_of(paths, arrays, run.clients)
         refuse_other_examples(run.clients, clients)
         with run.simulation("in_process") as simulation:
             interruption.check()
@@ -85,6 +98,13 @@ def run(flag_values, interruption: Interruption) -> None:
                 cells = "".join(f" {number:>8}" for number in numbers)
                 terminal.show(f"{one.shots:>{max(18, len(head))}} {one.draws:>6}{cells}")
                 interruption.check()
+            falling = [*map(clients.name_of, new.still_falling())]
+            if falling:
+                log.warning(
+                    f"{options.steps} steps do not suffice for {len(falling)} of "
+                    f"{clients.num_clients} clients, such as {falling[0]}: in as many again their "
+                    "loss falls by more than a hundredth. Raise --steps"
+                )
             if options.output_dir:
                 export_lib.export(
                     new.learnt(),
@@ -130,6 +150,18 @@ def arrays_of(paths):
             ) from error
         files.append((contents[:2], contents[2:]))
     return files
+
+
+def _clients_of_table(table, run):
+    """Returns the clients of a table, read and prepared as that of the run was."""
+    of_run = run.run_config
+    if not of_run.table:
+        raise ValueError(
+            f"`table` must be left out for the run in {run.path}, which is not on a table. Give "
+            "the new clients' arrays as `data`."
+        )
+    of_new = dataclasses.replace(of_run, table=table, dataset=type(of_run).dataset, start_from="")
+    return table_clients.load(of_new, run.clients.preprocessing)
 
 
 def _clients_of(paths, arrays, of_run):

@@ -123,7 +123,7 @@ def _resumed(flag_values):
     if methods.is_own(stored.configuration) and not flag_values["algorithm"].present:
         methods.method_of_stored(stored.configuration, None, directory)  # It refuses.
     # That run may have replaced another one; this does not.
-    return stored.configuration | {"overwrite": False}
+    return _without(stored.configuration, {"overwrite"}, flag_values)
 
 
 def _started_from(flag_values):
@@ -145,10 +145,14 @@ def _started_from(flag_values):
             f"`table` must be given, since the run in {place} is on a table, and its directory "
             "does not decide which file is read; got none. Name the table."
         )
-    left = {*reader.PLACES}  # Somebody else's directory says nothing of this machine.
-    if flag_values["table"].present:  # A table has its file's name.
-        left.add("dataset")
-    return {name: value for name, value in stored.configuration.items() if name not in left}
+    # Somebody else's directory says nothing of this machine.
+    return _without(stored.configuration, {*reader.PLACES}, flag_values)
+
+
+def _without(configuration, left, flag_values):
+    """Returns what other flags do not say; the dataset has the name of a table's file."""
+    left = left | {"dataset"} if flag_values["table"].present else left
+    return {name: value for name, value in configuration.items() if name not in left}
 
 
 def _start_new(flag_values, directory):

@@ -18,7 +18,14 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.engines import tracing
 from tf_pflego.engines.devices.links import Links
 from tf_pflego.models import networks
-from tf_pflego.runs import aggregation_settings, config, device_settings, earlier_run, methods
+from tf_pflego.runs import (
+    aggregation_settings,
+    config,
+    device_settings,
+    earlier_run,
+    methods,
+    table_clients,
+)
 from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
@@ -57,39 +64,12 @@ def _clients_of_dataset(run_config, directory):
 
 
 def _clients_of_table(run_config, directory):
-    from tf_pflego.data.tables import dealing, reading  # They take pyarrow.
-
-    where = run_config.data_dir or None, run_config.download
-    clients = dealing.from_table(
-        run_config.table or reading.of_dataset(run_config.dataset, *where),
-        run_config.client_column,
-        _names(run_config.label_column),
-        _names(run_config.feature_columns) or None,
-        test=run_config.split,
-        time=run_config.time_column or None,
-        task=run_config.task,
-        missing=run_config.missing,
-        categories=_names(run_config.category_columns),
-        min_rows=run_config.min_rows,
-        small_clients=run_config.small_clients,
-        label_space=run_config.label_space,
-        seed=run_config.seed,
-        preprocessing=earlier_run.Beginning.of(run_config, directory).preprocessing,
-        separator=run_config.separator,
-        decimal=run_config.decimal,
-    )
+    preprocessing = earlier_run.Beginning.of(run_config, directory).preprocessing
+    clients = table_clients.load(run_config, preprocessing)
     if run_config.validation_fraction:
         clients = clients.with_validation(run_config.validation_fraction, run_config.seed)
     load = functools.partial(load_clients, run_config, directory)
-    class_mask = run_config.class_mask and run_config.label_space == "global"
-    origin = data.Origin(load, np.arange(clients.num_clients))
-    return dataclasses.replace(
-        clients, origin=origin, class_mask=class_mask, dataset=run_config.dataset
-    )
-
-
-def _names(text):
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return dataclasses.replace(clients, origin=data.Origin(load, np.arange(clients.num_clients)))
 
 
 def all_clients(

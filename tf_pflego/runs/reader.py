@@ -110,7 +110,8 @@ def differences(
     `defaults` are those of hyper-parameters, which earlier versions did not always write.
     """
     expected, got = ({**_ADDED, **defaults, **settings} for settings in (expected, got))
-    unsaid = {*PLACES}
+    # A table that was renamed is known by its rows.
+    unsaid = {*PLACES, "dataset"} if expected.get("table") and got.get("table") else {*PLACES}
     if got["partition"] == OWN_CLIENTS != expected.get("partition"):
         unsaid |= {*OF_CLIENTS}  # As earlier versions wrote it; a checkpoint tells the data.
     pairs = {
@@ -179,7 +180,7 @@ def columns(path: pathlib.Path) -> dict[str, list[str]]:
             if number * len(names) > _MOST_CELLS:
                 raise ValueError(f"it has more than {_MOST_CELLS} cells")
             for column, cell in zip(cells, row, strict=True):
-                column.append(cell)
+                column.append(cell.removeprefix("'"))  # See `durable.inert`.
     except (ValueError, csv.Error) as error:
         raise DamagedFileError(f"cannot be read ({error})") from None
     return dict(zip(names, cells, strict=True))

@@ -148,7 +148,7 @@ class StoredRun:
             if self.run_config.table:
                 raise RunDirectoryError(
                     f"`data_dir` must be the directory with {name}, the table of the run in "
-                    f"{self.path}; it is not where it was ({error}). Name the directory."
+                    f"{self.path}, or its file; it is not where it was ({error}). Name it."
                 ) from error
             if self._data_dir is not None or not place or not isinstance(place, str):
                 raise
@@ -269,8 +269,10 @@ class StoredRun:
             unsaid |= {"partition", *(name for name in OF_CLIENTS if stored.get(name) is None)}
         settings = {name: stored[name] for name in names - unsaid if name in stored}
         if stored.get("table"):  # Wherever it is, other rows than those of the run are refused.
-            moved = self._data_dir and os.path.join(self._data_dir, stored["dataset"])
-            settings["table"] = moved or stored["table"]
+            settings["table"] = place = self._data_dir or stored["table"]
+            name = settings.pop("dataset")  # Which a file that was renamed has no more.
+            if os.path.isdir(place):
+                settings["table"] = os.path.join(place, name)
         run_config = RunConfig(**settings | {"data_dir": self._data_dir or ""})
         others = {n: v for n, v in stored.items() if n not in names and n != methods.SOURCE}
         if not is_own:  # What hyper-parameters an own method has, its source says.
@@ -301,8 +303,8 @@ def load_run(
     Args:
       directory: The directory; nothing in it is changed.
       data_dir: The TFDS directory with the run's dataset; None for TFDS' own default, also if the
-        run had another: its directory does not decide what is read here. Or the directory with the
-        run's table; None for where it was, which is read if it has the rows of the run.
+        run had another: its directory does not decide what is read here. Or the run's table, or
+        its directory; None for where it was, which is read if it has the rows of the run.
       clients: The clients' data, for a run on a user's own arrays, or if they are loaded already:
         what `run` was given.
       model: The model of a run that was given one. What it learnt is in the directory; its layers

@@ -70,6 +70,8 @@ def check_source(config: Any) -> None:
                 f"`dataset` must be left out with `table`; got {config.dataset}. Leave out one."
             )
         object.__setattr__(config, "dataset", name)
+        # The run is read from other working directories too.
+        object.__setattr__(config, "table", os.path.abspath(os.path.expanduser(config.table)))
     for name in ("client_column", "label_column"):
         if not getattr(config, name):
             raise ValueError(f"`{name}` must name a column of the table; got none. Give it.")

@@ -39,7 +39,7 @@ from tf_pflego.simulation.client_models import (
     served_name,
 )
 from tf_pflego.simulation.simulation import Simulation
-from tf_pflego.system import durable, leftovers, texts, values
+from tf_pflego.system import durable, leftovers, log, texts, values
 
 if TYPE_CHECKING:
     from tf_pflego.serving.personal_model import PersonalModel
@@ -112,8 +112,16 @@ def export_clients(
         export.
     """
     refuse_what_cannot_leave(simulation, format, name, quantize, learning)
+    chosen = chosen_clients(clients, simulation)
+    never = simulation.never_drawn(chosen)
+    if never:
+        log.warning(
+            f"{len(never)} of {len(chosen)} clients never took part, such as "
+            f"{simulation.data.name_of(never[0])}, and what they keep is as it began. Train more "
+            "rounds, or let them learn on"
+        )
     return export(
-        served_clients(simulation, chosen_clients(clients, simulation), name),
+        served_clients(simulation, chosen, name),
         output_dir,
         format,
         quantize,

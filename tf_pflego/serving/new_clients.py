@@ -98,7 +98,7 @@ class NewClients:
             )
         self._clients = clients
         model = served_model(algorithm, self._name) or split_model(algorithm)
-        self._learn = Traced(learning_on(model, rule))
+        self._learn, self._loss = Traced(learning_on(model, rule)), Traced(model.loss)
         self._predict = Traced(self._served.predict, any_number=(1,))
         self._start = list(_starts(simulation, clients, self._served, fine_tuned=True))
 
@@ -115,6 +115,22 @@ class NewClients:
         for client in range(data.num_clients):
             weights = self._learnt(client, *data.train.of(client))
             yield served_client(algorithm, data, client, weights, self._name, self._predict)
+
+    def still_falling(self) -> list[int]:
+        """Returns the clients whose steps do not suffice.
+
+        The loss of their training examples falls by more than a hundredth in as many steps again.
+        """
+        falling = []
+        for client in range(self._clients.num_clients):
+            examples = self._clients.train.of(client)
+            once, twice = (
+                float(self._loss(weights, self._as_client(client, *examples)))
+                for weights in (self._learnt(client, *examples, n) for n in (1, 2))
+            )
+            if twice < 0.99 * once:
+                falling.append(client)
+        return falling
 
     def curve(
         self, shots: Sequence[int | str] = (1, 5, 10, ALL), draws: int = 5, seed: int = 0
@@ -159,10 +175,10 @@ class NewClients:
         classes = tf.constant(classes_of(self._algorithm, self._clients, client))
         return lone_client(inputs, tf.constant(labels), classes)
 
-    def _learnt(self, client, examples, labels):
-        learner = self._as_client(client, examples, labels)
+    def _learnt(self, client, examples, labels, times=1):
+        learner, steps = self._as_client(client, examples, labels), tf.constant(times * self._steps)
         rate = tf.constant(self._rate, tf.float32)
-        return self._learn(self._start[client], learner, tf.constant(self._steps), rate)
+        return self._learn(self._start[client], learner, steps, rate)
 
     def _tested(self, client, weights):
         tested = self._as_client(client, *self._clients.test.of(client))

@@ -123,6 +123,13 @@ class Trained:
         ids = checks.client_ids(client_ids, self.data.num_clients)
         return self._engine.read_states(ids, self.server_state)
 
+    def never_drawn(self, client_ids: Sequence[int]) -> list[int]:
+        """Returns those clients that keep something, and have not taken part yet."""
+        states = self._engine.states
+        ids = checks.client_ids(client_ids, self.data.num_clients)
+        keeps = bool(tf.nest.flatten(states.spec))
+        return [int(one) for one in ids if keeps and not states.have_state(ids[ids == one])[0]]
+
     def evaluate(
         self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
     ) -> Evaluation:

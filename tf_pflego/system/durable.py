@@ -25,6 +25,17 @@ from tf_pflego.system import leftovers
 _BLOCK_BYTES = 2**20
 
 
+def inert(cell: Any) -> Any:
+    """Returns a cell that no spreadsheet takes for a formula: such a text has a ' in front."""
+    if not isinstance(cell, str) or cell[:1] not in tuple("=+-@\t\r'"):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
 class Stream:
     """Counts the bytes that pass on their way to a file (`size`), and keeps their `crc32`."""
 
@@ -103,9 +114,9 @@ class Batch:
             stream.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
     def csv(self, path: pathlib.Path, names: Iterable[str], rows: Iterable[Iterable]) -> None:
-        """Writes rows of a table under the names of its columns."""
+        """Writes rows of a table under the names of its columns; see `inert`."""
         text = io.StringIO(newline="")
-        csv.writer(text).writerows([names, *rows])
+        csv.writer(text).writerows([names, *([inert(cell) for cell in row] for row in rows)])
         with self.open(path) as stream:
             stream.write(text.getvalue().encode())
 

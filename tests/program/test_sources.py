@@ -1,0 +1,134 @@
+"""Each verb works for runs whatever they are on: a dataset, one of TFDS by client, or a table."""
+
+import csv
+import json
+import signal
+
+import numpy as np
+import pytest
+
+import tf_pflego as pfl
+from tests.data.tables import schools
+from tests.data.tables.test_datasets import SmallSchools
+from tests.starts import begun, done, in_this_process, wait_for_rounds
+from tf_pflego.data.datasets import prepared
+from tf_pflego.runs import reader
+
+COLUMNS = ("--client_column=School", "--label_column=Passed", "--feature_columns=Sex,SES")
+SHORT = ("--clients_per_round=2", "--local_steps=2", "--engine=in_process")
+ROWS = schools.columns()
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory, digits_dir):
+    """The flags of each source, and what its new clients are given by."""
+    place = tmp_path_factory.mktemp("sources")
+    with prepared._offline():
+        SmallSchools(data_dir=place).download_and_prepare()
+    rows = {name: values[ROWS["School"] == 1224] for name, values in ROWS.items()}
+    new = schools.written(place / "new.csv", rows | {"School": np.full(12, "=1+1")})
+    digits = pfl.load_dataset("digits", data_dir=digits_dir)
+    arrays = {
+        f"{name}_{what}": getattr(split, what)[np.isin(split.labels, (3, 7))]
+        for name, split in (("train", digits.train), ("test", digits.test))
+        for what in ("examples", "labels")
+    }
+    np.savez(place / "new.npz", **arrays)
+    of_table = (f"--table={schools.written(place / 'pupils.csv')}", *COLUMNS)
+    return {
+        "dataset": (("--dataset=digits", f"--data_dir={digits_dir}", "--num_clients=5"), "new.npz"),
+        "tfds": (("--dataset=small_schools", f"--data_dir={place}", *COLUMNS), None),
+        "table": (of_table, new.name),
+        "place": place,
+    }
+
+
+@pytest.mark.parametrize(
+    "source", ["table", *(pytest.param(s, marks=pytest.mark.thorough) for s in ("dataset", "tfds"))]
+)
+def test_every_verb_works_with_every_source(source, sources, tmp_path, capsys):
+    flags, new = sources[source]
+    where = [flag for flag in flags if flag.startswith("--data_dir")]
+    output, flags = tmp_path / "runs" / "one", (*flags, *SHORT)
+    train = [*flags, f"--output_dir={output}", "--resume"]
+    assert "there is no run" in done([*train, "--num_rounds=2"], capsys).stderr
+    done([*train, "--num_rounds=3"], capsys)
+    assert json.loads((output / "summary.json").read_text())["round"] == 3
+
+    sweep = ["sweep", *flags, "--num_rounds=1", "--algorithm=local,pflego"]
+    sweep.append(f"--output_dir={tmp_path / 'sweep'}")
+    done(sweep, capsys)
+    with open(tmp_path / "sweep" / "runs.csv", newline="") as file:
+        assert [row["algorithm"] for row in csv.DictReader(file)] == ["local", "pflego"]
+    done(sweep, capsys)  # The runs are kept.
+
+    done(["report", str(output), f"--output={tmp_path / 'report.html'}"], capsys)
+    assert "3/3" in done(["list", str(tmp_path / "runs")], capsys).stdout
+    keras = ["--format=keras", *where]
+    models = f"--output_dir={tmp_path / 'models'}"
+    done(["export", f"--run={output}", "--clients=0", models, *keras], capsys)
+    if new is None:
+        return
+    of_new = f"--{'table' if source == 'table' else 'data'}={sources['place'] / new}"
+    learnt = f"--output_dir={tmp_path / 'learnt'}"
+    done(["personalize", f"--run={output}", of_new, "--shots=all", learnt, *keras], capsys)
+    (entry,) = json.loads((tmp_path / "learnt" / "clients.json").read_text())["clients"]
+    assert entry.get("name", "new") == ("=1+1" if source == "table" else "new")
+
+
+@pytest.mark.parametrize("source", ["table", pytest.param("tfds", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_a_killed_run_goes_on_with_every_source(source, rounds, sources, tmp_path, capsys):
+    """It is killed before its first checkpoint, or after some."""
+    flags = [*sources[source][0], *SHORT, f"--output_dir={tmp_path / 'run'}"]
+    running = begun(*flags, "--checkpoint_every=1", "--num_rounds=100000")
+    wait_for_rounds(running, tmp_path / "run" / "metrics.jsonl", rounds)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    done_rounds = max(len((tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()), rounds)
+    done([*flags, "--resume", f"--num_rounds={1 + done_rounds}"], capsys)
+
+
+def test_a_table_that_was_renamed_is_known_by_its_rows(sources, tmp_path, capsys, monkeypatch):
+    """The run names it wherever the program is started, and other rows are refused."""
+    monkeypatch.chdir(tmp_path)
+    schools.written("pupils.csv")
+    train = [*COLUMNS, *SHORT, "--output_dir=run"]
+    done(["--table=pupils.csv", *train, "--num_rounds=1"], capsys)
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir("sub")
+    export = ["export", "--run=../run", "--clients=1224", "--format=keras"]
+    done([*export, "--output_dir=one"], capsys)
+    (tmp_path / "pupils.csv").rename("renamed.csv")
+    done(["--table=renamed.csv", "--output_dir=../run", "--resume", "--num_rounds=2"], capsys)
+    done([*export, "--output_dir=two"], capsys)
+    (tmp_path / "sub" / "renamed.csv").rename("again.csv")
+    done([*export, "--data_dir=again.csv", "--output_dir=three"], capsys)
+    schools.written("again.csv", schools.columns(seed=1))
+    refused = in_this_process([*export, "--data_dir=again.csv", "--output_dir=four"], capsys)
+    assert "must be those of the run" in refused.stderr
+
+
+def test_new_clients_of_a_table_have_the_classes_of_the_run(tmp_path, capsys):
+    """They are told if their steps do not suffice, and no name becomes a spreadsheet's formula."""
+    run, strange = tmp_path / "run", tmp_path / "strange.csv"
+    names = {1224: "=1+1", 1288: "-5", 1296: "'a", 1308: "b"}
+    rows = ROWS | {"School": np.array([names[one] for one in ROWS["School"]])}
+    table = schools.written(tmp_path / "pupils.csv", rows)
+    done([f"--table={table}", *COLUMNS, *SHORT, "--num_rounds=1", f"--output_dir={run}"], capsys)
+    with open(run / "clients.csv", newline="") as file:
+        raw = {row["name"] for row in csv.DictReader(file)}
+    assert raw == {"'=1+1", "-5", "''a", "b"}
+    assert {*reader.columns(run / "clients.csv")["name"]} == {*names.values()}
+    schools.written(strange, ROWS | {"Passed": np.full(45, "perhaps")})
+    flags = ["personalize", f"--run={run}", "--shots=all"]
+    refused = in_this_process([*flags, f"--table={strange}"], capsys)
+    assert "has 'perhaps'" in refused.stderr
+    alike = schools.written(tmp_path / "alike.csv")
+    said = done([*flags, f"--table={alike}", "--steps=1"], capsys)
+    assert "1 steps do not suffice for" in said.stderr
+    both = in_this_process([*flags, f"--table={alike}", "--data=a.npz"], capsys)
+    assert "--data must be left out with --table" in both.stderr
+    export = ["export", f"--run={run}", "--clients=all", "--format=keras"]
+    said = done([*export, f"--output_dir={tmp_path / 'models'}"], capsys)
+    assert "never took part" in said.stderr
