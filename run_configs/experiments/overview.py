@@ -1,4 +1,4 @@
-"""The pages that are made from results/benchmark.json: of costs and accuracies, and of times."""
+"""The pages of no sweep alone: of costs and accuracies, of times, and beside PFLlib."""
 
 import json
 import pathlib
@@ -26,6 +26,7 @@ def pages(results: pathlib.Path) -> dict[str, bytes]:
         "overview": ("Cost and accuracy", _costs(results, report)),
         "round_times": ("Seconds per round", round_times(report)),
         "local_speed": ("PGFed paper, Table 7", _speeds(report)),
+        "pfllib": ("Beside PFLlib", _differences(store.read(results / "pfllib.csv"))),
     }
     cores = str(report["cores"]).encode()
     return {
@@ -94,3 +95,12 @@ def _speeds(report):
             shown = (fixed(ratio, ".3f") for ratio in ratios)
             lines.append([f"`{row['algorithm']}`", speed, *shown])
     return markdown(["method", "images a second", "relative speed", "paper"], lines)
+
+
+def _differences(rows):
+    head = ["method", "largest difference of a weight", "bridges"]
+    lines = (
+        [f"`{row['method']}`", f"{float(row['largest_difference']):.1e}", row["bridges"] or "none"]
+        for row in rows
+    )
+    return markdown(head, lines)

@@ -15,7 +15,7 @@ A round:
   5. The server moves theta, the policy and G by the N_i-weighted mean over the participants.
 
 Served: the newest theta, policy and G with the client's last P_i. The paper could not be read;
-PFLlib (d832e76) sends these to all clients after each round.
+PFLlib (d832e76) sends theta to all clients after each round, G and the policy to participants.
 
 MMD is the mean of k(h_a, h_b) + k(h'_a, h'_b) - 2 k(h_a, h'_b) over all pairs of a batch, for the
 kernel k(x, y) = sum_c exp(-|x - y|^2 / (2 c)) with c = 10, 15, 20, 50.
