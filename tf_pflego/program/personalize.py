@@ -102,8 +102,8 @@ def run(flag_values, interruption: Interruption) -> None:
             if falling:
                 log.warning(
                     f"{options.steps} steps do not suffice for {len(falling)} of "
-                    f"{clients.num_clients} clients, such as {falling[0]}: in as many again their "
-                    "loss falls by more than a hundredth. Raise --steps"
+                    f"{clients.num_clients} clients, such as {falling[0]}, whose loss falls on in "
+                    "as many again. Raise --steps"
                 )
             if options.output_dir:
                 export_lib.export(
