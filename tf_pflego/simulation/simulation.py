@@ -26,6 +26,7 @@ from tf_pflego.simulation import earlier
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_unfit
+from tf_pflego.simulation.frozen_features import as_features
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.records import LAST_ROUNDS
 from tf_pflego.simulation.trained import Trained
@@ -146,6 +147,7 @@ class Simulation(Trained):
                 f"`leave` must leave at least one client; got all {len(leaving)}. Let others join."
             )
         # All identities in use count, so that a client that joins has none of one that leaves.
+        join = join and as_features(self.algorithm.model, join)
         data = self.data if join is None else self.data.joined_by(join)
         former = np.setdiff1d(np.arange(self.data.num_clients), leaving)
         joining = data.num_clients - self.data.num_clients
