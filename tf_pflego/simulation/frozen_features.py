@@ -98,11 +98,8 @@ def _features(frozen: Frozen, examples: np.ndarray, in_memory: bool) -> np.ndarr
 
 
 def _blocks(frozen, examples) -> Iterator[np.ndarray]:
-    spec = tf.TensorSpec([None, *examples.shape[1:]], examples.dtype)
-
-    @tf.function(autograph=False, input_signature=[spec])
-    def features_of(some):
-        return frozen.model(as_model_inputs(some), training=False)
-
+    spec = tf.TensorSpec([None, *frozen.example_shape], frozen.example_dtype)
+    features_of = frozen.function.get_concrete_function(spec)
     for start in range(0, len(examples), frozen.block):
-        yield features_of(tf.constant(examples[start : start + frozen.block])).numpy()
+        some = tf.constant(examples[start : start + frozen.block])
+        yield features_of(as_model_inputs(some)).numpy()

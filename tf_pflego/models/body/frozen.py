@@ -7,6 +7,7 @@ model that is a layer of the body, as a backbone, is frozen as a whole or not at
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -50,8 +51,8 @@ def parts_of(body: tf.keras.Model, example: tf.TensorSpec) -> Parts | None:
         return None
     (tensor,) = _outputs(nodes[without_masks])
     parts = Parts(
-        tf.keras.Model(body.inputs, tensor, name="frozen"),
-        tf.keras.Model(tensor, body.outputs, name=body.name),
+        tf.keras.Model(body.inputs[0], tensor, name="frozen"),
+        tf.keras.Model(tensor, body.outputs[0], name=body.name),
     )
     # Methods, files and checkpoints go by the order of theta.
     same = _ids(parts.trained) == _ids(body) and not parts.frozen.trainable_variables
@@ -78,6 +79,15 @@ class Frozen:
         self.block = min(max(1, _BLOCK_BYTES // body.bytes_per_example), _MOST_IN_BLOCK)
         one = tf.zeros([1, *self.example_shape], self.example_dtype)
         self.shape = tuple(map(int, model(one, training=False).shape[1:]))
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """The model in inference, traced."""
+        return tf.function(lambda some: self.model(some, training=False), autograph=False)
+
+    def __getstate__(self):
+        """Another process traces the function anew."""
+        return {name: value for name, value in vars(self).items() if name != "function"}
 
     def before(self, trained: tf.keras.Model) -> Body:
         """Returns the whole body from examples to features, with this trained part."""
