@@ -94,6 +94,10 @@ def test_clients_have_the_test_examples_of_which_features_were_made(simulation, 
     """Files are tested by them; a shard on another machine needs none."""
     data, expected = simulation.data, clients.test.of(1)
     assert_identical(data.part(1, 2).raw_test.of(0), expected)
+    with pfl.Simulation(
+        simulation.algorithm, clients, pfl.Participation(2, 2), "in_process"
+    ) as one:
+        assert_identical([one.data.train.examples], [data.train.examples])
     assert_identical(data.without([0]).raw_test.of(0), expected)
     assert_identical(data.joined_by(data).raw_test.of(3), expected)
     assert not hasattr(data.shard(np.array([1])), "raw_test")

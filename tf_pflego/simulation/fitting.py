@@ -63,8 +63,8 @@ def _check_scale(model, data):
     if scales and stored.dtype == np.uint8:
         raise ValueError(
             "the examples must not be scaled twice; they are uint8, which a body is given in "
-            "[0, 1], and the body has a layer Rescaling or Normalization. Leave that layer out, or "
-            "give the examples as float32."
+            "[0, 1], and the body has a layer Rescaling or Normalization. Leave that layer out, "
+            "give the examples as float32, or put Rescaling(255.0) before it."
         )
     first, *_, last = data.example_shape
     if len(data.example_shape) == 3 and first in (1, 3) and last > 4:

@@ -44,7 +44,7 @@ class Simulation(Trained):
       algorithm: The algorithm to train with. It keeps what is traced of it, so that the next
         simulation of this object, on data of the same shape, begins at once; except on Ray, where
         each shard traces a copy of it.
-      data: The clients' data.
+      data: The clients' data; raw examples also for a model of `with_frozen_features`.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine;
         `RayOptions` for a cluster, or `Links` to clients on other machines. The default is tff
@@ -85,6 +85,7 @@ class Simulation(Trained):
         self.seed = values.seed(seed)
         self.max_restarts = values.whole("max_restarts", max_restarts, 0)
         self.eval_clients = values.whole("eval_clients", eval_clients, 0)
+        data = as_features(algorithm.model, data)
         refuse_unfit(algorithm, data, participation)
         self.round_number = 0
         self.in_round = False
