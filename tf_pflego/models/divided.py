@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from tf_pflego.models.body.body import Body
-from tf_pflego.models.body.frozen import Frozen, parts_of
+from tf_pflego.models.body.frozen import Frozen, end_of, parts_of
 from tf_pflego.models.split import SplitModel
 from tf_pflego.system import log
 
@@ -17,7 +17,7 @@ _whole: weakref.WeakKeyDictionary[SplitModel, SplitModel] = weakref.WeakKeyDicti
 def divided(model: SplitModel) -> SplitModel:
     """Returns the model of the trained part of a body, whose `frozen` makes its examples.
 
-    It is the same model if the body has no frozen part that is worth it; see `frozen.parts_of`.
+    It is the same model if the body has no frozen part that is worth it; see `frozen.end_of`.
 
     Raises:
       ValueError: Dropout draws masks in the frozen part.
@@ -42,7 +42,7 @@ def whole(model: SplitModel) -> SplitModel:
 
 def _part(model):
     body = model._body
-    if model.frozen is not None or parts_of(body.keras_model, body.example) is None:
+    if model.frozen is not None or end_of(body.keras_model, body.example) is None:
         return None
     try:
         parts = parts_of(body.clone(body.initial_theta), body.example)

@@ -26,8 +26,8 @@ class Parts(NamedTuple):
     trained: tf.keras.Model  # from the tensor to features
 
 
-def parts_of(body: tf.keras.Model, example: tf.TensorSpec) -> Parts | None:
-    """Returns the frozen part of a built body and the rest; None if nothing would be gained.
+def end_of(body: tf.keras.Model, example: tf.TensorSpec) -> Any:
+    """Returns the tensor in which a built body's frozen part ends; None if nothing would be gained.
 
     A frozen part is worth it if it has a frozen kernel or table: a weight of two axes at least. A
     subclassed body has none that can be found.
@@ -35,21 +35,26 @@ def parts_of(body: tf.keras.Model, example: tf.TensorSpec) -> Parts | None:
     Raises:
       ValueError: There is a frozen part, but dropout draws masks within it.
     """
-    nodes, drawing = _nodes(body), _drawing(body, example)
+    nodes = _nodes(body)
     frozen = _count(nodes, lambda node: not _is_trained(node))
-    cut = _last_cut(nodes, frozen)
-    drawn = _count(nodes[:frozen], lambda node: not _within(drawing, node))
-    without_masks = _last_cut(nodes, drawn)
-    if _kernels(nodes[: cut + 1]) > _kernels(nodes[: without_masks + 1]):
-        names = [one.name for node in nodes[: cut + 1] for one in _within(drawing, node)]
+    kernels = _kernels(nodes, _last_cut(nodes, frozen))
+    if not kernels:
+        return None
+    drawing = _drawing(body, example)
+    cut = _last_cut(nodes, _count(nodes[:frozen], lambda node: not _within(drawing, node)))
+    if _kernels(nodes, cut) < kernels:
+        names = [one.name for node in nodes[:frozen] for one in _within(drawing, node)]
         raise ValueError(
             "`body` must have no dropout in its frozen part, where features are computed once: a "
             f"mask would stay the same in all rounds; got {', '.join(names[:5])}. Leave it out, or "
             "call the frozen backbone with training=False in the `call` of a layer of your own."
         )
-    if not _kernels(nodes[: without_masks + 1]):
-        return None
-    (tensor,) = _outputs(nodes[without_masks])
+    return _outputs(nodes[cut])[0]
+
+
+def parts_of(body: tf.keras.Model, example: tf.TensorSpec) -> Parts | None:
+    """Returns a body with a frozen part as two models; None if its weights would change places."""
+    tensor = end_of(body, example)
     parts = Parts(
         tf.keras.Model(body.inputs[0], tensor, name="frozen"),
         tf.keras.Model(tensor, body.outputs[0], name=body.name),
@@ -179,9 +184,9 @@ def _within(layers, node):
     return [layer for layer in _layers(node) if layer in layers]
 
 
-def _kernels(nodes):
-    """Returns how many kernels and tables the layers of some calls have."""
-    layers = {id(layer): layer for node in nodes for layer in _layers(node)[:1]}
+def _kernels(nodes, cut):
+    """Returns how many kernels and tables the layers have up to a cut."""
+    layers = {id(layer): layer for node in nodes[: cut + 1] for layer in _layers(node)[:1]}
     weights = (weight for layer in layers.values() for weight in layer.weights)
     return sum(len(weight.shape) > 1 for weight in weights)
 
