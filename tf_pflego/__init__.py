@@ -59,6 +59,7 @@ _HOME = {
     "run": "tf_pflego.runs.training",
     "secure": "tf_pflego.aggregation.secure",
     "sweep": "tf_pflego.sweeps.runner",
+    "with_frozen_features": "tf_pflego.simulation.frozen_features",
 }
 
 # Type checkers read no other form. A test compares the three lists.
@@ -108,6 +109,7 @@ __all__ = [
     "run",
     "secure",
     "sweep",
+    "with_frozen_features",
 ]
 
 # Type checkers and editors read this in place of `_HOME`.
@@ -146,6 +148,7 @@ if TYPE_CHECKING:
     from tf_pflego.serving.new_clients import NewClients
     from tf_pflego.serving.new_clients import fine_tune as fine_tune_new_clients
     from tf_pflego.serving.shared_body import export_shared_body
+    from tf_pflego.simulation.frozen_features import with_frozen_features
     from tf_pflego.simulation.simulation import Simulation
     from tf_pflego.sweeps.definition import Experiment, Range, grid
     from tf_pflego.sweeps.results import Sweep

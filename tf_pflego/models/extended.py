@@ -7,6 +7,8 @@ like all others. Differences between clients are among the part's weights.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tf_pflego.models.split import SplitModel
@@ -28,14 +30,10 @@ def extended(model: SplitModel, part: tf.keras.Model) -> SplitModel:
       ValueError: Keras cannot make the body again from its configuration.
     """
     body = model._body.extended(part)
-    changes = {
-        "num_features": body.num_features,
-        "theta_names": body.theta_names,
-        "activation_bytes_per_example": body.bytes_per_example,
-    }
+    changes: dict[str, Any] = {"theta_names": body.theta_names}
     if hasattr(model, "initial_theta"):  # See `SplitModel.without_start`.
         changes["initial_theta"] = body.initial_theta
-    return model._with(_body=body, _features=body, **changes)
+    return model.on_body(body, **changes)
 
 
 def normalized(values: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:

@@ -61,6 +61,7 @@ class SplitModel:
       example_dtype: tf.int32 for a body that takes integers, such as tokens, else tf.float32.
       activation_bytes_per_example: Size of all that the body computes from one example, which is
         more than what its gradient needs.
+      frozen: The frozen part that has been taken off the body, a `Frozen`; or None. See `divided`.
 
     Raises:
       TypeError: The body is not a Keras model.
@@ -108,6 +109,7 @@ class SplitModel:
         self._keeps = False
         self._shares_classifier = False
         self._features: Callable[..., tf.Tensor] = self._body
+        self.frozen: Any = None
 
     def __repr__(self) -> str:
         weights = sum(int(np.prod(leaf.shape)) for leaf in self.initial_theta)
@@ -233,6 +235,16 @@ class SplitModel:
         model = copy.copy(self)
         vars(model).update(changes)
         return model
+
+    def on_body(self, body: Body, **changes: Any) -> SplitModel:
+        """Returns a copy of the model with another body, and other values of some fields."""
+        changes |= {
+            "example_shape": body.example_shape,
+            "example_dtype": body.example_dtype,
+            "num_features": body.num_features,
+            "activation_bytes_per_example": body.bytes_per_example,
+        }
+        return self._with(_body=body, _features=body, **changes)
 
     def for_task(self, task: Task) -> SplitModel:
         """Returns the same model for labels of the same form with another task."""

@@ -112,7 +112,7 @@ def _resident(definition, clients, journal):
     with temporary.own_directory():
         resident = Resident(definition, clients, journal)
         try:
-            refuse_strange_integers(resident.algorithm, clients)
+            refuse_strange_integers(resident.algorithm.model, clients)
             yield resident
         finally:
             resident.close()

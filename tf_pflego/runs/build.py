@@ -27,6 +27,7 @@ from tf_pflego.runs import (
     table_clients,
 )
 from tf_pflego.runs.reader import DEALING, OF_CLIENTS, OWN_CLIENTS
+from tf_pflego.simulation.frozen_features import with_frozen_features
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
 
@@ -249,6 +250,7 @@ def build_simulation(
         clients = clients.part(0, clients.num_clients - run_config.new_clients)
     participation = run_config.participation_of(clients.num_clients)
     if elsewhere is None:
+        model, clients = with_frozen_features(model, clients) if model else (None, clients)
         facts = ModelFacts.of(run_config, clients, num_global_classes, model, directory)
     else:
         facts = elsewhere.facts

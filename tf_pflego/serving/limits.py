@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from tf_pflego.models.divided import whole
 from tf_pflego.simulation.client_models import served_model, served_name, split_model
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import values
@@ -31,7 +32,7 @@ def refuse_what_cannot_leave(
     algorithm = simulation.algorithm
     name = served_name(algorithm, name)
     served = algorithm.served[name]
-    model = served_model(algorithm, name) or split_model(algorithm)
+    model = whole(served_model(algorithm, name) or split_model(algorithm))
     if format == "keras":
         model.task.keras_activation()
         model.refuse_lambda_layers("`format='keras'`")

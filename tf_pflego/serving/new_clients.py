@@ -19,6 +19,7 @@ from tf_pflego.core.algorithm import Served, Weights, num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.data import joining
 from tf_pflego.data.clients import ClientData
+from tf_pflego.data.features import raw_test
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced
 from tf_pflego.models.personalization import learning_on
@@ -33,6 +34,7 @@ from tf_pflego.simulation.client_models import (
 )
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.fitting import refuse_other_labels, refuse_strange_integers
+from tf_pflego.simulation.frozen_features import as_features
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import rows, texts, values
@@ -85,7 +87,8 @@ class NewClients:
         self._name = served_name(algorithm, name)
         self._served = algorithm.served[self._name]
         refuse_other_labels(algorithm, clients)
-        refuse_strange_integers(algorithm, clients)
+        refuse_strange_integers(algorithm.model, clients)
+        clients = as_features(algorithm.model, clients)
         rule = self._served.personalize
         self.learns = "network" if rule is None else "head"
         self._rate = 0.0
@@ -226,7 +229,8 @@ def fine_tune(
     batch_size = values.whole("batch_size", batch_size, 0)
     algorithm = simulation.algorithm
     refuse_other_labels(algorithm, clients)
-    refuse_strange_integers(algorithm, clients)
+    refuse_strange_integers(algorithm.model, clients)
+    clients = as_features(algorithm.model, clients)
     name = served_name(algorithm, None)
     model = served_model(algorithm, name) or split_model(algorithm)
     starts = map(model.without_statistics, _starts(simulation, clients, algorithm.served[name]))
@@ -295,7 +299,8 @@ def _check_types(simulation, clients):
 def refuse_other_examples(of_run: ClientData, clients: ClientData) -> None:
     """Raises ValueError unless new clients' examples have the shape and the dtype of the run's."""
     expected, got = (
-        (data.train.examples.dtype.name, data.example_shape) for data in (of_run, clients)
+        (examples.dtype.name, examples.shape[1:])
+        for examples in (raw_test(data).examples for data in (of_run, clients))
     )
     if expected != got:
         raise ValueError(

@@ -17,8 +17,10 @@ import tensorflow as tf
 from tf_pflego.core.algorithm import Algorithm, Client, Weights
 from tf_pflego.core.nests import Structure
 from tf_pflego.data.clients import ClientData
+from tf_pflego.data.features import raw_test
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.data.tables import raw_columns
+from tf_pflego.models.divided import whole
 from tf_pflego.models.heads.head import ABSENT_LOGIT
 from tf_pflego.models.personalization import Rule
 from tf_pflego.models.split import SplitModel
@@ -138,18 +140,18 @@ def served_client(
             f"model, to leave the run; {name} of {algorithm.name}: {got}. Use `served_weights` and "
             "the algorithm's `predict`."
         )
-    class_names = data.class_names_of(client)
+    class_names, raw_model = data.class_names_of(client), whole(model)
     outputs = model.outputs_of(data.num_classes[client])
     return ServedClient(
         client,
         None if data.client_names is None else data.client_names[client],
-        model,
+        raw_model,
         weights,
         class_names + tuple(f"absent_{k}" for k in range(len(class_names), outputs)),
         classes_of(algorithm, data, client),
-        *data.test.of(client),
+        *raw_test(data).of(client),
         served.personalize,
-        predict,
+        predict if model is raw_model else raw_model.predict,
         data.preprocessing,
     )
 

@@ -1,5 +1,7 @@
 """Whether a method, clients and the way in which they are drawn go together."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,6 +9,7 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.tasks import CLASSIFICATION
 from tf_pflego.data.clients import ClientData
+from tf_pflego.data.features import FeatureData
 from tf_pflego.system import log, values
 
 # Floats as large as this in the first examples, and none below 0, are pixels up to 255.
@@ -33,7 +36,12 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             "the model must have a class mask for clients that have one; got none. Build the "
             "algorithm for `model.with_class_mask()`."
         )
-    expected = algorithm.model.example_shape, algorithm.model.example_dtype
+    refuse_unfit_examples(algorithm.model, data)
+
+
+def refuse_unfit_examples(model: Any, data: ClientData) -> None:
+    """Raises ValueError unless examples are what a model, or the frozen part of one, takes."""
+    expected = model.example_shape, model.example_dtype
     got = data.example_shape, data.example_dtype
     if expected != got:
         raise ValueError(
@@ -41,21 +49,22 @@ def refuse_unfit(algorithm: Algorithm, data: ClientData, participation: Particip
             f"{expected[0]}; got {got[1].name} of shape {got[0]}. Convert the arrays, or build "
             "the model for them."
         )
-    refuse_strange_integers(algorithm, data)
-    _check_scale(algorithm, data)
+    refuse_strange_integers(model, data)
+    if not isinstance(data, FeatureData):
+        _check_scale(model, data)
 
 
-def _check_scale(algorithm, data):
+def _check_scale(model, data):
     """Raises ValueError if pixels would be scaled twice, and says so if nothing scales them."""
-    scales, is_image = getattr(algorithm.model, "scales", None), len(data.example_shape) in (2, 3)
+    scales, is_image = getattr(model, "scales", None), len(data.example_shape) in (2, 3)
     stored = data.train.examples
     if scales is None or not is_image or data.is_elsewhere:
         return
     if scales and stored.dtype == np.uint8:
         raise ValueError(
             "the examples must not be scaled twice; they are uint8, which a body is given in "
-            "[0, 1], and the body has a layer Rescaling or Normalization. Leave that layer out, or "
-            "give the examples as float32."
+            "[0, 1], and the body has a layer Rescaling or Normalization. Leave that layer out, "
+            "give the examples as float32, or put Rescaling(255.0) before it."
         )
     first, *_, last = data.example_shape
     if len(data.example_shape) == 3 and first in (1, 3) and last > 4:
@@ -74,9 +83,9 @@ def _check_scale(algorithm, data):
         )
 
 
-def refuse_strange_integers(algorithm: Algorithm, data: ClientData) -> None:
+def refuse_strange_integers(model: Any, data: ClientData) -> None:
     """Raises ValueError if a client has an integer for which an Embedding has no row."""
-    first_strange = getattr(algorithm.model, "first_strange", None)
+    first_strange = getattr(model, "first_strange", None)
     if data.is_elsewhere or data.example_dtype != tf.int32 or first_strange is None:
         return
     for split, examples in data.splits.items():

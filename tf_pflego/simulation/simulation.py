@@ -26,6 +26,7 @@ from tf_pflego.simulation import earlier
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_unfit
+from tf_pflego.simulation.frozen_features import as_features
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.simulation.records import LAST_ROUNDS
 from tf_pflego.simulation.trained import Trained
@@ -43,7 +44,7 @@ class Simulation(Trained):
       algorithm: The algorithm to train with. It keeps what is traced of it, so that the next
         simulation of this object, on data of the same shape, begins at once; except on Ray, where
         each shard traces a copy of it.
-      data: The clients' data.
+      data: The clients' data; raw examples also for a model of `with_frozen_features`.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine;
         `RayOptions` for a cluster, or `Links` to clients on other machines. The default is tff
@@ -84,6 +85,7 @@ class Simulation(Trained):
         self.seed = values.seed(seed)
         self.max_restarts = values.whole("max_restarts", max_restarts, 0)
         self.eval_clients = values.whole("eval_clients", eval_clients, 0)
+        data = as_features(algorithm.model, data)
         refuse_unfit(algorithm, data, participation)
         self.round_number = 0
         self.in_round = False
@@ -146,6 +148,7 @@ class Simulation(Trained):
                 f"`leave` must leave at least one client; got all {len(leaving)}. Let others join."
             )
         # All identities in use count, so that a client that joins has none of one that leaves.
+        join = join and as_features(self.algorithm.model, join)
         data = self.data if join is None else self.data.joined_by(join)
         former = np.setdiff1d(np.arange(self.data.num_clients), leaving)
         joining = data.num_clients - self.data.num_clients

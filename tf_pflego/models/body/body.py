@@ -49,7 +49,8 @@ class Body:
         the number of examples are unknown.
       has_loops: Whether there are loops among what it computes, which save variants.
       lookups: The rows that it looks up by integers of the examples.
-      scales: Whether it has layers that scale what the examples have.
+      scales: Whether it makes the numbers of examples smaller, by a layer Rescaling or
+        Normalization, before any Rescaling that makes them larger.
     """
 
     def __init__(self, model: tf.keras.Model, example_shape: Sequence[int] | None = None):
@@ -76,12 +77,21 @@ class Body:
         passed = self._training.forward.get_concrete_function(theta, more, example)
         self.saved_specs = specs_of(passed.structured_outputs[1])
         self.has_loops = any(spec.dtype == tf.variant for spec in self.saved_specs)
-        scaling = tf.keras.layers.Rescaling, tf.keras.layers.Normalization
-        self.scales = any(isinstance(layer, scaling) for layer in model._flatten_layers())
+        self.scales = _scales(model)
         self.lookups = lookups.Lookups(self._inference.parts, self.initial_theta)
         self._one_example = None
         if self.has_loops:
             self._one_example = trace.OneExample.of(model, example, live.statistics)
+
+    @property
+    def keras_model(self) -> tf.keras.Model:
+        """The model that it was made from."""
+        return self._cloning.model
+
+    @property
+    def example(self) -> tf.TensorSpec:
+        """The spec of a batch of examples."""
+        return tf.TensorSpec([None, *self.example_shape], self.example_dtype)
 
     @property
     def is_live(self) -> bool:
@@ -172,6 +182,14 @@ class Body:
     def refuse_lambda_layers(self, what: str) -> None:
         """Raises ValueError if the model has layers that hold code; `what` would have them."""
         self._cloning.refuse_lambda_layers(what)
+
+
+def _scales(model):
+    """Returns whether the first layer that scales makes examples smaller, as pixels up to 255."""
+    scaling = tf.keras.layers.Rescaling, tf.keras.layers.Normalization
+    first = next((one for one in model._flatten_layers() if isinstance(one, scaling)), None)
+    # A backbone's own layers may want pixels again, from what is in [0, 1].
+    return first is not None and float(np.max(getattr(first, "scale", 0))) < 1
 
 
 class _Passes:

@@ -16,7 +16,7 @@ class Cloning:
     """
 
     def __init__(self, model: tf.keras.Model, example: tf.TensorSpec, statistics: Sequence[Any]):
-        self._model = model
+        self.model = model
         self._example = example
         lambdas = tf.keras.layers.Lambda
         self._lambda_layers = [one.name for one in _layers(model) if isinstance(one, lambdas)]
@@ -31,7 +31,7 @@ class Cloning:
 
         After them theta may have the statistics of live batch normalisation.
         """
-        source = self._model
+        source = self.model
         values = self._constants | dict(zip(self._theta, map(np.asarray, theta), strict=False))
         # Keras finds the classes of standard layers itself.
         classes = {type(layer).__name__: type(layer) for layer in _layers(source)}

@@ -25,6 +25,7 @@ class Live:
       statistics: The variables of the means and variances of batch normalisation.
       moments: For each of them the batch's value.
       normalizing: The ids of the variables of scales and offsets.
+      drawing: The layers of dropout that have drawn masks.
     """
 
     def __init__(self, model: tf.keras.Model):
@@ -43,6 +44,12 @@ class Live:
         self.statistics: list[Any] = []
         self.moments: list[tf.Tensor] = []
         self.normalizing: set[int] = set()
+        self.drawing: list[Any] = []
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether there is dropout at all, called in training or not."""
+        return bool(self._dropouts)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -81,6 +88,7 @@ class Live:
             sizes = enumerate(layer.noise_shape)
             shape = [shape[axis] if size is None else size for axis, size in sizes]
         self._masks += 1
+        self.drawing.append(layer)
         with tf.name_scope(OF_SEED):
             seed = tf.random.experimental.stateless_fold_in(seed, self._masks)
             kept = tf.random.stateless_uniform(shape, seed) >= layer.rate

@@ -1,0 +1,215 @@
+"""The frozen part of a body is computed once for each example: rounds, files and new clients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_pflego as pfl
+from tests.comparison import assert_identical, assert_near
+from tests.conftest import build_method
+from tests.models.test_frozen import Own, backbone, sequential
+from tests.serving.test_client_models import clients_of
+from tf_pflego.simulation import frozen_features
+from tf_pflego.system import file_arrays, rows
+
+layers = tf.keras.layers
+SHAPE, NUM_FEATURES = (6, 6, 2), 3
+SETTINGS = {"local_steps": 3, "client_learning_rate": 0.1, "server_learning_rate": 0.1}
+NEAR = {"atol": 1e-6}
+
+
+def images(count, seed=0):
+    return np.random.default_rng([seed, count]).integers(0, 256, (count, *SHAPE), np.uint8)
+
+
+def other_images(count):
+    return images(count, 1)
+
+
+def body():
+    tf.keras.utils.set_random_seed(2)
+    return sequential(backbone(), layers.GlobalAveragePooling2D(), layers.Dense(4))
+
+
+@pytest.fixture(scope="module", name="clients")
+def clients_fixture():
+    return clients_of(images)
+
+
+@pytest.fixture(scope="module", name="model")
+def model_fixture():
+    return pfl.SplitModel(body(), 3)
+
+
+@pytest.fixture(scope="module", name="hidden")
+def hidden_fixture():
+    """The same body, of which nothing can be kept."""
+    hiding = Own(body())
+    hiding(tf.zeros([1, *SHAPE]))
+    return pfl.SplitModel(hiding, 3, example_shape=SHAPE)
+
+
+def simulation_of(model, clients, method="pflego", place="in_process", **settings):
+    part, data = pfl.with_frozen_features(model, clients)
+    everybody = pfl.Participation(data.num_clients, data.num_clients)
+    algorithm = build_method(method, part, **(SETTINGS if method == "pflego" else settings))
+    return pfl.Simulation(algorithm, data, everybody, place)
+
+
+@pytest.fixture(scope="module", name="simulation")
+def simulation_fixture(model, clients):
+    with simulation_of(model, clients) as simulation:
+        simulation.run(2)
+        yield simulation
+
+
+def learnt(simulation):
+    """All that two rounds have made of the server and the clients, and what clients predict."""
+    simulation.run(2)
+    states = simulation.client_states(range(simulation.data.num_clients))
+    of_all = tf.nest.flatten([simulation.server_state, states])
+    return [*map(np.asarray, of_all), *simulation.predict()]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("in_process", marks=pytest.mark.lines("tff", "current")),
+        pytest.param("tff", marks=[pytest.mark.thorough, pytest.mark.lines("tff")]),
+        pytest.param("ray", marks=pytest.mark.thorough),
+    ],
+)
+@pytest.mark.parametrize("method", ["pflego", "fedavg"])
+def test_a_run_learns_what_it_does_without(method, place, clients, model, hidden, request):
+    place = request.getfixturevalue("cluster") if place == "ray" else place
+    with simulation_of(hidden, clients, method) as simulation:
+        assert simulation.data.example_shape == SHAPE
+        expected = learnt(simulation)
+    with simulation_of(model, clients, method, place) as simulation:
+        assert simulation.data.example_shape == (NUM_FEATURES,)
+        assert_near(learnt(simulation), expected, **NEAR)
+
+
+def test_clients_have_the_test_examples_of_which_features_were_made(simulation, clients):
+    """Files are tested by them; a shard on another machine needs none."""
+    data, expected = simulation.data, clients.test.of(1)
+    assert_identical(data.part(1, 2).raw_test.of(0), expected)
+    with pfl.Simulation(
+        simulation.algorithm, clients, pfl.Participation(2, 2), "in_process"
+    ) as one:
+        assert_identical([one.data.train.examples], [data.train.examples])
+    assert_identical(data.without([0]).raw_test.of(0), expected)
+    assert_identical(data.joined_by(data).raw_test.of(3), expected)
+    assert not hasattr(data.shard(np.array([1])), "raw_test")
+
+
+def test_features_that_do_not_fit_the_memory_are_in_a_file(simulation, model, clients, monkeypatch):
+    monkeypatch.setattr(rows, "_SHARE", 0.0)
+    _, data = pfl.with_frozen_features(model, clients)
+    assert file_arrays.file_of(data.train.examples)
+    assert_identical([data.train.examples], [simulation.data.train.examples])
+
+
+def test_features_that_fit_nowhere_are_not_kept(model, clients, monkeypatch, caplog):
+    monkeypatch.setattr(rows, "_SHARE", 0.0)
+    monkeypatch.setattr(frozen_features, "_SHARE_OF_DISK", 0.0)
+    assert pfl.with_frozen_features(model, clients) == (model, clients)
+    assert "computed in each round: its features take" in caplog.text
+
+
+@pytest.mark.lines("tff", "current")
+@pytest.mark.parametrize("format", ["keras", "savedmodel"])
+def test_a_file_takes_images(format, simulation, clients, tmp_path):
+    pfl.export_clients(simulation, [1], tmp_path / "out", format)
+    (path,) = (tmp_path / "out").glob("client_1*")
+    of_client, _ = clients.test.of(1)
+    if format == "keras":
+        predicted = tf.keras.models.load_model(path, compile=False)(of_client)
+    else:
+        loaded = tf.saved_model.load(str(path))
+        (predicted,) = loaded.predict(of_client).values()
+    assert_near([predicted], [simulation.predict()[1]], **NEAR)
+
+
+@pytest.mark.thorough
+def test_tflite_and_a_shared_body_take_images(simulation, clients, tmp_path):
+    """An export compares a file's predictions to the run's."""
+    pfl.export_clients(simulation, "all", tmp_path / "lite", "tflite")
+    pfl.export_shared_body(simulation, "all", tmp_path / "shared")
+    of_client, _ = clients.test.of(1)
+    heads = np.load(tmp_path / "shared/heads.npy")
+    loaded = tf.saved_model.load(str(tmp_path / "shared/body"))
+    served = loaded.signatures["serve"](examples=tf.constant(of_client), head=heads[1])
+    (predicted,) = served.values()
+    assert_near([predicted], [simulation.predict()[1]], **NEAR)
+
+
+def test_a_method_with_a_part_after_the_body_leaves_the_run(model, clients):
+    with simulation_of(model, clients, "fedcp", client_learning_rate=0.1) as simulation:
+        simulation.run(1)
+        of_client, _ = clients.test.of(0)
+        assert_near([simulation.client_model(0)(of_client)], simulation.predict()[:1], **NEAR)
+
+
+def test_statistics_of_what_is_trained_leave_the_run(clients):
+    normalization = layers.BatchNormalization()
+    live = sequential(backbone(), layers.Conv2D(2, 3), normalization, layers.Flatten())
+    with simulation_of(pfl.SplitModel(live, 3), clients) as simulation:
+        simulation.run(1)
+        of_client, _ = clients.test.of(0)
+        assert_near([simulation.client_model(0)(of_client)], simulation.predict()[:1], atol=1e-5)
+
+
+def test_clients_that_join_come_with_images(model, hidden, clients):
+    made = []
+    for one in (model, hidden):
+        with simulation_of(one, clients) as simulation:
+            simulation.run(1)
+            simulation.change_clients(leave=[0], join=clients_of(other_images))
+            made.append(learnt(simulation))
+    assert_near(*made, **NEAR)
+
+
+def test_new_clients_come_with_images(model, hidden, clients):
+    new, made = clients_of(other_images), []
+    for one in (model, hidden):
+        with simulation_of(one, clients) as simulation:
+            simulation.run(1)
+            by_head = pfl.NewClients(simulation, new, steps=5).learnt()
+            by_all = pfl.fine_tune_new_clients(simulation, new, epochs=1, learning_rate=0.1)
+            predicted = [client.predictions() for client in by_head]
+            made.append([*predicted, *(after.train_loss for after in by_all)])
+    assert_near(*made, **NEAR)
+
+
+def run(directory, model, clients, **settings):
+    settings = {"algorithm": "pflego", "clients_per_round": 2, "engine": "in_process"} | settings
+    config = pfl.RunConfig(output_dir=str(directory), checkpoint_every=1, **settings)
+    return pfl.run(config, clients=clients, model=model)["train_loss"]
+
+
+def test_a_run_goes_on_and_is_read_with_images(model, hidden, clients, tmp_path):
+    loss = run(tmp_path / "hidden", hidden, clients, num_rounds=4)
+    run(tmp_path / "kept", model, clients, num_rounds=2)
+    assert run(tmp_path / "kept", model, clients, num_rounds=4, resume=True) == pytest.approx(loss)
+    with pfl.load_run(tmp_path / "kept", clients=clients, model=model) as stored:
+        of_client, _ = clients.test.of(1)
+        assert_near([stored.client_model(1)(of_client)], [stored.predict()[1]], **NEAR)
+    start = {"num_rounds": 1, "start_from": str(tmp_path / "kept")}
+    begun = run(tmp_path / "next", model, clients, **start)
+    assert begun == pytest.approx(run(tmp_path / "next_hidden", hidden, clients, **start))
+
+
+def test_checks_are_of_the_examples_and_not_of_features(clients):
+    scaling = layers.Rescaling(1 / 255)
+    scaled_twice = sequential(scaling, backbone(), layers.Flatten(), layers.Dense(4))
+    table = layers.Embedding(9, 5, trainable=False)
+    of_tokens = sequential(table, layers.LSTM(3), shape=(4,), dtype="int32")
+    tokens = clients_of(lambda count: np.full((count, 4), 9))
+    for body, data, said in [
+        (scaled_twice, clients, "must not be scaled twice"),
+        (of_tokens, tokens, "an Embedding of 9 rows, 0 to 8, is asked for 9"),
+        (of_tokens, clients, r"int32 of shape \(4,\); got float32"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            pfl.with_frozen_features(pfl.SplitModel(body, 3), data)

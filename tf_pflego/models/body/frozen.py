@@ -1,0 +1,195 @@
+"""The frozen part of a Keras body: the largest part that comes before all that is trained.
+
+It ends in one tensor through which all paths from the examples to the features pass, with no weight
+below it that is trained. What it makes of an example never changes, so it can be computed once. A
+model that is a layer of the body, as a backbone, is frozen as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_pflego.models.body.body import Body
+from tf_pflego.models.body.live import Live
+
+# Of the activations of all layers of a block, a pass without gradient holds a few at a time.
+_BLOCK_BYTES, _MOST_IN_BLOCK = 2**29, 4096
+
+
+class Parts(NamedTuple):
+    """A body as two Keras models, which share its weights."""
+
+    frozen: tf.keras.Model  # from examples to the tensor
+    trained: tf.keras.Model  # from the tensor to features
+
+
+def end_of(body: tf.keras.Model, example: tf.TensorSpec) -> Any:
+    """Returns the tensor in which a built body's frozen part ends; None if nothing would be gained.
+
+    A frozen part is worth it if it has a frozen kernel or table: a weight of two axes at least. A
+    subclassed body has none that can be found.
+
+    Raises:
+      ValueError: There is a frozen part, but dropout draws masks within it.
+    """
+    nodes = _nodes(body)
+    frozen = _count(nodes, lambda node: not _is_trained(node))
+    kernels = _kernels(nodes, _last_cut(nodes, frozen))
+    if not kernels:
+        return None
+    drawing = _drawing(body, example)
+    cut = _last_cut(nodes, _count(nodes[:frozen], lambda node: not _within(drawing, node)))
+    if _kernels(nodes, cut) < kernels:
+        names = [one.name for node in nodes[:frozen] for one in _within(drawing, node)]
+        raise ValueError(
+            "`body` must have no dropout in its frozen part, where features are computed once: a "
+            f"mask would stay the same in all rounds; got {', '.join(names[:5])}. Leave it out, or "
+            "call the frozen backbone with training=False in the `call` of a layer of your own."
+        )
+    return _outputs(nodes[cut])[0]
+
+
+def parts_of(body: tf.keras.Model, example: tf.TensorSpec) -> Parts | None:
+    """Returns a body with a frozen part as two models; None if its weights would change places."""
+    tensor = end_of(body, example)
+    parts = Parts(
+        tf.keras.Model(body.inputs[0], tensor, name="frozen"),
+        tf.keras.Model(tensor, body.outputs[0], name=body.name),
+    )
+    # Methods, files and checkpoints go by the order of theta.
+    same = _ids(parts.trained) == _ids(body) and not parts.frozen.trainable_variables
+    return parts if same else None
+
+
+class Frozen:
+    """The frozen part of a body.
+
+    Attributes:
+      model: The function from examples, as models take them, to what the trained part takes.
+      shape: Shape of what the trained part takes for one example.
+      example_shape: Shape of one example.
+      example_dtype: tf.int32 or tf.float32.
+      scales: As of `Body`.
+      first_strange: As of `Lookups`.
+      block: How many examples pass it at once.
+    """
+
+    def __init__(self, model: tf.keras.Model, body: Body):
+        self.model = model
+        self.example_shape, self.example_dtype = body.example_shape, body.example_dtype
+        self.scales, self.first_strange = body.scales, body.lookups.first_strange
+        self.block = min(max(1, _BLOCK_BYTES // body.bytes_per_example), _MOST_IN_BLOCK)
+        one = tf.zeros([1, *self.example_shape], self.example_dtype)
+        self.shape = tuple(map(int, model(one, training=False).shape[1:]))
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """The model in inference, traced."""
+        return tf.function(lambda some: self.model(some, training=False), autograph=False)
+
+    def __getstate__(self):
+        """Another process traces the function anew."""
+        return {name: value for name, value in vars(self).items() if name != "function"}
+
+    def before(self, trained: tf.keras.Model) -> Body:
+        """Returns the whole body from examples to features, with this trained part."""
+        inputs = tf.keras.Input(self.example_shape, dtype=self.example_dtype.name)
+        outputs = trained(self.model(inputs, training=False))
+        return Body(tf.keras.Model(inputs, outputs, name=f"whole_{trained.name}"))
+
+
+def _nodes(body):
+    """Returns the calls of layers by which a body computes its features, each after its parents."""
+    inputs, outputs = getattr(body, "inputs", None), getattr(body, "outputs", None)
+    if not inputs or not outputs or len(outputs) > 1:
+        return []
+    nodes: dict[int, Any] = {}  # By id, in the order in which Python keeps them.
+    waiting = [_node_of(outputs[0])]
+    while waiting:
+        node = waiting[-1]
+        parents = [one for one in node.parent_nodes if id(one) not in nodes]
+        if parents:
+            waiting += parents
+        else:
+            nodes.setdefault(id(waiting.pop()), node)
+    return list(nodes.values())
+
+
+def _node_of(tensor):
+    layer, index, _ = tensor._keras_history
+    return layer._inbound_nodes[index]
+
+
+def _count(nodes, holds):
+    """Returns for how many of the first nodes something holds."""
+    return next((place for place, node in enumerate(nodes) if not holds(node)), len(nodes))
+
+
+def _last_cut(nodes, count):
+    """Returns the last of the first nodes through whose one tensor all later ones are reached."""
+    places = {id(node): place for place, node in enumerate(nodes)}
+    first_used = {}  # By place, which earlier node is the first that the nodes from there on use.
+    used = len(nodes)
+    for place in reversed(range(len(nodes))):
+        first_used[place] = used
+        used = min([used, *(places[id(one)] for one in nodes[place].parent_nodes)])
+    cuts = [p for p in range(count) if first_used[p] == p and _may_end(nodes[p])]
+    return cuts[-1] if cuts else -1
+
+
+def _may_end(node):
+    """Returns whether a call gives one tensor of floats, without a mask that later ones read."""
+    first, *others = _outputs(node)
+    masked = getattr(first, "_keras_mask", None) is not None
+    return not others and not masked and tf.as_dtype(first.dtype) == tf.float32
+
+
+def _outputs(node):
+    return tf.nest.flatten(node.outputs)
+
+
+def _layers(node):
+    """Returns the layers of a call; an operation of Keras 3 need not be one."""
+    layer = _outputs(node)[0]._keras_history[0]
+    return list(layer._flatten_layers()) if hasattr(layer, "_flatten_layers") else []
+
+
+def _is_trained(node):
+    """Returns whether a call has weights to train, or statistics of batches."""
+    normalization = tf.keras.layers.BatchNormalization
+    return any(
+        layer.trainable_variables or (isinstance(layer, normalization) and layer.trainable)
+        for layer in _layers(node)
+    )
+
+
+def _drawing(body, example):
+    """Returns the layers that draw masks in training, wherever they are called."""
+    live = Live(body)
+
+    @tf.function(autograph=False)
+    def trained(examples):
+        with live.training():
+            return body(examples, training=True)
+
+    if live.may_draw:
+        trained.get_concrete_function(example)
+    return live.drawing
+
+
+def _within(layers, node):
+    return [layer for layer in _layers(node) if layer in layers]
+
+
+def _kernels(nodes, cut):
+    """Returns how many kernels and tables the layers have up to a cut."""
+    layers = {id(layer): layer for node in nodes[: cut + 1] for layer in _layers(node)[:1]}
+    weights = (weight for layer in layers.values() for weight in layer.weights)
+    return sum(len(weight.shape) > 1 for weight in weights)
+
+
+def _ids(model):
+    return [id(weight) for weight in model.trainable_variables]
