@@ -112,7 +112,7 @@ def test_a_network_trains_as_in_the_oracle(images, method, config, body):
         for client in participants:
             x, y = examples_of(images.train, client)
             seed = batches.round_seed(SEED, client, number)
-            local, optimizer = with_kept(client), batches.Momentum(RATE, LOCAL["momentum"])
+            local, optimizer = with_kept(client), sgd(rate=RATE)
             for some, labels in batches.deal(x, y, seed, LOCAL["local_epochs"], 2):
                 local = optimizer.step(local, gradient(local, some, labels))
             trained.append(local)

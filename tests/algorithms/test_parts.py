@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms.mini_batches import (
+    LOCAL,
     assert_close,
     assert_means,
     draw,
@@ -85,7 +86,9 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
     Where personal heads start as the head of all, the sum of the rows, v_i, stays that of all: the
     errors of a softmax add up to 0. So clients have others in one of the cases.
     """
-    simulation = simulation_of("fedcp", tiny_model, tiny_clients, mmd_weight=weight)
+    decay = 0.0 if start == "of all" else LOCAL["client_weight_decay"]  # Which shrinks the sum.
+    config = {"mmd_weight": weight, "client_weight_decay": decay}
+    simulation = simulation_of("fedcp", tiny_model, tiny_clients, **config)
     head = flat(simulation.server_state.weights)[-1]
     personal, first = {}, head[:, :-1].sum(axis=0)
     if start == "of its own":
@@ -105,7 +108,7 @@ def test_fedcp(tiny_model, tiny_clients, weight, start):
             return value + weight * mmd(phi, features_of(shared, x))
 
         drawn = draw(tiny_clients, client, number)
-        *moved, personal[client] = train([*shared, before], drawn, numerically(loss))
+        *moved, personal[client] = train([*shared, before], drawn, numerically(loss), decay=decay)
         return [*moved, (head + personal[client]) / 2]
 
     def check(weights):
