@@ -199,6 +199,7 @@ def main():
     parser.add_argument("--torch_python", required=True)
     options = parser.parse_args()
 
+    from tf_pflego.program import terminal
     from tf_pflego.runs import training
     from tf_pflego.sweeps import runner, store
 
@@ -215,7 +216,7 @@ def main():
         figures = {"largest_difference": max(different), "least_move": min(moved)}
         said = " ".join(BRIDGES[bridge] for bridge in twin.bridges)
         rows.append({"method": name, "rounds": ROUNDS, **figures, "bridges": said, **commits})
-        print(rows[-1], flush=True)
+        terminal.show(str(rows[-1]))
     store.write(RESULT, rows)
 
 

@@ -203,6 +203,7 @@ def main(argv: Sequence[str]) -> int:
 
         try:
             for line in sys.stdin:
+                between_steps()  # From here on there is something to put in order.
                 make(Job(*json.loads(line)), root, experiment, between_steps, tell)
                 tell(None)
                 between_steps()
