@@ -92,6 +92,12 @@ def test_other_rows_are_refused(table, output, capsys):
     (output / "partition.npz").write_bytes(b"damaged")
     with pfl.load_run(output) as run, pytest.raises(ValueError, match=r"partition.npz must have"):
         run.clients  # noqa: B018
+    shutil.rmtree(output / "checkpoints")
+    (output / "metrics.jsonl").write_bytes(b"")
+    (output / "summary.json").unlink()
+    refused = in_this_process([f"--output_dir={output}", "--resume"], capsys)
+    assert refused.returncode == 2
+    assert "partition.npz must have the fingerprints" in refused.stderr
 
 
 def test_clients_of_a_table_that_were_given_keep_their_preprocessing(table, tmp_path):

@@ -124,13 +124,14 @@ class RunDirectory:
         self.work.mkdir(exist_ok=True)
         for name in _FILES:
             durable.remove(self.work / name)
-        self._write_json(_CONFIG, self._configuration | {"versions": versions})
         are_own = self._configuration["partition"] == OWN_CLIENTS
         if clients.preprocessing is not None:  # The table's file may change.
             are_own = True
             self._write_json(PREPROCESSING, dataclasses.asdict(clients.preprocessing))
         task = simulation.algorithm.model.task
         partition_file.write(self.work, clients, are_own, task)
+        # Where this is, the clients are known; see `training.run`.
+        self._write_json(_CONFIG, self._configuration | {"versions": versions})
         self._metrics = open(self.work / _METRICS, "xb")
         self._written = {"bytes": 0, "crc32": 0}
         self._round, self._checkpoint_round = 0, -1

@@ -227,8 +227,9 @@ class _Run:
             log.debug(f"loading {run_config.dataset} and dealing it out to clients")
         begun = directory.work if directory is not None and directory.goes_on else None
         clients = build.all_clients(run_config, clients, begun)
-        if begun is not None and run_config.client_column:
-            partition_file.refuse_others(begun, clients, of_table=True)
+        if directory is not None and run_config.resume and run_config.client_column:
+            if (directory.work / "config.json").exists():  # Its writer must have known these rows.
+                partition_file.refuse_others(directory.work, clients, of_table=True)
         self.between_steps()
         worker = " and starting the TFF worker" if run_config.engine == "tff" else ""
         log.debug(f"building the model{worker}")

@@ -127,8 +127,7 @@ class Trained:
         """Returns those clients that keep something, and have not taken part yet."""
         states = self._engine.states
         ids = checks.client_ids(client_ids, self.data.num_clients)
-        keeps = bool(tf.nest.flatten(states.spec))
-        return [int(one) for one in ids if keeps and not states.have_state(ids[ids == one])[0]]
+        return ids[~states.have_state(ids)].tolist() if tf.nest.flatten(states.spec) else []
 
     def evaluate(
         self, train_loss: bool = True, sampled: bool = False, metrics: Metrics | None = None
