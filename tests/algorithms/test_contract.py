@@ -221,6 +221,7 @@ assert "tf_pflego" not in sys.modules
 """
 
 
+@pytest.mark.grappler
 @pytest.mark.thorough
 @BOTH
 def test_keras_alone_loads_the_models_of_clients(tiny_model, tiny_clients, tmp_path):

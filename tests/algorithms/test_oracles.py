@@ -21,6 +21,8 @@ from tf_pflego.core.algorithm import Algorithm, ClientResult
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
 
+pytestmark = pytest.mark.grappler
+
 ROUNDS = 3
 
 

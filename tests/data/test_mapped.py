@@ -5,6 +5,8 @@ import tensorflow as tf
 from tests import resources
 from tf_pflego.data import ClientData, ClientSplit, mapped
 
+pytestmark = pytest.mark.grappler
+
 # x * (1 / 255) and x / 255 differ by one rounding of float32.
 _ROUNDING = 1e-6
 # More than TensorFlow copies into a graph as a constant.

@@ -17,7 +17,7 @@ from tests.sweeps import own
 from tests.sweeps.conftest import command, contents, made
 from tf_pflego.sweeps import store
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.grappler]
 PROGRAM = [sys.executable, "-m", "tf_pflego.main"]
 
 

@@ -16,6 +16,8 @@ from tf_pflego.sweeps import store, tables
 from tf_pflego.sweeps.queue import Queue
 from tf_pflego.system.lock import DirectoryLock
 
+pytestmark = pytest.mark.grappler
+
 TRIAL = "client_learning_rate"
 
 

@@ -34,6 +34,8 @@ from tf_pflego import models
 from tf_pflego.models.body import graphs
 from tf_pflego.models.body.body import Body
 
+pytestmark = pytest.mark.grappler
+
 
 def operations(body):
     parts = body._training.parts

@@ -20,6 +20,8 @@ from tests.models.body.bodies import (
 from tf_pflego.models.body import graphs, normalization
 from tf_pflego.models.body.body import Body
 
+pytestmark = pytest.mark.grappler
+
 
 def of_fused(data_format, training, share, gradient):
     """Returns a function of the fused operation, or of its gradient by x, scale and offset."""
