@@ -26,7 +26,6 @@ import gc, json, os, signal, socket, sys
 import tensorflow, keras
 from tf_pflego import main, run
 from tf_pflego.program import train
-tensorflow.config.optimizer.set_experimental_options(json.loads(sys.argv[2]))
 requests = socket.socket(fileno=int(sys.argv[1]))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 gc.freeze()
@@ -53,6 +52,7 @@ for number, file in enumerate(files):
     os.close(file)
 sys.argv = ["-c", *request["arguments"]]
 os.chdir(request["directory"])
+tensorflow.config.optimizer.set_experimental_options(request["optimizer"])
 exec(request["code"], {"__name__": "__main__"})
 """
 _server: list = []
@@ -62,11 +62,8 @@ def _requests():
     """Returns the socket of this process's server, which ends with it."""
     if not _server or _server[0] != os.getpid():
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        number = theirs.fileno()
-        # With other rewritings of graphs than in this process, the last bits would be others.
-        options = json.dumps(tf.config.optimizer.get_experimental_options())
-        command = [sys.executable, "-c", _SERVER, str(number), options]
-        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[number])
+        command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
+        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
         theirs.close()
         atexit.register(lambda: (ours.close(), process.wait()))
         _server[:] = os.getpid(), ours
@@ -81,6 +78,8 @@ class Begun:
         self.returncode: int | None = None
         self._written = [tempfile.TemporaryFile("w+") for _ in range(2)]
         message = {"code": code, "arguments": self.args, "directory": str(directory)}
+        # With other rewritings of graphs than in this test, the last bits would be others.
+        message["optimizer"] = tf.config.optimizer.get_experimental_options()
         answers, answer = os.pipe()
         with open(os.devnull) as nothing:
             files = [*(file.fileno() for file in (nothing, *self._written)), answer]
