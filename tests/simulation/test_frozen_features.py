@@ -213,3 +213,59 @@ def test_checks_are_of_the_examples_and_not_of_features(clients):
     ]:
         with pytest.raises(ValueError, match=said):
             pfl.with_frozen_features(pfl.SplitModel(body, 3), data)
+
+
+def computed(monkeypatch):
+    """Returns the list in which a block is put whenever the frozen part is computed."""
+    blocks, of = [], frozen_features._blocks
+    monkeypatch.setattr(frozen_features, "_kept", {})
+    monkeypatch.setattr(
+        frozen_features, "_blocks", lambda *given: (blocks.append(one) or one for one in of(*given))
+    )
+    return blocks
+
+
+def test_runs_share_the_features_of_equal_examples_under_equal_weights(clients, monkeypatch):
+    """Keras calls the layers of each body anew."""
+    blocks = computed(monkeypatch)
+    data = [pfl.with_frozen_features(pfl.SplitModel(body(), 3), clients)[1] for _ in range(2)]
+    assert len(blocks) == 1  # Examples for tests are those for training.
+    assert data[1].train.examples is data[0].train.examples
+    with pytest.raises(ValueError, match="read-only"):
+        data[0].train.examples[0] = 0
+
+    others = clients_of(other_images)
+    _, data = pfl.with_frozen_features(pfl.SplitModel(body(), 3), others)
+    assert len(blocks) == 2
+    changed = body()
+    kernel = changed.weights[0]
+    kernel.assign(kernel + 0.1)
+    _, other = pfl.with_frozen_features(pfl.SplitModel(changed, 3), others)
+    assert len(blocks) == 3
+    assert np.abs(other.train.examples - data.train.examples).max() > 1e-3
+
+    monkeypatch.setattr(rows, "fit_memory", lambda count: count <= data.train.examples.nbytes * 2)
+    pfl.with_frozen_features(pfl.SplitModel(body(), 3), clients_of(lambda count: images(count, 2)))
+    assert (len(blocks), len(frozen_features._kept)) == (4, 2)
+
+
+class Scaled(layers.Layer):
+    def __init__(self, scale, **named):
+        super().__init__(**named)
+        self.scale = scale
+
+    def call(self, inputs):
+        return self.scale * inputs
+
+    def get_config(self):
+        return super().get_config() | {"scale": self.scale}
+
+
+def test_code_of_ones_own_is_not_taken_for_other_code_of_the_same_name(clients, monkeypatch):
+    blocks = computed(monkeypatch)
+    for _ in range(2):
+        tf.keras.utils.set_random_seed(2)
+        pooled = layers.GlobalAveragePooling2D()
+        frozen = sequential(backbone(), Scaled(1.0), pooled, layers.Dense(4))
+        pfl.with_frozen_features(pfl.SplitModel(frozen, 3), clients)
+    assert len(blocks) == 2

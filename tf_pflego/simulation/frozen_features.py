@@ -1,8 +1,13 @@
-"""What the frozen part of a body makes of the clients' examples, computed once and kept."""
+"""What the frozen part of a body makes of the clients' examples, computed once and kept.
+
+Runs of one process, as those of a sweep, share features in memory: they are known by the digests of
+the frozen part and of the examples.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import shutil
 import tempfile
@@ -16,7 +21,6 @@ from tf_pflego.data.clients import ClientData
 from tf_pflego.data.features import FeatureData
 from tf_pflego.data.model_inputs import as_model_inputs
 from tf_pflego.data.split import ClientSplit
-from tf_pflego.models.body.frozen import Frozen
 from tf_pflego.models.divided import divided
 from tf_pflego.models.split import SplitModel
 from tf_pflego.simulation.fitting import refuse_unfit_examples
@@ -24,6 +28,8 @@ from tf_pflego.system import file_arrays, log, rows, texts, values
 
 # The part of the room that is free for temporary files which features may take.
 _SHARE_OF_DISK = 0.5
+# Features in memory by the digests of what made them, the last used at the end.
+_kept: dict[tuple[str, str], np.ndarray] = {}
 
 
 def with_frozen_features(model: SplitModel, clients: ClientData) -> tuple[SplitModel, ClientData]:
@@ -71,7 +77,7 @@ def as_features(model: Any, clients: ClientData) -> ClientData:
     in_memory = rows.fit_memory(_bytes_of(frozen, clients))
     fields = {field.name: getattr(clients, field.name) for field in dataclasses.fields(clients)}
     for name, split in clients.splits.items():
-        features = _features(frozen, split.examples, in_memory)
+        features = _known(frozen, split.examples) if in_memory else _filed(frozen, split.examples)
         fields[name] = ClientSplit(features, split.labels, split.offsets)
     # Other processes are sent the features: what they could load is examples.
     return FeatureData(**fields | {"origin": None, "raw_test": clients.test})
@@ -82,15 +88,40 @@ def _bytes_of(frozen, clients):
     return count * math.prod(frozen.shape) * np.dtype(np.float32).itemsize
 
 
-def _features(frozen: Frozen, examples: np.ndarray, in_memory: bool) -> np.ndarray:
-    """Returns [N, *shape] float32, in memory or in a file."""
-    if in_memory:
+def _known(frozen, examples):
+    """Returns [N, *shape] float32 in memory, which another run may have computed.
+
+    No one may write to it. The oldest are dropped when all together would not fit.
+    """
+    key = frozen.digest, _digest(examples)
+    if key not in _kept:
         features = np.empty([len(examples), *frozen.shape], np.float32)
+        while _kept and not rows.fit_memory(features.nbytes + _bytes_kept()):
+            del _kept[next(iter(_kept))]
         start = 0
         for block in _blocks(frozen, examples):
             features[start : start + len(block)] = block
             start += len(block)
-        return features
+        features.flags.writeable = False
+    else:
+        features = _kept.pop(key)
+    _kept[key] = features
+    return features
+
+
+def _bytes_kept():
+    return sum(features.nbytes for features in _kept.values())
+
+
+def _digest(examples):
+    digest = hashlib.blake2b(repr((examples.shape, examples.dtype)).encode())
+    for some in rows.blocks(len(examples), examples[:1].nbytes):
+        digest.update(np.ascontiguousarray(examples[some]))
+    return digest.hexdigest()
+
+
+def _filed(frozen, examples):
+    """Returns [N, *shape] float32 in a file."""
     writer = file_arrays.Writer()
     for block in _blocks(frozen, examples):
         writer.append(block)
