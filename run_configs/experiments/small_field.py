@@ -40,7 +40,7 @@ def _some(split, rng, count):
     return dataclasses.replace(split, examples=split.examples[rows], labels=split.labels[rows])
 
 
-def _images(name, count, num_clients, classes_per_client):
+def images(name, count, num_clients, classes_per_client):
     """Returns the function to clients of a part of a dataset; without classes, by Dirichlet."""
 
     def clients_of(run):
@@ -78,10 +78,10 @@ def _field(title, clients, rounds, participants, known=(), **about):
 
 
 field_high = _field(
-    "Fashion-MNIST, two classes per client", _images("fashion_mnist", 6000, 50, 2), 60, 10
+    "Fashion-MNIST, two classes per client", images("fashion_mnist", 6000, 50, 2), 60, 10
 )
 field_dirichlet = _field(
-    "Fashion-MNIST, Dirichlet shares", _images("fashion_mnist", 6000, 50, None), 60, 10
+    "Fashion-MNIST, Dirichlet shares", images("fashion_mnist", 6000, 50, None), 60, 10
 )
 field_watch = _field(
     "A watch, whose 10 wearers are clients",
@@ -94,7 +94,7 @@ field_watch = _field(
 )
 field_cifar10 = _field(
     "CIFAR-10, three classes per client, with batch normalisation",
-    _images("cifar10", 1500, 10, 3),
+    images("cifar10", 1500, 10, 3),
     20,
     5,
     model=lambda run, clients: pfl.SplitModel(

@@ -1,0 +1,75 @@
+"""A network that is trained already beside the same methods from scratch, on CIFAR-10.
+
+  EFFICIENTNET_LITE0=FILE.npz tf-pflego sweep run_configs/experiments/trained_body.py \\
+      --output_dir=results
+
+4000 images among 50 clients with two, five or all ten classes each, of which a client trains on 60
+and is tested on 20; ten participate in each of 60 rounds. `trained_body` has EfficientNet-Lite0 with
+weights of ImageNet, frozen, and a layer of 64 that is trained; efficientnet_lite0.py says what FILE
+is. `trained_body_scratch` has the small network of the PGFed paper. Both have the same clients,
+participants, and for each method three settings to choose among on validation examples. Methods of
+local mini-batches pass twice over a participant's data in a round.
+"""
+
+import os
+
+import paper_pages
+import tensorflow as tf
+from efficientnet_lite0 import efficientnet_lite0
+from small_field import images
+
+import tf_pflego as pfl
+from tf_pflego import models
+from tf_pflego.sweeps import Experiment
+
+METHODS = ("local", "fedavg", "fedper", "pflego", "pflego_shared_head")
+_UNITS = 64
+_RATES = {"client_learning_rate": (0.003, 0.01, 0.03)}
+_SERVER_RATES = {
+    "pflego": {"server_learning_rate": (0.001, 0.003, 0.01)},
+    "pflego_shared_head": {"server_learning_rate": (0.002, 0.004, 0.008)},
+}
+
+
+def _on_features(run, clients):
+    """Returns the frozen network and a layer that is trained."""
+    tf.keras.utils.set_random_seed(run["seed"])
+    network = efficientnet_lite0(os.environ.get("EFFICIENTNET_LITE0", "efficientnet_lite0.npz"))
+    body = tf.keras.Sequential([tf.keras.Input(clients.example_shape), *network.layers])
+    body.add(tf.keras.layers.Dense(_UNITS, "relu"))
+    return _split(body, run, clients)
+
+
+def _from_scratch(run, clients):
+    return _split(models.cnn_pgfed(clients.example_shape, run["seed"]), run, clients)
+
+
+def _split(body, run, clients):
+    return pfl.SplitModel(body, clients.num_global_classes, run["seed"]).with_class_mask()
+
+
+def _clients(run):
+    count = pfl.data.classes_per_client(run["personalization"], 10)
+    return images("cifar10", 3000, 50, count)(run)
+
+
+def _experiment(title, model):
+    settings = {"clients_per_round": 10, "num_rounds": 60, "eval_every": 10}
+    settings |= {"local_epochs": 2, "batch_size": 32, "label_space": "global", "class_mask": True}
+    return Experiment(
+        [
+            {"personalization": degree, "algorithm": method, **_SERVER_RATES.get(method, _RATES)}
+            for degree in paper_pages.DEGREES
+            for method in METHODS
+        ],
+        settings,
+        seeds=(0, 1, 2),
+        title=title,
+        tuning={"num_rounds": 30},
+        clients=_clients,
+        model=model,
+    )
+
+
+trained_body = _experiment("CIFAR-10 on the features of a trained network", _on_features)
+trained_body_scratch = _experiment("CIFAR-10 from scratch", _from_scratch)
