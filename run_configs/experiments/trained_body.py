@@ -4,11 +4,11 @@
       --output_dir=results
 
 4000 images among 50 clients with two, five or all ten classes each, of which a client trains on 60
-and is tested on 20; ten participate in each of 60 rounds. `trained_body` has EfficientNet-Lite0 with
-weights of ImageNet, frozen, and a layer of 64 that is trained; efficientnet_lite0.py says what FILE
-is. `trained_body_scratch` has the small network of the PGFed paper. Both have the same clients,
-participants, and for each method three settings to choose among on validation examples. Methods of
-local mini-batches pass twice over a participant's data in a round.
+and is tested on 20; ten participate in each of 60 rounds. `trained_body` has EfficientNet-Lite0
+with weights of ImageNet, frozen, and a layer of 64 that is trained; efficientnet_lite0.py says what
+FILE is. `trained_body_scratch` has the small network of the PGFed paper. Both have the same clients
+and participants, and for each method three settings to choose among on validation examples. Methods
+of local mini-batches pass twice over a participant's data in a round.
 """
 
 import os

@@ -100,7 +100,8 @@ class Frozen:
 
         Code of a user's own is not looked into: with it, the digest is this object's alone.
         """
-        if not all(type(one).__module__.startswith("keras.") for one in self.model._flatten_layers()):
+        layers = self.model._flatten_layers()
+        if not all(type(layer).__module__.startswith("keras.") for layer in layers):
             return secrets.token_hex()
         form = self.model.to_json()
         for number, name in enumerate(dict.fromkeys(re.findall(r'"name": ("[^"]+")', form))):
