@@ -7,7 +7,7 @@
 and is tested on 20; ten participate in each of 60 rounds. `trained_body` has EfficientNet-Lite0
 with weights of ImageNet, frozen, and a layer of 64 that is trained; efficientnet_lite0.py says what
 FILE is. `trained_body_scratch` has the small network of the PGFed paper. Both have the same clients
-and participants, and for each method three settings to choose among on validation examples. Methods
+and participants, and for each method four settings to choose among on validation examples. Methods
 of local mini-batches pass twice over a participant's data in a round.
 """
 
@@ -24,10 +24,10 @@ from tf_pflego.sweeps import Experiment
 
 METHODS = ("local", "fedavg", "fedper", "pflego", "pflego_shared_head")
 _UNITS = 64
-_RATES = {"client_learning_rate": (0.003, 0.01, 0.03)}
+_RATES = {"client_learning_rate": (0.01, 0.03, 0.1, 0.3)}
 _SERVER_RATES = {
-    "pflego": {"server_learning_rate": (0.001, 0.003, 0.01)},
-    "pflego_shared_head": {"server_learning_rate": (0.002, 0.004, 0.008)},
+    "pflego": {"server_learning_rate": (0.003, 0.01, 0.03, 0.1)},
+    "pflego_shared_head": {"server_learning_rate": (0.002, 0.004, 0.008, 0.016)},
 }
 
 
