@@ -6,7 +6,7 @@
 4000 images among 50 clients with two, five or all ten classes each, of which a client trains on 60
 and is tested on 20; ten participate in each of 60 rounds. `trained_body` has EfficientNet-Lite0
 with weights of ImageNet, frozen, and a layer of 64 that is trained; efficientnet_lite0.py says what
-FILE is. `trained_body_scratch` has the small network of the PGFed paper. Both have the same clients
+FILE is. `trained_body_scratch` has three convolutions in their place. Both have the same clients
 and participants, and for each method four settings to choose among on validation examples. Methods
 of local mini-batches pass twice over a participant's data in a round.
 """
@@ -19,7 +19,6 @@ from efficientnet_lite0 import efficientnet_lite0
 from small_field import images
 
 import tf_pflego as pfl
-from tf_pflego import models
 from tf_pflego.sweeps import Experiment
 
 METHODS = ("local", "fedavg", "fedper", "pflego", "pflego_shared_head")
@@ -41,7 +40,15 @@ def _on_features(run, clients):
 
 
 def _from_scratch(run, clients):
-    return _split(models.cnn_pgfed(clients.example_shape, run["seed"]), run, clients)
+    """Returns three convolutions and the same layer."""
+    tf.keras.utils.set_random_seed(run["seed"])
+    layers = tf.keras.layers
+    body = tf.keras.Sequential([tf.keras.Input(clients.example_shape)])
+    for filters in (16, 32, 64):
+        body.add(layers.Conv2D(filters, 3, 2, "same", activation="relu"))
+    for layer in (layers.Flatten(), layers.Dense(_UNITS, "relu")):
+        body.add(layer)
+    return _split(body, run, clients)
 
 
 def _split(body, run, clients):
