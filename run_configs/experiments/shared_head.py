@@ -61,12 +61,13 @@ _FEDERATIONS = (("high", 0.5), ("medium", 0.5), ("no", 0.5), ("no", 1.0), ("no",
 
 _TRAINING = {"label_space": "global", "class_mask": True, "local_epochs": 5, "batch_size": 128}
 _SERVER = {key: value for key, value in TUNED.items() if key.startswith("server_")}
+# The server of `TUNED`, for methods that average; `shared_head_field_tuning` chose its rate of two.
+_MUON = _SERVER | {"server_learning_rate": 0.016}
 # The methods of the comparison, with what they need besides.
 _FIELD = {
     "fedavg": {"momentum": 0.9},
     "fedavg_adam": {"momentum": 0.9, "server_optimizer": "adam"},
-    # With the server of `TUNED` at two rates, of which that tuning chose this.
-    "fedavg_muon": {"momentum": 0.9, **_SERVER, "server_learning_rate": 0.016},
+    "fedavg_muon": {"momentum": 0.9, **_MUON},
     "fedbabu": {"fine_tuning_steps": 1},
     "fedper": {"momentum": 0.9},
     "fedrep": {},
@@ -177,11 +178,13 @@ def shared_head_passes():
 
     On the clients of the PGFed paper's twin, in half of its rounds. The other methods pass over
     their mini-batches so often, and PFLEGO has so many exchanges in a round, each on all examples;
-    or, in parts, so many that together pass all examples once. FedAvg with Adam has the class mask
-    and the rate of `shared_head`, since one network for all needs the mask.
+    or, in parts, so many that together pass all examples once. FedAvg has the class mask and the
+    rate of `shared_head`, since one network for all needs the mask. Muon is the shared head's.
     """
     masked = {"class_mask": True, "client_learning_rate": TUNED_RATES["fedavg_adam"]}
-    others = {"fedavg_adam": masked} | {name: pgfed.TUNED[name] for name in ("fedrod", "pgfed")}
+    others = {f"fedavg_{name}": masked | _FIELD[f"fedavg_{name}"] for name in ("adam", "muon")}
+    for name in ("fedrod", "pgfed"):
+        others |= {name: pgfed.TUNED[name], f"{name}_muon": pgfed.TUNED[name] | _MUON}
     common = {key: value for key, value in pgfed.base("pflego").items() if key != "algorithm"}
     common |= {**pgfed.TWIN, "num_rounds": 60, "eval_every": 10}
     for count in (1, 2, 5, 10):
@@ -192,7 +195,7 @@ def shared_head_passes():
                 parts = {"name": f"{method}_in_parts_{count}", "exchange_examples": "part"}
                 yield cell | parts
         for name, settings in others.items():
-            cell = pgfed.base(name.removesuffix("_adam")) | pgfed.TWIN | _FIELD[name] | settings
+            cell = pgfed.base(name.partition("_")[0]) | pgfed.TWIN | settings
             cell |= {"name": f"{name}_{count}", "local_epochs": count}
             yield cell | {"num_rounds": 60, "eval_every": 10}
 
