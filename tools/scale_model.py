@@ -39,10 +39,11 @@ import scipy.optimize
 import tensorflow as tf
 import timing
 
-from tf_pflego import engines, models
+from tf_pflego import models
 from tf_pflego.core.algorithm import num_bytes
-from tf_pflego.engines.ray.ray_cluster import RayCluster
 from tf_pflego.program import terminal
+from tf_pflego.ray.cluster import RayCluster
+from tf_pflego.ray.options import RayOptions
 
 SHARDS = (1, 2, 4)
 # The constants are fitted to rounds with so many shards and participants only.
@@ -82,7 +83,7 @@ def measured(num_shards, repeats):
 
 def measure(num_shards, repeats):
     """Yields the measured rounds of the cluster that the environment names."""
-    with RayCluster(engines.RayOptions(num_shards=num_shards, address="auto")) as cluster:
+    with RayCluster(RayOptions(num_shards=num_shards, address="auto")) as cluster:
         for network, (count, size, shape, units, participants, shards) in NETWORKS.items():
             if num_shards not in shards:
                 continue

@@ -16,6 +16,7 @@ from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import limited_files
 from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
 
+CLIENT = "client.json"  # in the directory of a client on a machine of its own
 # Settings that say where things are and how they are kept, which makes no run another run.
 PLACES = (
     "data_dir",
