@@ -175,7 +175,6 @@ def _directory(run_config, method, configuration):
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
-        dataclasses.asdict(method.settings()),
     )
 
 

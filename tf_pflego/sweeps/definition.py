@@ -25,8 +25,7 @@ from tf_pflego.system import texts, values
 
 Settings = Mapping[str, Any]
 
-# The last is what the first was called by earlier versions.
-CHOICES = ("validation", "none", "validation_accuracy")
+CHOICES = ("validation", "none")
 # What of the validation examples a choice goes by, or the same of the first statistic of runs that
 # have another one than accuracy; no test example has a part in it.
 CHOSEN_BY = "validation_accuracy/client_mean/last10"
