@@ -192,6 +192,10 @@ ROWS = [
     (["--engine=ray", "--shard_resources=GPU=1"], "other resources than CPU and GPU",
      "Set --gpus_per_shard inst"),
     (["--node_deadline=0"], "--node_deadline must be above 0; got 0.0", "Raise --node_deadline"),
+    # Uploads.
+    (["--compression=quantized:17"], "--compression must be at most 16; got 17", "Lower --compr"),
+    (["--attack=noise:some"], "--attack must be a finite number; got 'some'", "Correct --attack"),
+    (["--robust_sum=median:0.1"], "--robust_sum must be one of median; got 'median:0.1'", "Did"),
     # A table.
     (["--table={tmp}/pupils.csv"], "--client_column must name a column of the table; got none",
      "Give it"),
