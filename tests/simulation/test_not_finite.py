@@ -60,7 +60,7 @@ class Without(Participation):
 def final_state(algorithm, clients, participation, engine):
     """Returns the records of some rounds, and all states but that of client 1."""
     if engine == "tff":
-        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+        pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
     with Simulation(algorithm, clients, participation, engine, SEED) as simulation:
         records = [simulation.run_round(evaluate=number == 1) for number in range(ROUNDS)]
         states = leaves(simulation.server_state) + leaves(simulation.client_states([0, 2, 3]))
@@ -164,7 +164,7 @@ def test_one_number_anywhere_is_found(tiny_model, tiny_clients):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_round_that_nobody_survives_ends_before_anything_is_touched(engine, tiny_model):
     if engine == "tff":
-        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+        pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
     clients = exploding_clients(tiny_model, exploding=range(4))
     algorithm = build("pflego", tiny_model)
     with Simulation(algorithm, clients, Participation(4, 2), engine, SEED) as simulation:
@@ -213,7 +213,7 @@ def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     algorithm = build("pflego", models.SplitModel(body, num_outputs=3))
     for engine in ("in_process", "tff"):
         if engine == "tff":
-            pytest.importorskip("tf_pflego.engines.tff.engine", reason="the engine is optional")
+            pytest.importorskip("tf_pflego.tff.engine.engine", reason="the engine is optional")
         with Simulation(algorithm, clients, Participation(4, 4), engine, SEED) as simulation:
             assert simulation.run_round()["not_finite_clients"] == [1], engine
 
