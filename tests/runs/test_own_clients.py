@@ -52,6 +52,7 @@ def finished(tmp_path_factory):
 def test_the_table_of_a_regression_has_its_error_the_largest_first():
     name = "test_root_mean_squared_error/client_mean"
     about = {"seconds": 1.0, "bytes_down": 1, "bytes_up": 1, "train_loss": 2345678.9}
+    about |= {"dropped": 0, "not_finite": 0}
     errors = [(1, 9.0), (2, 7.25), (3, 8.0)]
     records = [
         {"round": number, name: error, name.replace("client", "example"): error} | about

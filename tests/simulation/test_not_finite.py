@@ -17,7 +17,6 @@ from tf_pflego.models import networks
 from tf_pflego.runs import build as building
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 
@@ -266,9 +265,3 @@ def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path
     training.run(again, local_steps=2)
     strict((tmp_path / "summary.json").read_text())
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
-
-
-def test_a_summary_of_records_without_the_counts():
-    record = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1, "train_loss": None}
-    summary = summarize([record])
-    assert (summary["dropped"], summary["not_finite"], summary["train_loss"]) == (0, 0, None)
