@@ -32,7 +32,7 @@ import tensorflow as tf
 from markupsafe import Markup, escape
 
 from tests.oracles import network
-from tf_pflego import algorithms, data, engines, models
+from tf_pflego import algorithms, data, models
 from tf_pflego.core import tasks
 from tf_pflego.core.statistics import KNOWN, Tally
 from tf_pflego.data import ClientData, ClientSplit
@@ -43,7 +43,7 @@ from tf_pflego.runs.config import RunConfig
 LINES = ("tff", "current")
 # What needs TensorFlow Federated, or differs between the versions of TensorFlow and Keras. All
 # other folders are tested on the current line.
-FOLDERS_ON_TFF = ("algorithms", "engines", "models/body", "tff")
+FOLDERS_ON_TFF = ("algorithms", "devices/server", "engines", "models/body", "tff")
 
 
 def accuracies_of(hits, sizes):
@@ -70,7 +70,7 @@ def pytest_configure(config):
     gc.set_threshold(20_000, 50, 100)
     if config.getoption("line") == "tff":
         try:
-            importlib.import_module("tf_pflego.engines.tff.worker")
+            importlib.import_module("tf_pflego.tff.engine.worker")
         except ImportError as error:
             raise pytest.UsageError(
                 f"--line=tff needs TensorFlow Federated, without which tests would be skipped "
@@ -257,9 +257,10 @@ def browser():
 def cluster():
     """Hosts of two shards, which take long to start."""
     pytest.importorskip("ray", reason="Ray is optional")
-    from tf_pflego.engines.ray import ray_cluster
+    from tf_pflego.ray.cluster import RayCluster
+    from tf_pflego.ray.options import RayOptions
 
-    with ray_cluster.RayCluster(engines.RayOptions(num_shards=2)) as cluster:
+    with RayCluster(RayOptions(num_shards=2)) as cluster:
         yield cluster
 
 

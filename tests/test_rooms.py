@@ -100,13 +100,34 @@ def test_a_room_does_without(importers, imported):
 
 
 @pytest.mark.parametrize(
-    ("package", "rooms"),
-    [("tensorflow_federated", ("engines.tff.", "tff.")), ("ray", ("engines.ray.",))],
+    ("package", "room"),
+    [("tensorflow_federated", "tff"), ("ray", "ray")],
 )
-def test_a_package_of_an_engine_is_imported_in_its_rooms_alone(package, rooms):
-    assert not _offences(
-        lambda module, name: name.split(".")[0] != package or ".".join(module).startswith(rooms)
-    )
+def test_a_package_of_an_engine_is_imported_in_its_room_alone(package, room):
+    assert not _offences(lambda module, name: name.split(".")[0] != package or module[0] == room)
+
+
+def _at_its_import(path):
+    """Returns the names that a module imports when it is imported itself."""
+    later: set[int] = set()
+    for node in _nodes(path):
+        if isinstance(node, ast.FunctionDef) or (
+            isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ):
+            later.update(range(node.lineno, node.end_lineno + 1))
+    return [name for line, name in _imports(path) if line not in later]
+
+
+@pytest.mark.parametrize("room", ["tff", "ray", "devices"])
+def test_a_room_that_can_be_deleted_is_needed_by_no_other(room):
+    """The module of the verb `client` is imported for this verb alone."""
+    assert not [
+        (path, name)
+        for path in [*MODULES, PACKAGE / "__init__.py"]
+        if path.relative_to(PACKAGE).parts[0] != room and path != PACKAGE / "program/client.py"
+        for name in _at_its_import(path)
+        if f"{name}.".startswith(f"tf_pflego.{room}.")
+    ]
 
 
 # By these something is written to the screen; in `tools`, which are programs, by the first alone.

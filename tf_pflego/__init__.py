@@ -25,7 +25,7 @@ _HOME = {
     "Participation": "tf_pflego.core.participation",
     "Partition": "tf_pflego.data",
     "Range": "tf_pflego.sweeps.definition",
-    "RayOptions": "tf_pflego.engines",
+    "RayOptions": "tf_pflego.ray.options",
     "RunConfig": "tf_pflego.runs.config",
     "Simulation": "tf_pflego.simulation.simulation",
     "SplitModel": "tf_pflego.models",
@@ -136,8 +136,8 @@ if TYPE_CHECKING:
     from tf_pflego.data import load as load_dataset
     from tf_pflego.data.partitions.dirichlet import dirichlet
     from tf_pflego.data.tables.dealing import from_table
-    from tf_pflego.engines import RayOptions
     from tf_pflego.models import SplitModel, mlp
+    from tf_pflego.ray.options import RayOptions
     from tf_pflego.reports import write as report
     from tf_pflego.runs.build import build_simulation
     from tf_pflego.runs.callbacks import Callback, EarlyStopping

@@ -31,7 +31,7 @@ from benchmark_work import (
 )
 from timing import WARM_UP, Case, spread
 
-from tf_pflego import algorithms, data, engines, models
+from tf_pflego import algorithms, data, models
 from tf_pflego.core.algorithm import num_bytes
 from tf_pflego.core.participation import Participation
 from tf_pflego.simulation.simulation import Simulation
@@ -299,13 +299,14 @@ def ray(data_dir, repeats):
     """
     import ray
 
-    from tf_pflego.engines.ray.ray_cluster import RayCluster
+    from tf_pflego.ray.cluster import RayCluster
+    from tf_pflego.ray.options import RayOptions
 
     yield {"ray": ray.__version__}
     images, _ = load("fashion_mnist", data_dir)
     many = federation([20] * 20_000, [5] * 20_000, 2, (8, 8, 1))
     part = f"pflego/ray{RAY_SHARDS}"
-    with RayCluster(engines.RayOptions(num_shards=RAY_SHARDS)) as cluster:
+    with RayCluster(RayOptions(num_shards=RAY_SHARDS)) as cluster:
         with beside_in_process(f"fashion_mnist/{part}", images, 20, cluster, repeats) as case:
             yield case
         few = max(1, repeats // 3)

@@ -6,13 +6,14 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms, data, engines, models
+from tf_pflego import algorithms, data, models
 from tf_pflego.core import algorithm as contract
 from tf_pflego.core.algorithm import ClientResult, Weights
 from tf_pflego.core.participation import Participation
 from tf_pflego.data.partitions.partition import starts
 from tf_pflego.program import terminal
 from tf_pflego.runs import config
+from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.simulation import Simulation
 from tf_pflego.system import file_arrays
 
@@ -113,7 +114,7 @@ def installed(names):
     present = []
     for name in names:
         try:
-            engines.refuse_absent(name)
+            engine_choice.refuse_absent(name)
             present.append(name)
         except ImportError as error:
             terminal.say(f"not measured: {error}")

@@ -12,12 +12,12 @@ import numpy as np
 from drill_runs import end
 from harmed_federation import NAMES, HarmedFederation
 
-from tf_pflego.engines import factory
 from tf_pflego.engines.engine import Outcome
 from tf_pflego.engines.in_process import InProcessEngine
 from tf_pflego.program import terminal
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
+from tf_pflego.simulation import engine_choice
 
 _SETTINGS = {"dataset": "digits", "num_clients": 5, "classes_per_client": 2, "network": "mlp"}
 _SETTINGS |= {"num_rounds": 12, "clients_per_round": 5, "checkpoint_every": 2, "eval_every": 1}
@@ -149,7 +149,7 @@ def leaving_out(absent, spare_clients=0, engine=LeavesOut):
     about = {"absent": absent, "spare_clients": spare_clients}
     with (
         mock.patch.multiple(engine, **about),
-        mock.patch.object(factory, "InProcessEngine", engine),
+        mock.patch.object(engine_choice, "InProcessEngine", engine),
     ):
         yield
 

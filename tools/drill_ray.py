@@ -227,8 +227,8 @@ def _row_of_nodes(cluster, method, options):
 
 def _program(arguments, traps):
     """Runs the program, which does some of the kills itself."""
-    from tf_pflego.engines.ray.ray_cluster import RayCluster
     from tf_pflego.main import main as program
+    from tf_pflego.ray.cluster import RayCluster
 
     call, waiting, output = RayCluster.call, traps["kills"], pathlib.Path(traps["output"])
 

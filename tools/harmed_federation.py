@@ -19,15 +19,14 @@ import numpy as np
 from drill_runs import rounds_of
 
 from tf_pflego import main
-from tf_pflego.devices import serving
+from tf_pflego.devices import frames, messages, server
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.system import frames, wire
 
 NAMES = tuple("abcde")
 # Modules of programs are imported once; each process is a copy of one that has run nothing.
 _copies = multiprocessing.get_context("forkserver")
-_copies.set_forkserver_preload(["harmed_federation", "tf_pflego.devices.resident"])
+_copies.set_forkserver_preload(["harmed_federation", "tf_pflego.devices.client"])
 
 
 class HarmedFederation:
@@ -47,7 +46,7 @@ class HarmedFederation:
         self.run, self.starts = directory / "run", 0
         self._sockets.mkdir(mode=0o700, parents=True)
         config = RunConfig(**settings, client_names=",".join(NAMES))
-        serving.define(config).save(directory / "definition.json")
+        server.define(config).save(directory / "definition.json")
         whole = build.load_clients(dataclasses.replace(config, label_space="global"))
         for number, name in enumerate(NAMES):
             arrays = {}
@@ -122,7 +121,7 @@ class HarmedFederation:
         request = frames.receive(link)
         if request is None or number in self._without_link:
             return
-        facts, arrays = wire.unpacked(request)
+        facts, arrays = messages.unpacked(request)
         now = int(arrays["round/0"]) if facts["ask"] == "exchange" else 0
         self._harm("request", now, number, request)
         with self._linked(number) as client:

@@ -42,13 +42,12 @@ def _cells():
     for method, robust_sum, attack in itertools.product(
         _METHODS, (_NONE, *ROBUST_SUMS), (_NONE, *ATTACKS)
     ):
-        settings = {"algorithm": method, "robust_sum": robust_sum, "attack": attack, **_COMMON}
+        # Some rounds have more attackers than a fifth.
+        trimmed = f"{robust_sum}:0.3" if robust_sum == TRIMMED_MEAN else robust_sum
+        attacked = attack if attack == _NONE else f"{attack}:{_ATTACKERS}"
+        settings = {"algorithm": method, "robust_sum": trimmed, "attack": attacked, **_COMMON}
         if robust_sum == NORM_BOUND:
             settings["clip_norm"] = _BOUNDS[method]
-        if robust_sum == TRIMMED_MEAN:  # Some rounds have more attackers than a fifth.
-            settings["trimmed_share"] = 0.3
-        if attack != _NONE:
-            settings["attackers"] = _ATTACKERS
         yield settings | _METHODS[method] | {"name": f"{method}-{robust_sum}-{attack}"}
 
 

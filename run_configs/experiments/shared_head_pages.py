@@ -93,7 +93,7 @@ def comparison(sweep: Sweep) -> dict[str, bytes]:
         columns = [at(degree, column, words) for degree, words in DEGREES.items()]
         columns += [("seeds", _seeds), ("seconds a round", _seconds)]
         parts += [f"## {column.capitalize()}", table("method", methods.items(), *columns)]
-    parts += ["## Less FedAvg with Adam", "As served, in points, seed by seed:"]
+    parts += ["## Less FedAvg with Muon", "As served, in points, seed by seed:"]
     return page(sweep.title, "shared_head", *parts, _by_seed(methods))
 
 
@@ -103,7 +103,7 @@ def _seconds(runs):
 
 def _by_seed(methods):
     """Returns the table of how far one method is ahead of another, by seed and degree."""
-    compared = [methods.get(name, {}) for name in (_OURS[0], "fedavg_adam")]
+    compared = [methods.get(name, {}) for name in (_OURS[0], "fedavg_muon")]
     changes: dict[int, dict[str, float]] = {}
     for degree in DEGREES:
         for seed, (shared, fedavg) in pairs(*(runs.get(degree, []) for runs in compared)).items():

@@ -6,11 +6,11 @@ import functools
 import numpy as np
 
 import tf_pflego as pfl
+from tf_pflego.devices import messages
+from tf_pflego.devices.client import Resident
+from tf_pflego.devices.client_directory import Journal
 from tf_pflego.devices.definition import Definition
-from tf_pflego.devices.journal import Journal
-from tf_pflego.devices.resident import Resident
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.system import wire
 
 NAMES = ("north", "south", "east")
 SEED = 4
@@ -68,7 +68,7 @@ class Site:
 
     def ask(self, arrays=(), **facts):
         facts = {"definition": self.definition.identity, "all_examples": 18} | facts
-        request = wire.packed(facts, dict(arrays))
-        reply, arrays = wire.unpacked(self.resident.answer(request)[0])
-        assert reply.pop("to") == wire.answer_to(request)
+        request = messages.packed(facts, dict(arrays))
+        reply, arrays = messages.unpacked(self.resident.answer(request)[0])
+        assert reply.pop("to") == messages.answer_to(request)
         return reply, arrays

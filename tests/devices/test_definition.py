@@ -11,9 +11,9 @@ import tf_pflego as pfl
 from tests.data.tables import schools
 from tests.devices.federation import NAMES, Site, clients_like, config_of, site_of, two_steps
 from tf_pflego.devices import preview
+from tf_pflego.devices.client import Resident
+from tf_pflego.devices.client_directory import Journal
 from tf_pflego.devices.definition import Definition, DefinitionError, sample_of
-from tf_pflego.devices.journal import Journal
-from tf_pflego.devices.resident import Resident
 from tf_pflego.runs import build
 from tf_pflego.runs.config import RunConfig
 

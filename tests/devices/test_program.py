@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from tests.devices.federation import Site, site_of, two_steps
-from tests.devices.test_journal import exchanged, same
+from tests.devices.test_client_directory import exchanged, same
 from tests.devices.test_requests import EVALUATE, EXCHANGE, ROUND, theta_of
 from tests.programs import Begun
 from tests.starts import ENTRY, TIMEOUT_SECONDS, begun, done, in_this_process
+from tf_pflego.devices import frames, messages
 from tf_pflego.devices.definition import Definition
-from tf_pflego.system import frames, wire
 
 KILLED = (
-    "import os, signal\nfrom tf_pflego.system import frames\n"
+    "import os, signal\nfrom tf_pflego.devices import frames\n"
     f"frames.send = lambda *unused: os.kill(os.getpid(), signal.SIGKILL)\n{ENTRY}"
 )
 
@@ -48,7 +48,7 @@ def listening(running, directory):
 
 def asked(link, definition, arrays, facts):
     facts = {"definition": definition.identity, "all_examples": 18} | facts
-    facts, arrays = wire.unpacked(frames.ask(link, wire.packed(facts, arrays)))
+    facts, arrays = messages.unpacked(frames.ask(link, messages.packed(facts, arrays)))
     assert facts.pop("to")
     return facts, arrays
 
@@ -86,7 +86,7 @@ def test_a_client_that_is_killed_goes_on_from_its_directory(files, tmp_path, cap
         assert another.returncode == 2
         assert f"--state_dir must be that of one client; process {running.pid}" in another.stderr
         link.sendall(b"\xff" * 8)
-        facts, _ = wire.unpacked(frames.receive(link))
+        facts, _ = messages.unpacked(frames.receive(link))
         assert "a message must have at most" in facts["error"]
     running.send_signal(signal.SIGTERM)
     printed, said = running.communicate()

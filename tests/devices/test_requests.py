@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.devices.federation import Site, two_steps
-from tf_pflego.system import wire
+from tf_pflego.devices import messages
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def site(tmp_path_factory):
     return Site(two_steps(), 0, tmp_path_factory.mktemp("site") / "north")
 
 
-ROUND = wire.numbered(
+ROUND = messages.numbered(
     "round", [np.int32(1), np.array([1, 2], np.int32), np.float32(1.5), np.int32(3), np.float32(2)]
 )
 EXCHANGE = {
@@ -29,7 +29,7 @@ EVALUATE = {"ask": "evaluate", "state": 0, "seed": [1, 2], "train": False}
 
 
 def theta_of(site, name="message"):
-    return wire.numbered(name, tf.nest.flatten(site.resident.first.theta))
+    return messages.numbered(name, tf.nest.flatten(site.resident.first.theta))
 
 
 def changed(name, array):
@@ -112,7 +112,7 @@ BODIES = [
 @pytest.mark.parametrize("body", BODIES)
 def test_what_is_no_message_is_refused(site, body):
     reply, _ = site.resident.answer(body)
-    facts, arrays = wire.unpacked(reply)
+    facts, arrays = messages.unpacked(reply)
     assert set(facts) == {"error", "to"}
     assert not arrays
 
@@ -133,4 +133,4 @@ def test_after_all_that_it_answers(site):
 
 
 def wire_digest(array):
-    return wire.digest(np.asarray(array))
+    return messages.digest(np.asarray(array))

@@ -12,7 +12,7 @@ from tests.runs.test_own_methods import write_method
 from tests.starts import in_this_process
 
 # Pages whose commands other tests run: test_deployment_page.py, test_tables_page.py, and for Ray
-# tests/engines/ray.
+# tests/ray.
 ELSEWHERE = {"deployment.md", "tables.md", "cluster.md"}
 
 

@@ -11,9 +11,7 @@ from tests.conftest import make_clients
 from tests.engines.agreement import assert_agreement, of_shapes
 from tf_pflego import algorithms
 
-tff_engine = pytest.importorskip(
-    "tf_pflego.engines.tff.engine", reason="the TFF engine is optional"
-)
+tff_engine = pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
 
 
 @of_shapes

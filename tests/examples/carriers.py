@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from tests.starts import ROOT
-from tf_pflego.system import frames
+from tf_pflego.devices import frames
 
 sys.path.insert(0, str(ROOT / "examples"))
 import one_machine

@@ -16,7 +16,7 @@ import pytest
 
 from tests.examples import carriers
 from tests.starts import ROOT
-from tf_pflego.system import frames
+from tf_pflego.devices import frames
 
 TIMEOUT = 300
 LOOPBACK = "0100007F"  # 127.0.0.1 in /proc/net/tcp

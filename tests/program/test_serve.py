@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.devices.federation import NAMES
-from tests.engines.devices.clients import residents
+from tests.devices.server.clients import residents
 from tests.starts import done, in_this_process
 from tf_pflego.devices.definition import Definition
 

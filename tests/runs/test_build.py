@@ -4,12 +4,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import flags
 
+import tf_pflego as pfl
+from tests.conftest import build_method
 from tf_pflego.algorithms import REGISTRY
 from tf_pflego.core import settings
+from tf_pflego.core.algorithm import Sums
 from tf_pflego.program import flags as program_flags
-from tf_pflego.runs import build, training
+from tf_pflego.runs import aggregation_settings, build, training
 from tf_pflego.runs.config import PARTS, RunConfig
 from tf_pflego.runs.run_directory import RunDirectoryError
 
@@ -71,6 +75,17 @@ def test_a_schedule_has_the_rounds_of_the_run(tiny_clients, tiny_model, tmp_path
         run("longer", 5, schedule_rounds=4)
     with pytest.raises(RunDirectoryError, match="`num_rounds` must be 4, over which the learning"):
         run("whole", 6)
+
+
+def test_a_number_beside_the_name_of_a_compression_is_that_of_its_wrapper(tiny_model):
+    method, participation = build_method("fedavg", tiny_model), pfl.Participation(3, 2)
+    sums = Sums(tf.ones(100), (), ())
+    for named, given in (("quantized:3", {"bits": 3}), ("top_k:0.1", {"share": 0.1})):
+        config = RunConfig(compression=named)
+        wrapped = aggregation_settings.wrapped(method, config, participation)
+        expected = pfl.compressed(method, named.partition(":")[0], **given)
+        one, other = (algorithm.exchanges[0].upload_bytes for algorithm in (wrapped, expected))
+        assert one(sums, ()) == other(sums, ()) != method.exchanges[0].upload_bytes(sums, ())
 
 
 def defined():

@@ -52,6 +52,7 @@ def finished(tmp_path_factory):
 def test_the_table_of_a_regression_has_its_error_the_largest_first():
     name = "test_root_mean_squared_error/client_mean"
     about = {"seconds": 1.0, "bytes_down": 1, "bytes_up": 1, "train_loss": 2345678.9}
+    about |= {"dropped": 0, "not_finite": 0}
     errors = [(1, 9.0), (2, 7.25), (3, 8.0)]
     records = [
         {"round": number, name: error, name.replace("client", "example"): error} | about
@@ -167,43 +168,3 @@ def test_a_run_goes_on_with_its_own_clients_alone(tmp_path):
     with pytest.raises(ValueError, match=r"in their order; there are 4; got 3. Give what"):
         pfl.load_run(output, clients=clients_of(NAMES[:3])).evaluate()
     assert pfl.run(config, clients=clients_of(), local_steps=2)["round"] == 3
-
-
-def test_a_run_of_an_earlier_version_goes_on(tmp_path):
-    """It wrote defaults for what its clients decide, and no partition."""
-    output = tmp_path / "run"
-    clients = clients_of(label_space="global", num_classes=5)
-    pfl.run(config_of(output), clients=clients, local_steps=2)
-    (output / "partition.npz").unlink()
-    defaults = dataclasses.asdict(pfl.RunConfig())
-    for path in (output / "config.json", *output.glob("checkpoints/checkpoint-*.json")):
-        content = json.loads(path.read_text())
-        configuration = content.get("configuration", content)
-        earlier = ("partition", "network", "label_space", "class_mask", "personalization")
-        earlier += ("shift", "omniglot_splits", "classes_per_client", "dirichlet_alpha")
-        earlier += ("min_examples", "permuted_clients", "shifted_clients")
-        configuration |= {name: defaults[name] for name in earlier}
-        path.write_text(json.dumps(content))
-    run = pfl.load_run(output, clients=clients)
-    assert run.partition is None and run.evaluate().test_hits.shape == (4,)
-    config = config_of(output, num_rounds=3, resume=True)
-    assert pfl.run(config, clients=clients, local_steps=2)["round"] == 3
-    told = json.loads((output / "config.json").read_text())
-    assert (told["partition"], told["label_space"]) == ("own", "global")
-
-
-def test_a_run_whose_server_had_no_optimizer_goes_on(tmp_path):
-    """Earlier versions wrote `server_optimizer` none, which is sgd with a rate of 1."""
-    output = tmp_path / "run"
-    config = config_of(output, algorithm="fedavg", num_rounds=1)
-    pfl.run(config, clients=clients_of(), local_steps=2)
-    earlier = {"server_optimizer": "none", "server_learning_rate": 0.01}
-    for path in (output / "config.json", *output.glob("checkpoints/checkpoint-*.json")):
-        content = json.loads(path.read_text())
-        content.get("configuration", content).update(earlier)
-        path.write_text(json.dumps(content))
-    assert pfl.load_run(output, clients=clients_of()).configuration["server_optimizer"] == "sgd"
-    longer = config_of(output, algorithm="fedavg", resume=True)
-    assert pfl.run(longer, clients=clients_of(), local_steps=2)["round"] == 2
-    told = json.loads((output / "config.json").read_text())
-    assert (told["server_optimizer"], told["server_learning_rate"]) == ("sgd", 1.0)

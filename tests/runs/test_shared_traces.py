@@ -89,7 +89,7 @@ def test_the_second_seed_traces_nothing_and_changes_no_bit(algorithm, run, tiny_
 
 @pytest.mark.thorough
 def test_each_seed_has_its_own_attackers(run, tiny_clients):
-    attack = {"attack": "sign_flip", "attackers": 0.4}
+    attack = {"attack": "sign_flip:0.4"}
     chosen = [attackers_of(tiny_clients.identities, 0.4, seed).tolist() for seed in (0, 1)]
     assert chosen[0] != chosen[1]
     alone, _ = run(1, tiny_clients, **attack)

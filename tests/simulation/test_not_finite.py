@@ -17,7 +17,6 @@ from tf_pflego.models import networks
 from tf_pflego.runs import build as building
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.simulation.evaluation import summarize
 from tf_pflego.simulation.not_finite import NotFiniteError
 from tf_pflego.simulation.simulation import Simulation
 
@@ -60,7 +59,7 @@ class Without(Participation):
 def final_state(algorithm, clients, participation, engine):
     """Returns the records of some rounds, and all states but that of client 1."""
     if engine == "tff":
-        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+        pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
     with Simulation(algorithm, clients, participation, engine, SEED) as simulation:
         records = [simulation.run_round(evaluate=number == 1) for number in range(ROUNDS)]
         states = leaves(simulation.server_state) + leaves(simulation.client_states([0, 2, 3]))
@@ -164,7 +163,7 @@ def test_one_number_anywhere_is_found(tiny_model, tiny_clients):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_round_that_nobody_survives_ends_before_anything_is_touched(engine, tiny_model):
     if engine == "tff":
-        pytest.importorskip("tf_pflego.engines.tff.engine", reason="the TFF engine is optional")
+        pytest.importorskip("tf_pflego.tff.engine.engine", reason="the TFF engine is optional")
     clients = exploding_clients(tiny_model, exploding=range(4))
     algorithm = build("pflego", tiny_model)
     with Simulation(algorithm, clients, Participation(4, 2), engine, SEED) as simulation:
@@ -213,7 +212,7 @@ def test_a_nan_does_not_pass_a_relu_as_zero_on_either_engine():
     algorithm = build("pflego", models.SplitModel(body, num_outputs=3))
     for engine in ("in_process", "tff"):
         if engine == "tff":
-            pytest.importorskip("tf_pflego.engines.tff.engine", reason="the engine is optional")
+            pytest.importorskip("tf_pflego.tff.engine.engine", reason="the engine is optional")
         with Simulation(algorithm, clients, Participation(4, 4), engine, SEED) as simulation:
             assert simulation.run_round()["not_finite_clients"] == [1], engine
 
@@ -266,9 +265,3 @@ def test_the_files_of_a_run_are_json_and_its_summary_counts(digits_dir, tmp_path
     training.run(again, local_steps=2)
     strict((tmp_path / "summary.json").read_text())
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
-
-
-def test_a_summary_of_records_without_the_counts():
-    record = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1, "train_loss": None}
-    summary = summarize([record])
-    assert (summary["dropped"], summary["not_finite"], summary["train_loss"]) == (0, 0, None)

@@ -120,10 +120,8 @@ def test_clients_that_leave_change_the_sample_or_are_refused(tiny_model):
 
 
 def test_the_summary_bounds_the_error_of_the_last_ten():
-    records = [
-        {"round": k, "seconds": 1, "bytes_up": 1, "bytes_down": 2, MEAN: 0.5, ERROR: k / 100}
-        for k in range(1, 12)
-    ]
+    about = {"seconds": 1, "bytes_up": 1, "bytes_down": 2, "dropped": 0, "not_finite": 0}
+    records = [{"round": k, MEAN: 0.5, ERROR: k / 100} | about for k in range(1, 12)]
     summary = summarize(records)
     assert summary[f"{ERROR}/last10"] == pytest.approx(np.mean(np.arange(2, 12)) / 100)
     assert f"{ERROR}/best" not in summary

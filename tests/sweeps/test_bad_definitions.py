@@ -35,7 +35,7 @@ ROWS = [
     ([OUT, "--client_learning_rate=0.1..1"], "--trials must say how many settings of a range are "
      "tried; got 0. Set --trials=20."),
     ([OUT, "--client_learning_rate=0.1..1", "--trials=2", "--choose=none"], "for a range; got non"),
-    ([OUT, RATES, "--choose=test_accuracy"], "--choose must be one of validation, none, "),
+    ([OUT, RATES, "--choose=test_accuracy"], "--choose must be one of validation, none; "),
     ([OUT, "--seeds=one"], "--seeds must be whole numbers, with commas between them if there are "
      "several; got 'one'. Write them as in --seeds=0,1,2."),
     ([OUT, "--seeds=0,1,0"], "--seeds must have one value, or several that differ; got [0, 1, 0]."),

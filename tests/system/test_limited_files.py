@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.starts import ROOT
-from tf_pflego.devices.journal import Journal, JournalError
+from tf_pflego.devices.client_directory import Journal, JournalError
 from tf_pflego.runs import partition_file
 from tf_pflego.sweeps import store
 from tf_pflego.system import limited_files
@@ -24,8 +24,8 @@ OTHERS = {
     "system/signals.py": "/proc",
     "system/rows.py": "/proc and /sys",
     "system/temporary.py": "/proc",
-    "engines/tff/watch.py": "/proc",
-    "engines/tff/files.py": "what its own process has just written",
+    "tff/engine/watch.py": "/proc",
+    "tff/engine/files.py": "what its own process has just written",
     "serving/export.py": "/dev/null",
     "serving/shared_body.py": "an example in its documentation",
     "reports/writing.py": "files of the package",

@@ -1,4 +1,4 @@
-"""What tools/benchmark.py and tools/scale_model.py make of what they measure."""
+"""What tools/benchmark.py and tools/time_shards.py make of what they measure."""
 
 import json
 import pathlib
@@ -18,7 +18,6 @@ from tf_pflego.simulation.simulation import Simulation
 
 ROOT = pathlib.Path(__file__).parents[2]
 REPORT = json.loads((ROOT / "results" / "benchmark.json").read_text(encoding="utf-8"))
-MODELLED = json.loads((ROOT / "results" / "scale_model.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -119,91 +118,9 @@ def test_rounds_are_timed_beside_those_of_pflego():
     )
 
 
-@pytest.fixture
-def scale_model():
+def test_the_page_on_scale_shows_the_measured_shards():
     pytest.importorskip("ray", reason="Ray is optional")
-    import scale_model
+    import time_shards
 
-    return scale_model
-
-
-def test_the_pages_on_scale_show_what_the_model_says(scale_model):
-    for page in ("results/scale_model.md", "docs/scale.md"):
-        assert scale_model.table_of(MODELLED) in (ROOT / page).read_text(encoding="utf-8")
-    for row in MODELLED["rounds"]:  # "With several shards, rounds take longer than predicted."
-        assert row["error"] < 0 or row["shards"] == 1
-
-
-def test_the_committed_model_is_that_of_the_committed_rounds(scale_model):
-    again = scale_model.report_of(MODELLED["rounds"], MODELLED["cores"])
-    versions = {key: MODELLED[key] for key in ("tensorflow", "ray")}
-    assert_alike(again | versions, MODELLED)
-
-
-def assert_alike(report, committed):
-    """Compares two reports, where another version of a package may round otherwise.
-
-    The committed one has more: its model also had the bandwidth of the driver's link.
-    """
-    if isinstance(report, dict):
-        assert set(committed) - set(report) <= {"plan", "network_seconds"}
-        report, committed = list(report.values()), [committed[key] for key in report]
-    if isinstance(report, list):
-        for one, other in zip(report, committed, strict=True):
-            assert_alike(one, other)
-    elif isinstance(report, float):
-        assert report == pytest.approx(committed, rel=1e-6)
-    else:
-        assert report == committed
-
-
-def test_the_largest_share(scale_model):
-    assert scale_model.largest_share(1000, 20, 1) == 20
-    # Of two among many, both are in one of two shards about every second time.
-    assert scale_model.largest_share(10**6, 2, 2) == pytest.approx(1.5, abs=0.05)
-    assert scale_model.largest_share(4, 4, 4) == 1
-    exact = 10 + np.sqrt(20 / (2 * np.pi))  # E|X - r/2| of a binomial, up to 1/r
-    assert scale_model.largest_share(10**6, 20, 2) == pytest.approx(exact, abs=0.1)
-
-
-def test_a_fit_finds_the_constants_that_made_the_rounds(scale_model):
-    constants = {
-        f"driver/{name}": value
-        for name, value in zip(scale_model._DRIVER, (4.0, 1.0, 3.0, 2.0, 5.0), strict=True)
-    }
-    constants |= {
-        "shard/fixed_milliseconds": 2.0,
-        "shard/13k/microseconds_per_participant": 300.0,
-        "shard/157k/microseconds_per_participant": 4000.0,
-        "shard/11M/microseconds_per_participant": 900_000.0,
-    }
-    rounds = []
-    for network, size, participants in (
-        ("13k", 52_000, 20),
-        ("13k", 52_000, 2000),
-        ("157k", 628_000, 20),
-        ("11M", 44_000_000, 4),
-    ):
-        for shards in scale_model.FITTED_SHARDS:
-            each = constants[f"shard/{network}/microseconds_per_participant"] * 1e-6
-            parts = scale_model.predict(constants, network, 10**6, participants, shards, size, None)
-            rounds.append(
-                {
-                    "network": network,
-                    "participants": participants,
-                    "shards": shards,
-                    "bytes": size,
-                    "outside_seconds": {"median": parts["driver_seconds"]},
-                    "all_shards_seconds": {"median": 2e-3 * shards + each * participants},
-                }
-            )
-    assert scale_model.fit(rounds) == pytest.approx(constants, rel=1e-6)
-
-
-def test_shards_share_the_cores(scale_model):
-    constants = {f"driver/{name}": 0.0 for name in scale_model._DRIVER}
-    constants |= {"shard/fixed_milliseconds": 0.0, "shard/13k/microseconds_per_participant": 1e6}
-    on_two_cores = scale_model.predict(constants, "13k", 8, 8, 4, 10**9, cores=2)
-    assert on_two_cores["slowest_shard_seconds"] == 4.0
-    on_nodes = scale_model.predict(constants, "13k", 8, 8, 4, 10**9, cores=None)
-    assert on_nodes["slowest_shard_seconds"] == on_nodes["seconds"] == 2.0
+    measured = json.loads((ROOT / "results" / "shards.json").read_text(encoding="utf-8"))
+    assert time_shards.table_of(measured) in (ROOT / "docs/scale.md").read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ _SETTINGS = {
     *(field.name for part in _PARTS for field in dataclasses.fields(part)),
     *("label_space", "class_mask", "client_weights", "validation_fraction"),
     "activation_gigabytes",
-} - {"attack", "attackers", "secure_sum_bits"}
+} - {"attack", "secure_sum_bits"}
 _MOST_STEPS = 10**6  # that a definition can have a client compute in a round
 # How the rows of a table become examples; of a run without a table there are none of these.
 _TABLE = ("label_column", "split", "time_column")

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tf_pflego.core.algorithm import Exchange, Round, Sums
+from tf_pflego.core.algorithm import Algorithm, Exchange, Round, Sums
 from tf_pflego.core.nests import Structure
+from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.client_states import ClientIds
 
 
@@ -54,7 +55,7 @@ class Engine(Protocol):
 
     Attributes:
       states: The clients' states, as `ClientStates` has them.
-      place: Where to build another engine beside this one: a name, or the hosts of this one.
+      place: Where to build another engine beside this one: a name, or this one's `Place`.
     """
 
     states: Any
@@ -112,3 +113,12 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees what the engine holds; it cannot be used afterwards."""
+
+
+class Place(Protocol):
+    """Machines or processes with an engine of their own, as it is handed to a simulation."""
+
+    def engine(
+        self, algorithm: Algorithm, clients: ClientData, server_state: Structure, seed: int
+    ) -> Engine:
+        """Returns the engine of a federation there."""

@@ -15,10 +15,10 @@ import tempfile
 from tf_pflego import engines
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
-from tf_pflego.devices import links, preview
+from tf_pflego.devices import client_socket, preview
+from tf_pflego.devices.client import Resident
+from tf_pflego.devices.client_directory import SOCKET, Journal
 from tf_pflego.devices.definition import Definition
-from tf_pflego.devices.journal import SOCKET, Journal
-from tf_pflego.devices.resident import Resident
 from tf_pflego.program import flags, terminal
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.program.personalize import ARRAYS, arrays_of
@@ -94,7 +94,7 @@ def run(flag_values, interruption: Interruption) -> None:
                 journal.begin(definition, resident.name, arrays, lines)
             terminal.show(f"{resident.name} answers at {journal.path / SOCKET}")
             terminal.begin_with_time()
-            links.serve(
+            client_socket.serve(
                 resident,
                 journal.path / SOCKET,
                 interruption.check,

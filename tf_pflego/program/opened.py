@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging as python_logging
+import pathlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +13,9 @@ from absl import logging
 
 from tf_pflego.core import settings
 from tf_pflego.core.settings import setting
-from tf_pflego.devices.stored_client import StoredClient, is_client
 from tf_pflego.program import terminal
 from tf_pflego.runs import stored_run
+from tf_pflego.runs.reader import CLIENT
 from tf_pflego.serving import limits
 from tf_pflego.system import deferred, temporary
 
@@ -39,10 +40,12 @@ class StoredRunOptions:
                 raise ValueError(f"`{name}` must be given; got nothing. Give `{name}`.")
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[stored_run.StoredRun | StoredClient]:
-        """Starts TensorFlow and gives the run, which the program can load."""
+    def opened(self) -> Iterator[Any]:
+        """Starts TensorFlow and gives the `StoredRun` or `StoredClient`, which it can load."""
         run: Any
-        if is_client(self.run):
+        if (pathlib.Path(self.run).expanduser() / CLIENT).is_file():
+            from tf_pflego.devices.client_export import StoredClient
+
             run = StoredClient(self.run)
         else:
             where = self.data_dir or None

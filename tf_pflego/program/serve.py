@@ -69,18 +69,18 @@ def run(flag_values, interruption: Interruption) -> None:
 
 def _definition(run_config, options, hyper_parameters):
     from tf_pflego import data  # It starts TensorFlow.
-    from tf_pflego.devices import serving
+    from tf_pflego.devices import server
 
     clients = None
     if options.sample:
         ((train, test),) = personalize.arrays_of([options.sample])
         about = {"task": run_config.task, "name": run_config.dataset}
         clients = data.from_arrays([train], [test], label_space=run_config.label_space, **about)
-    return serving.define(run_config, clients, options.name, **hyper_parameters)
+    return server.define(run_config, clients, options.name, **hyper_parameters)
 
 
 def _served(options, run_config, **arguments):
-    from tf_pflego.devices import serving
+    from tf_pflego.devices import server
 
     hyper_parameters = {
         name: value
@@ -88,4 +88,4 @@ def _served(options, run_config, **arguments):
         if name not in ("on_clients", "between_steps")
     }
     definition = _definition(run_config, options, hyper_parameters)
-    return serving.serve(run_config, definition=definition, **arguments)
+    return server.serve(run_config, definition=definition, **arguments)

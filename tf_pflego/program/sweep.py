@@ -26,7 +26,7 @@ from tf_pflego.program import help_pages, terminal
 from tf_pflego.program.opened import start_tensorflow
 from tf_pflego.runs import training
 from tf_pflego.runs.config import RunConfig
-from tf_pflego.sweeps import definition, files, results, runner, store, tables
+from tf_pflego.sweeps import definition, results, runner, store, tables
 from tf_pflego.sweeps.definition import Experiment, Range, grid
 from tf_pflego.system import temporary, texts
 from tf_pflego.system.signals import Interruption
@@ -174,7 +174,7 @@ def _experiments(file, changes, of_sweep):
     if not file:
         lists = {name: value for name, value in changes.items() if name in _OF_RUN}
         base = {name: value for name, value in changes.items() if name not in _OF_RUN}
-        return [files.InFile("", "", Experiment(grid(**lists), base, **of_sweep))]
+        return [definition.InFile("", "", Experiment(grid(**lists), base, **of_sweep))]
 
     def changed(one):
         tuning = {**one.experiment.tuning, **of_sweep.get("tuning", {})}
@@ -182,7 +182,7 @@ def _experiments(file, changes, of_sweep):
         parts["cells"] = [{**cell, **changes} for cell in one.experiment.cells]
         return one._replace(experiment=dataclasses.replace(one.experiment, **parts))
 
-    return [changed(one) for one in files.load(file)]
+    return [changed(one) for one in definition.load_file(file)]
 
 
 def _of_sweep(options, flag_values):

@@ -142,18 +142,15 @@ def new_clients(runs: Runs, size: Size) -> Figure | None:
 
 
 def blocks(holdings: Holdings) -> tuple[np.ndarray, tuple[int, int]]:
-    """Returns the mean training examples of blocks of clients by classes, and their two sizes.
-
-    Where the numbers of examples are not known, each class that a client holds counts 1.
-    """
-    classes, counts = holdings.classes, holdings.class_counts
+    """Returns the mean training examples of blocks of clients by classes, and their two sizes."""
+    classes = holdings.classes
     owners = np.repeat(np.arange(len(classes)), list(map(len, classes)))
     numbers = np.concatenate(classes)
     ends = len(classes), int(numbers.max()) + 1
     rows, columns = -(-ends[0] // _MOST_CLIENTS), -(-ends[1] // _MOST_CLASSES)
     sizes = np.bincount(np.arange(ends[0]) // rows), np.bincount(np.arange(ends[1]) // columns)
     sums = np.zeros(list(map(len, sizes)))
-    np.add.at(sums, (owners // rows, numbers // columns), 1 if counts is None else counts)
+    np.add.at(sums, (owners // rows, numbers // columns), holdings.class_counts)
     return sums / np.multiply.outer(*sizes), (rows, columns)
 
 
@@ -161,11 +158,9 @@ def partition(holdings: Holdings, size: Size) -> Figure:
     """Returns a figure of clients by classes, the darker the more training examples."""
     matrix, (clients, classes) = blocks(holdings)
     figure, (axis,) = figures.new(size)
-    known = holdings.class_counts is not None
     extent = (-0.5, len(matrix) * clients - 0.5, matrix.shape[1] * classes - 0.5, -0.5)
     positive = matrix[matrix > 0]
-    # Where only the classes are known, a filled cell has a colour from the middle.
-    most = positive.max() if known else 2
+    most = positive.max()
     skewed = most > 10 * np.median(positive)
     norm = colors.PowerNorm(0.5, 0, most) if skewed else colors.Normalize(0, most)
     style: dict[str, Any] = {"cmap": _SHADES, "norm": norm}
@@ -176,8 +171,7 @@ def partition(holdings: Holdings, size: Size) -> Figure:
     axis.yaxis.set_major_locator(ticker.MaxNLocator(10, integer=True, min_n_ticks=1))
     axis.set_xlabel("client")
     axis.set_ylabel("class")
-    if known:
-        _draw_scale(axis, most, style, clients * classes > 1)
+    _draw_scale(axis, most, style, clients * classes > 1)
     for which, names, count, limit in (
         (axis.xaxis, holdings.names, len(holdings.classes), _MOST_NAMED_CLIENTS),
         (axis.yaxis, holdings.class_names, matrix.shape[1] * classes, _MOST_NAMED_CLASSES),

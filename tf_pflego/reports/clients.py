@@ -159,7 +159,6 @@ def _partition(runs, group):
     return {
         "runs": runs.names(group) if len(group) < len(runs.all) else None,
         "what": what,
-        "counted": holdings.class_counts is not None,
         "blocks": charts.blocks(holdings)[1],
         "drawing": runs.drawing(
             lambda _, size: charts.partition(holdings, size),

@@ -279,10 +279,7 @@ def gains_of(series: Series, reference: Series, first: Shown) -> Gains:
         if not ended:
             return Gains(nothing, f"{which.label} has not ended, so its clients are not tested")
         if all(run.holdings is None for run in ended):
-            why_not = (
-                f"no partition.npz says which examples the clients of {which.label} hold, since an "
-                "earlier version did not write it for arrays of one's own"
-            )
+            why_not = f"no partition.npz says which examples the clients of {which.label} hold"
             return Gains(nothing, why_not)
     pairs = [(run, partner_of(run, reference)) for run in series.runs]
     gains = [

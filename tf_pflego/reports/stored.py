@@ -34,9 +34,7 @@ class Holdings:
     classes: tuple[np.ndarray, ...]  # for each client its classes, ascending
     train_sizes: np.ndarray  # [I] numbers of training examples
     test_sizes: np.ndarray  # [I] numbers of test examples
-    # [sum |classes_i|] training examples of each client and class; None if the run was made by a
-    # version that did not keep them.
-    class_counts: np.ndarray | None
+    class_counts: np.ndarray  # [sum |classes_i|] training examples of each client and class
     # Equal for two runs whose clients hold the same examples of the same dataset, those that a user
     # gave in any order.
     identity: tuple
@@ -238,8 +236,8 @@ def _holdings(dataset, path):
         num_clients = len(offsets) - 1
         if not len(values) or values.max() > _LARGEST_CLASS:
             raise ValueError(f"the classes are none, or above {_LARGEST_CLASS}")
-        counts = _row(arrays, "class_counts", "iu") if "class_counts" in arrays else None
-        if counts is not None and (len(counts) != len(values) or not counts.any()):
+        counts = _row(arrays, "class_counts", "iu")
+        if len(counts) != len(values) or not counts.any():
             raise ValueError("class_counts does not fit the classes")
         names, class_names = (
             _row(arrays, name, "U").tolist() if name in arrays else None

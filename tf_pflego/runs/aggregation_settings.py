@@ -1,7 +1,6 @@
 """The settings of what happens to uploads on their way, and the wrappers that they ask for."""
 
 import dataclasses
-import functools
 from typing import Any
 
 from tf_pflego.aggregation import (
@@ -16,9 +15,9 @@ from tf_pflego.aggregation import (
 from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.participation import Participation
 from tf_pflego.core.settings import setting
+from tf_pflego.system import values
 
 NONE = "none"
-_of_compression = functools.partial(setting, read_with=("compression", None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,56 +61,63 @@ class PrivacySettings:
 
 @dataclasses.dataclass(frozen=True)
 class UploadSettings:
-    """Uploads, as in --compression=quantized --compression_bits=8."""
+    """Uploads, as in --compression=quantized:8 --attack=sign_flip:0.2 --robust_sum=median."""
 
     compression: str = setting(
         NONE,
-        "how uploads are made smaller: rounded at random to a few bits (quantized), a random "
-        "part of the numbers (masked) or the largest ones, the rest later (top_k)",
-        choices=(NONE, *compression.COMPRESSIONS),
-    )
-    compression_bits: int = setting(
-        8,
-        "bits of a number",
-        at_least=1,
-        at_most=16,
-        read_with=("compression", ("quantized",)),
+        "how uploads are made smaller: rounded at random to a few bits (quantized:8), a random "
+        "share of the numbers (masked:0.01) or the largest ones, the rest later (top_k:0.01); or "
+        "none",
     )
     robust_sum: str = setting(
         NONE,
         "what takes the place of the mean over participants: the mean of uploads of a bounded norm "
-        "(norm_bound), or what few wrong ones cannot move far, of each number (median, "
-        "trimmed_mean) or of whole uploads (geometric_median)",
-        choices=(NONE, *robust.ROBUST_SUMS),
-    )
-    trimmed_share: float = setting(
-        0.1,
-        "share of the values at each end that a trimmed mean leaves out",
-        at_least=0,
-        below=0.5,
-        read_with=("robust_sum", ("trimmed_mean",)),
+        "(norm_bound), or what few wrong ones cannot move far, of each number (median, or without "
+        "a share at each end: trimmed_mean:0.1) or of whole uploads (geometric_median); or none",
     )
     attack: str = setting(
         NONE,
-        "what attackers do: upload the opposite (sign_flip), learn wrong labels (label_flip) or "
-        "upload large noise (noise)",
-        choices=(NONE, *attacks.ATTACKS),
+        "what a share of the clients does: upload the opposite (sign_flip:0.2), learn wrong labels "
+        "(label_flip:0.2) or upload large noise (noise:0.2); or none",
     )
-    attackers: float = setting(
-        0.2,
-        "share of the clients that attack",
-        at_least=0,
-        at_most=1,
-        read_with=("attack", attacks.ATTACKS),
-    )
+
+
+_KINDS = {
+    "compression": compression.COMPRESSIONS,
+    "robust_sum": robust.ROBUST_SUMS,
+    "attack": attacks.ATTACKS,
+}
+_SHARE = "share", 0.01, {"above": 0, "at_most": 1}
+# The number in a value such as quantized:8: the wrapper's argument, its default and its limits.
+_NUMBERS: dict[str, tuple[str, float, dict[str, Any]]] = {
+    **{"quantized": ("bits", 8, {"at_least": 1, "at_most": 16}), "masked": _SHARE, "top_k": _SHARE},
+    robust.TRIMMED_MEAN: ("trimmed_share", 0.1, {"at_least": 0, "below": 0.5}),
+    **dict.fromkeys(attacks.ATTACKS, ("attackers", 0.2, {"at_least": 0, "at_most": 1})),
+}
+
+
+def _chosen(config, name):
+    """Returns the kind in a setting such as quantized:8, and its number as an argument."""
+    text = getattr(config, name)
+    kind, colon, number = text.partition(":")
+    if values.one_of(name, kind, (NONE, *_KINDS[name])) not in _NUMBERS:
+        return values.one_of(name, text, [kind]), {}
+    argument, default, limits = _NUMBERS[kind]
+    try:
+        given: Any = values.number_of(number) if colon else default
+    except ValueError:
+        given = number  # What is no number is refused by name.
+    check = values.whole if isinstance(default, int) else values.number
+    return kind, {argument: check(name, given, **limits)}
 
 
 def check(config: Any) -> None:
-    """Raises ValueError if settings of privacy and of sums do not go together."""
+    """Raises ValueError if a setting of uploads is none, or some do not go together."""
+    kinds = {name: _chosen(config, name)[0] for name in _KINDS}
     takes_sums = {
         "dp_epsilon": is_private(config) and config.dp_mechanism != accounting.SKELLAM,
         "secure_sum_bits": bool(config.secure_sum_bits),
-        "robust_sum": config.robust_sum != NONE,
+        "robust_sum": kinds["robust_sum"] != NONE,
     }
     several = [name for name, is_taken in takes_sums.items() if is_taken]
     if len(several) > 1:
@@ -134,7 +140,7 @@ def check(config: Any) -> None:
             f"`secure_sum_bits` must be given with dp_mechanism={accounting.SKELLAM}, whose noise "
             "clients add to the integers of secure sums; got 0. Set e.g. `secure_sum_bits=24`."
         )
-    needs_number = config.secure_sum_bits or config.robust_sum == robust.NORM_BOUND
+    needs_number = config.secure_sum_bits or kinds["robust_sum"] == robust.NORM_BOUND
     if needs_number and config.clip_norm == privacy.ADAPTIVE:
         raise ValueError(
             "`clip_norm` must be a number for secure sums and for robust_sum=norm_bound; got "
@@ -192,14 +198,12 @@ def epsilon_at_the_end(config: Any, simulation: Any) -> float:
 
 
 def _wrapped(algorithm, config, participation):
-    if config.attack != NONE:
-        algorithm = attacks.attacked(algorithm, config.attack, config.attackers, seed=config.seed)
-    if config.compression != NONE:
-        algorithm = compression.compressed(
-            algorithm,
-            config.compression,
-            bits=config.compression_bits,
-        )
+    attack, attackers = _chosen(config, "attack")
+    if attack != NONE:
+        algorithm = attacks.attacked(algorithm, attack, seed=config.seed, **attackers)
+    how, number = _chosen(config, "compression")
+    if how != NONE:
+        algorithm = compression.compressed(algorithm, how, **number)
     if is_private(config):
         return private.private(
             algorithm, participation, clip_norm=config.clip_norm, **claimed(config)
@@ -207,11 +211,7 @@ def _wrapped(algorithm, config, participation):
     if config.secure_sum_bits:
         secure.refuse_few_bits(config.secure_sum_bits, participation.federation)
         return secure.secure(algorithm, bits=config.secure_sum_bits, clip_norm=config.clip_norm)
-    if config.robust_sum != NONE:
-        return robust.robust(
-            algorithm,
-            config.robust_sum,
-            clip_norm=config.clip_norm,
-            trimmed_share=config.trimmed_share,
-        )
+    robust_sum, share = _chosen(config, "robust_sum")
+    if robust_sum != NONE:
+        return robust.robust(algorithm, robust_sum, clip_norm=config.clip_norm, **share)
     return algorithm

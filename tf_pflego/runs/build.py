@@ -16,7 +16,7 @@ from tf_pflego.core.algorithm import Algorithm
 from tf_pflego.core.optimizers import CONSTANT
 from tf_pflego.core.participation import Participation
 from tf_pflego.engines import tracing
-from tf_pflego.engines.devices.links import Links
+from tf_pflego.engines.engine import Place
 from tf_pflego.models import networks
 from tf_pflego.runs import (
     aggregation_settings,
@@ -161,7 +161,7 @@ class Elsewhere(NamedTuple):
     """Clients that are programs on other machines."""
 
     facts: ModelFacts  # what is known of their data
-    links: Links  # how they are reached
+    place: Place  # how they are reached
 
 
 def _round_robin(run_config, dataset, num_clients):
@@ -261,7 +261,7 @@ def build_simulation(
         built,
         clients,
         participation,
-        run_config.place() if elsewhere is None else elsewhere.links,
+        run_config.place() if elsewhere is None else elsewhere.place,
         run_config.seed,
         run_config.max_restarts,
         run_config.eval_clients,

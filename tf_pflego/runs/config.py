@@ -13,16 +13,13 @@ from tf_pflego.data import clients
 from tf_pflego.data.datasets import catalogue
 from tf_pflego.data.partitions import disagreement
 from tf_pflego.data.partitions import partition as partition_lib
-from tf_pflego.engines import DEFAULT as DEFAULT_ENGINE
-from tf_pflego.engines import NAMES as ENGINES
-from tf_pflego.engines import RayOptions
-from tf_pflego.engines.ray import ray_options
 from tf_pflego.models.networks import NETWORKS
 from tf_pflego.runs import aggregation_settings, device_settings, output_settings, table_settings
 from tf_pflego.runs.aggregation_settings import PrivacySettings, UploadSettings
 from tf_pflego.runs.device_settings import DeviceSettings
 from tf_pflego.runs.output_settings import OutputSettings
 from tf_pflego.runs.table_settings import TableSettings
+from tf_pflego.simulation import engine_choice
 from tf_pflego.system import values
 
 UNIFORM = "uniform"  # weights of clients
@@ -241,11 +238,11 @@ class PlaceSettings:
     """Where the clients run, as in --engine=in_process."""
 
     engine: str = setting(
-        DEFAULT_ENGINE,
+        engine_choice.DEFAULT,
         "where the clients run: in a worker of TensorFlow Federated (tff), in this process "
         "(in_process), on a Ray cluster (ray) or on machines of their own (devices); tff is the "
         "default where it is installed",
-        choices=ENGINES,
+        choices=engine_choice.NAMES,
     )
     activation_gigabytes: float = setting(
         2.0,
@@ -266,10 +263,7 @@ class RaySettings:
     """A Ray cluster, as in --engine=ray --num_shards=8 --ray_address=auto."""
 
     num_shards: int = _of_ray(
-        2,
-        "into how many shards the clients are dealt with --engine=ray",
-        at_least=1,
-        at_most=ray_options.LARGEST_NUMBER_OF_SHARDS,
+        2, "into how many shards the clients are dealt with --engine=ray", at_least=1
     )
     ray_address: str = _of_ray(
         "",
@@ -323,10 +317,8 @@ class RunConfig(
         aggregation_settings.check(self)
         device_settings.check(self)
         output_settings.check(self)
-        ray_options.check_address("ray_address", self.ray_address)
-        ray_options.resources_of("shard_resources", self.shard_resources)
-        for name in ("cpus_per_shard", "gpus_per_shard"):
-            ray_options.check_amount(name, getattr(self, name))
+        if self.engine == "ray":
+            self._check_cluster()
         if self.participation == "range":
             bounds = self.clients_per_round_range.split(",")
             if len(bounds) != 2 or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", b) for b in bounds):
@@ -341,10 +333,19 @@ class RunConfig(
         known = catalogue.OF_TABLES if self.client_column else catalogue.KNOWN[self.dataset]
         return getattr(known, name, value) if value in ("auto", 0) else value
 
-    def place(self) -> str | RayOptions:
+    def _check_cluster(self):
+        from tf_pflego.ray import options
+
+        options.check_address("ray_address", self.ray_address)
+        options.resources_of("shard_resources", self.shard_resources)
+        self.place()
+
+    def place(self) -> engine_choice.Choice:
         """Returns the engine: its name, or what a run on Ray needs besides it."""
         if self.engine != "ray":
             return self.engine
+        from tf_pflego.ray.options import RayOptions
+
         # The fields of both are in the same order.
         fields = dataclasses.fields(RaySettings)
         return RayOptions(*(getattr(self, field.name) for field in fields))

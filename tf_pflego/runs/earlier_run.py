@@ -73,7 +73,7 @@ def refuse_another(run_config: Any, configuration: Mapping[str, Any]) -> None:
     """Raises ValueError if a run of this configuration cannot start from the one it names."""
     directory = _place(run_config)
     try:
-        earlier = reader.of_today(reader.json_object(directory / "config.json"))
+        earlier = reader.json_object(directory / "config.json")
     except (OSError, reader.DamagedFileError) as error:
         raise ValueError(
             f"`start_from` must be the output directory of a run; config.json in {directory} "

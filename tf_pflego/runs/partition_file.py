@@ -38,7 +38,7 @@ def write(directory: pathlib.Path, clients: ClientData, are_own: bool, task: Tas
 def refuse_others(directory: pathlib.Path, clients: ClientData, of_table: bool = False) -> None:
     """Raises ValueError if a run in a directory had other clients, or in another order.
 
-    A run of a dataset, or of an earlier version, does not say whom it had.
+    A run of a dataset does not say whom it had.
     """
     expected, names = _known(directory / NAME)
     if expected is None and of_table:  # Whoever made the directory may not know these rows.

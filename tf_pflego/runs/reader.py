@@ -16,6 +16,7 @@ from tf_pflego.simulation.records import BOOKKEEPING
 from tf_pflego.system import limited_files
 from tf_pflego.system.limited_files import DamagedFileError, content, is_number, json_object
 
+CLIENT = "client.json"  # in the directory of a client on a machine of its own
 # Settings that say where things are and how they are kept, which makes no run another run.
 PLACES = (
     "data_dir",
@@ -54,32 +55,11 @@ DEALING = (
     "shifted_clients",
     "shift",
 )
-# All that such a run has from its clients. Earlier versions wrote defaults there.
+# All that such a run has from its clients.
 OF_CLIENTS = (
     *(*DEALING, "partition", "network", "label_space", "class_mask"),
     *("validation_fraction", "client_weights"),
 )
-# Settings that earlier versions did not have, with the values that mean what these versions did.
-_ADDED = {
-    "dropout_rate": 0.0,
-    "num_shards": 2,
-    "eval_clients": 0,
-    "class_mask": False,
-    "client_weights": "examples",
-    "validation_fraction": 0.0,
-    "permuted_clients": 0.0,
-    "shifted_clients": 0.0,
-    "shift": "rotate",
-    **{"statistics": "", "standardize_labels": True, "huber_delta": 0.0},
-    **dict.fromkeys(("client_column", "label_column", "feature_columns", "time_column"), ""),
-    **{"category_columns": "", "split": "random", "task": "classification", "min_rows": 2},
-    **{"missing": "refuse", "small_clients": "refuse", "separator": "auto", "decimal": "auto"},
-    **{"dp_epsilon": 0.0, "dp_delta": 1e-5, "dp_noise_multiplier": 0.0, "dp_mechanism": "gaussian"},
-    **{"clip_norm": "adaptive", "secure_sum_bits": 0},
-    **{"compression": "none", "compression_bits": 8},
-    **{"start_from": "", "client_names": "", "client_weights": "examples", "spare_clients": 0},
-    **{"robust_sum": "none", "trimmed_share": 0.1, "attack": "none", "attackers": 0.2},
-}
 
 _MOST_ROUNDS, _MOST_NAMES, _MOST_CELLS = 1_000_000, 1_000, 20_000_000
 _MOST_COUNTED = 10**limited_files.MOST_DIGITS
@@ -90,30 +70,10 @@ _TYPED: dict[str, Any] = {
 }
 
 
-def of_today(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run as they are called today.
-
-    In runs of earlier versions a server that took the mean as it is had the `server_optimizer`
-    none, and read neither its rate nor its schedule. That is sgd with a rate of 1.
-    """
-    if settings.get("server_optimizer") != "none":
-        return settings
-    rate = {"server_learning_rate": 1.0, "server_schedule": "constant", "schedule_rounds": 0}
-    return settings | {"server_optimizer": "sgd"} | rate
-
-
-def differences(
-    expected: Mapping[str, Any], got: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings in which one run is another than the expected one, with both values.
-
-    `defaults` are those of hyper-parameters, which earlier versions did not always write.
-    """
-    expected, got = ({**_ADDED, **defaults, **settings} for settings in (expected, got))
+def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the settings in which one run is another than the expected one, with both values."""
     # A table that was renamed is known by its rows.
     unsaid = {*PLACES, "dataset"} if expected.get("table") and got.get("table") else {*PLACES}
-    if got["partition"] == OWN_CLIENTS != expected.get("partition"):
-        unsaid |= {*OF_CLIENTS}  # As earlier versions wrote it; a checkpoint tells the data.
     pairs = {
         name: (expected.get(name, "none"), got.get(name, "none"))
         for name in sorted((expected.keys() | got.keys()) - unsaid)
@@ -133,7 +93,7 @@ def configuration(path: pathlib.Path) -> dict[str, Any]:
         statistic_names.learn(settings.get(OWN_STATISTICS, {}))
     except (TypeError, AttributeError):
         raise DamagedFileError(f"must say how each of {OWN_STATISTICS} is shown") from None
-    return of_today(settings)
+    return settings
 
 
 def records(path: pathlib.Path) -> list[dict[str, Any]]:

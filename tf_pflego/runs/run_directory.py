@@ -18,8 +18,7 @@ import os
 import pathlib
 import stat
 import zlib
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -67,8 +66,7 @@ class RunDirectory:
     The run, which has every setting and hyper-parameter in its `configuration`, may take the place
     of another one if it may `overwrite`, or go on with the one that is there if it is to `resume`;
     the summary of one that has ended is then in `finished`. Anything else in the way is a
-    RunDirectoryError. `kept` checkpoints stay. `defaults` are those of hyper-parameters, of which
-    earlier versions left out some. Until the run is whole, its files are in `work`.
+    RunDirectoryError. `kept` checkpoints stay. Until the run is whole, its files are in `work`.
     """
 
     def __init__(
@@ -78,12 +76,10 @@ class RunDirectory:
         overwrite: bool = False,
         resume: bool = False,
         kept: int = 2,
-        defaults: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.path = pathlib.Path(path).expanduser()
         self.finished: dict[str, Any] | None = None
         self._configuration = configuration
-        self._defaults = defaults
         self._metrics: BinaryIO = io.BytesIO()  # until `begin` opens the file
         self._checkpoint: dict[str, Any] | None = None  # that the run goes on from
         self._lock = self._locked()
@@ -263,7 +259,7 @@ class RunDirectory:
             earlier.pop("versions", None)
         else:
             return
-        self._refuse_another(reader.of_today(earlier))
+        self._refuse_another(earlier)
         summary, metrics = self.work / _SUMMARY, self.work / _METRICS
         wanted = self._configuration["num_rounds"]
         # A summary that is damaged is written again, from the newest checkpoint.
@@ -287,7 +283,7 @@ class RunDirectory:
 
     def _refuse_another(self, earlier):
         wanted = self._configuration
-        differing = reader.differences(earlier, wanted, self._defaults)
+        differing = reader.differences(earlier, wanted)
         rounds, _ = differing.pop("num_rounds", (wanted["num_rounds"], None))
         if differing:
             pairs = [f"`{n}`: expected {one!s}, got {two!s}" for n, (one, two) in differing.items()]

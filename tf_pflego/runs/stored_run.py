@@ -60,7 +60,7 @@ class StoredRun:
                 "the run was given as `output_dir`."
             )
         with self._reading("config.json"):
-            self.configuration = reader.of_today(reader.json_object(self.path / "config.json"))
+            self.configuration = reader.json_object(self.path / "config.json")
         self.versions = self.configuration.pop("versions", {})
         statistic_names.learn(self.configuration.pop(reader.OWN_STATISTICS, {}))
         self.summary = None
@@ -100,16 +100,10 @@ class StoredRun:
             self._restored.close()
 
     @functools.cached_property
-    def partition(self) -> data.Partition | None:
-        """Which examples the clients have of the dataset, or of a user's own arrays end to end.
-
-        None for a run on own arrays of an earlier version.
-        """
-        path = self.path / partition_file.NAME
-        if not path.exists() and not self._has_dataset:
-            return None
-        with self._reading(path.name):
-            return data.Partition.load(path)
+    def partition(self) -> data.Partition:
+        """Which examples the clients have of the dataset, or of a user's own arrays end to end."""
+        with self._reading(partition_file.NAME):
+            return data.Partition.load(self.path / partition_file.NAME)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tf_pflego import algorithms, data, engines, models, version
 from tf_pflego.core import statistic_names
-from tf_pflego.engines.ray import ray_options
 from tf_pflego.runs import (
     aggregation_settings,
     build,
@@ -28,6 +27,7 @@ from tf_pflego.runs.progress import Progress
 from tf_pflego.runs.run_directory import TENSORBOARD, RunDirectory
 from tf_pflego.runs.tensorboard import EventFiles
 from tf_pflego.serving import new_clients
+from tf_pflego.simulation import engine_choice
 from tf_pflego.simulation.evaluation import metrics_of, sample_of_clients, summarize
 from tf_pflego.simulation.measuring import Metrics
 from tf_pflego.system import log, values
@@ -127,12 +127,14 @@ def run(
 
 def refuse_early(run_config: config.RunConfig, **hyper_parameters: Any) -> None:
     """Raises errors of `run` that are known without its data, and without TensorFlow."""
-    engines.refuse_absent(run_config.engine)
+    engine_choice.refuse_absent(run_config.engine)
     method = methods.method_of(run_config)
     build.checked_hyper_parameters(run_config, method, hyper_parameters)
     refuse_few_clients(run_config)
     if run_config.engine == "ray":
-        ray_options.refuse_unreachable(run_config.ray_address)
+        from tf_pflego.ray import options
+
+        options.refuse_unreachable(run_config.ray_address)
     configuration = _configuration(run_config, method, hyper_parameters)
     if run_config.output_dir and not run_config.resume:
         _directory(run_config, method, configuration).close()
@@ -148,7 +150,9 @@ def refuse_few_clients(run_config: config.RunConfig) -> None:
         run_config.participation_of(count)
         sample_of_clients(run_config.seed, count, run_config.eval_clients)
         if run_config.engine == "ray":
-            ray_options.refuse_empty_shards(run_config.num_shards, count)
+            from tf_pflego.ray import options
+
+            options.refuse_empty_shards(run_config.num_shards, count)
 
 
 def _configuration(run_config, method, hyper_parameters, clients=None, model=None):
@@ -171,7 +175,6 @@ def _directory(run_config, method, configuration):
         run_config.overwrite,
         run_config.resume,
         run_config.checkpoints_kept,
-        dataclasses.asdict(method.settings()),
     )
 
 

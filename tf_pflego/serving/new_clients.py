@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_pflego import algorithms, engines
+from tf_pflego import algorithms
 from tf_pflego.algorithms.local import PersonalState
 from tf_pflego.core import seeds
 from tf_pflego.core.algorithm import Served, Weights, num_bytes
@@ -32,6 +32,7 @@ from tf_pflego.simulation.client_models import (
     served_name,
     split_model,
 )
+from tf_pflego.simulation.engine_choice import Choice
 from tf_pflego.simulation.evaluation import Evaluation
 from tf_pflego.simulation.fitting import refuse_other_labels, refuse_strange_integers
 from tf_pflego.simulation.frozen_features import as_features
@@ -198,7 +199,7 @@ def fine_tune(
     epochs: int,
     learning_rate: float,
     batch_size: int = 128,
-    engine: str | engines.RayOptions = "in_process",
+    engine: Choice = "in_process",
 ) -> list[Evaluation]:
     """Lets new clients train a model of their own, from what they would be served now.
 

@@ -292,8 +292,6 @@ def identity(simulation: Trained) -> dict[str, Any]:
     drawn = dataclasses.asdict(simulation.participation)
     bounds = drawn["clients_per_round_range"]
     drawn["clients_per_round_range"] = list(bounds) if bounds else None
-    if not drawn["dropout_rate"]:  # Checkpoints of earlier versions do not name it.
-        del drawn["dropout_rate"]
     return {
         "algorithm": simulation.algorithm.name,
         "seed": simulation.seed,

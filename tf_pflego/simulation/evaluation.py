@@ -168,9 +168,8 @@ def summarize(records: list[dict[str, Any]]) -> dict[str, float]:
         "seconds_per_round/median": float(np.median([record["seconds"] for record in records])),
         "bytes_down": sum(record["bytes_down"] for record in records),
         "bytes_up": sum(record["bytes_up"] for record in records),
-        # Runs of earlier versions, which may be resumed, did not count these.
-        "dropped": sum(record.get("dropped", 0) for record in records),
-        "not_finite": sum(record.get("not_finite", 0) for record in records),
+        "dropped": sum(record["dropped"] for record in records),
+        "not_finite": sum(record["not_finite"] for record in records),
     }
     last = records[-LAST_ROUNDS:]
     for name in dict.fromkeys(name for record in last for name in record):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tf_pflego import engines
 from tf_pflego.core import nests
 from tf_pflego.core.algorithm import Algorithm, num_bytes
 from tf_pflego.core.last_cohort import regrouped
@@ -22,7 +21,7 @@ from tf_pflego.core.participation import Participation
 from tf_pflego.data import checks
 from tf_pflego.data.clients import ClientData
 from tf_pflego.engines.tracing import refuse_eager
-from tf_pflego.simulation import earlier
+from tf_pflego.simulation import earlier, engine_choice
 from tf_pflego.simulation.checkpoint import CheckpointError, Checkpoints, differences, identity
 from tf_pflego.simulation.evaluation import metrics_of, summarize
 from tf_pflego.simulation.fitting import refuse_unfit
@@ -47,7 +46,7 @@ class Simulation(Trained):
       data: The clients' data; raw examples also for a model of `with_frozen_features`.
       participation: How the participants of a round are drawn.
       engine: Where clients run: tff, in_process, or ray on two shards of this machine;
-        `RayOptions` for a cluster, or `Links` to clients on other machines. The default is tff
+        `RayOptions` for a cluster, or any `Place` that makes an engine. The default is tff
         where TensorFlow Federated is installed, and otherwise in_process.
       seed: The seed of the run.
       max_restarts: How often one exchange is run again because the worker process of the engine tff
@@ -73,7 +72,7 @@ class Simulation(Trained):
         algorithm: Algorithm,
         data: ClientData,
         participation: Participation,
-        engine: "str | engines.RayOptions | engines.Links" = engines.DEFAULT,
+        engine: engine_choice.Choice = engine_choice.DEFAULT,
         seed: int = 0,
         max_restarts: int = 3,
         eval_clients: int = 0,

@@ -17,7 +17,7 @@ from tf_pflego.data import checks, client_names
 from tf_pflego.data.clients import ClientData
 from tf_pflego.data.model_inputs import copied_as_model_inputs
 from tf_pflego.engines.tracing import Traced, traces_of
-from tf_pflego.simulation import measuring
+from tf_pflego.simulation import engine_choice, measuring
 from tf_pflego.simulation.client_models import (
     checked_model,
     classes_of,
@@ -45,7 +45,7 @@ class Trained:
     eval_clients: int
     round_number: int
     _engine: engines.Engine
-    _engine_name: "str | engines.RayOptions | engines.Links"
+    _engine_name: engine_choice.Choice
     _turns: Turns
 
     def _take(self, data, participation, server_state, beside=None, prepare=lambda engine: None):
@@ -55,7 +55,7 @@ class Trained:
         """
         federation = participation.federation_of(self.algorithm)
         sample = sample_of_clients(self.seed, data.num_clients, self.eval_clients)
-        engine = engines.build(
+        engine = engine_choice.build(
             self._engine_name if beside is None else beside.place,
             self.algorithm,
             data,
@@ -101,7 +101,7 @@ class Trained:
         self._turns.ended = True
 
     @in_turn()
-    def place_beside(self, num_clients: int) -> "str | engines.RayOptions":
+    def place_beside(self, num_clients: int) -> engine_choice.Choice:
         """Returns the `engine` of another simulation of so many clients, while this one is open.
 
         It is this one's. On Ray the other one uses the same processes, since the cluster may have

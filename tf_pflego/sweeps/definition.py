@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from tf_pflego.system import texts, values
 
 Settings = Mapping[str, Any]
 
-# The last is what the first was called by earlier versions.
-CHOICES = ("validation", "none", "validation_accuracy")
+CHOICES = ("validation", "none")
 # What of the validation examples a choice goes by, or the same of the first statistic of runs that
 # have another one than accuracy; no test example has a part in it.
 CHOSEN_BY = "validation_accuracy/client_mean/last10"
@@ -352,3 +351,33 @@ def _refuse_unread(names, cells):
             f"`{name}` must be a setting of runs, or of a method of the cells; got the methods "
             f"{', '.join(methods)}. {like}Correct it or leave it out."
         )
+
+
+class InFile(NamedTuple):
+    """An experiment that a file defines."""
+
+    source: str  # FILE.py:NAME
+    folder: str  # NAME if the file defines several, which share a directory; else nothing
+    experiment: Experiment
+
+
+def load_file(name: str) -> list[InFile]:
+    """Returns the experiments of FILE.py, or the one that FILE.py:NAME names.
+
+    Raises:
+      ValueError: The file cannot be read or run, or defines no such experiment.
+    """
+    place, wanted = name.rsplit(":", 1) if ".py:" in name else (name, "")
+    module = own_methods.module_of(place, "FILE")
+    known = {key: value for key, value in vars(module).items() if isinstance(value, Experiment)}
+    if not known or (wanted and wanted not in known):
+        raise ValueError(
+            f"`FILE` must define an `Experiment`{f' {wanted}' * bool(wanted)}; {place} has "
+            f"{', '.join(known) or 'none'}. {texts.suggestion(wanted, known)}Correct the name, or "
+            "define it."
+        )
+    return [
+        InFile(f"{place}:{key}", key if len(known) > 1 else "", one)
+        for key, one in known.items()
+        if key == wanted or not wanted
+    ]

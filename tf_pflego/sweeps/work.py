@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tf_pflego.core.statistic_names import first_of
 from tf_pflego.simulation.not_finite import NotFiniteError
-from tf_pflego.sweeps import choice, files
+from tf_pflego.sweeps import choice, definition
 from tf_pflego.sweeps.definition import CHOSEN_BY, Experiment, configured
 from tf_pflego.sweeps.search import MedianPruning
 from tf_pflego.sweeps.store import RAW, SERVED, DamagedRunError, read_run
@@ -177,7 +177,7 @@ def _prepare(cores, source):
     with contextlib.suppress(RuntimeError):  # TensorFlow is running already.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(cores)
-    return files.load(source)[0].experiment if source else None
+    return definition.load_file(source)[0].experiment if source else None
 
 
 def make_there(job: str, root: str, cores: int, source: str) -> list[Outcome]:

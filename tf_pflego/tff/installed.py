@@ -2,7 +2,12 @@
 
 import atexit
 import gc
+import os
 import subprocess
+
+# Before each fork gRPC waits for its threads, so that the child could use gRPC too; now and then it
+# waits for ever. Nothing here forks, but a user may. gRPC reads this when it is first used.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 try:
     import tensorflow_federated as tff

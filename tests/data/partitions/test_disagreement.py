@@ -148,7 +148,7 @@ def test_a_saved_partition_is_read_back(tmp_path):
             np.testing.assert_array_equal(a, b)
     assert [own is None for own in loaded.renamings] == [own is None for own in partition.renamings]
     partition_of().save(tmp_path / "without.npz")
-    with np.load(tmp_path / "without.npz") as arrays:  # As earlier versions wrote it.
+    with np.load(tmp_path / "without.npz") as arrays:
         assert sorted(arrays) == sorted(
             f"{name}{end}"
             for name in ("classes", "train_indices", "test_indices")

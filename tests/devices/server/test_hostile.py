@@ -1,0 +1,114 @@
+"""One client among others that uploads or counts what it should not, over real sockets."""
+
+import numpy as np
+import pytest
+
+from tests.devices.federation import NAMES, clients_like, config_of
+from tests.devices.server.clients import serve
+from tests.methods import each_of
+from tf_pflego.devices import messages
+from tf_pflego.devices.client import Resident
+from tf_pflego.runs import reader
+
+HOSTILE = NAMES[2]
+
+
+def filled(name, value):
+    """Arrays of this name have this value alone."""
+
+    def change(facts, arrays):
+        chosen = {key: np.full_like(a, value) for key, a in arrays.items() if name in key}
+        return facts, arrays | chosen
+
+    return change
+
+
+def counted(right, examples):
+    def change(facts, arrays):
+        pair = np.array([right, examples], np.float64)
+        return facts, arrays | {key: pair for key in arrays if key.endswith("test/accuracy")}
+
+    return change
+
+
+def of_norm(length):
+    """What is clipped of an upload has this norm; whether it was below the bound stays."""
+
+    def change(facts, arrays):
+        long = {key: a for key, a in arrays.items() if key.startswith("summed/") and a.ndim}
+        if long:
+            scale = length / np.sqrt(sum((a.astype(float) ** 2).sum() for a in long.values()))
+            arrays |= {key: (scale * a).astype(a.dtype) for key, a in long.items()}
+        return facts, arrays
+
+    return change
+
+
+BOUND = 0.05
+PRIVATE = {
+    **{"clip_norm": BOUND, "dp_noise_multiplier": 0.1, "client_weights": "uniform"},
+    **{"checkpoint_every": 1},
+}
+CASES = {
+    "a huge number": (filled("summed/", 3e38), "is left out of round 1: its upload has norm"),
+    "a long upload": (filled("summed/", 1e4), "is left out of round 1: its upload has norm"),
+    "more right than there are": (counted(900, 3), "must count examples; got 900, 3"),
+    "fewer than none": (counted(-5, -3), "must count examples; got -5, -3"),
+    "infinitely many": (counted(1e308, 1e308), "is not finite, or above 1e+15"),
+}
+
+
+def trained(tmp_path, monkeypatch, changed, **settings):
+    """Trains with residents whose replies are `changed(resident, request, reply)`."""
+    answer, last = Resident.answer, {}
+
+    def other(resident, request):
+        last[resident.name] = messages.unpacked(request)[0]["ask"]
+        reply, line = answer(resident, request)
+        return changed(resident, request, reply), line
+
+    monkeypatch.setattr(Resident, "answer", other)
+    config = config_of(num_rounds=2, clients_per_round=3, eval_every=1, **settings)
+    serve(config, clients_like(uniform=config.client_weights == "uniform"), tmp_path)
+    assert last == dict.fromkeys(NAMES, "end")
+    with np.load(tmp_path / "run/server.npz") as state:
+        assert all(np.isfinite(state[name]).all() for name in state)
+    return reader.records(tmp_path / "run/metrics.jsonl")
+
+
+def hostile(change):
+    def changed(resident, request, reply):
+        if resident.name != HOSTILE:
+            return reply
+        facts, arrays = messages.unpacked(reply)
+        return messages.packed(*change(facts, dict(arrays)))
+
+    return changed
+
+
+@pytest.mark.parametrize("what", each_of(CASES, ("a huge number",)))
+def test_one_client_does_not_stop_the_others(what, tmp_path, monkeypatch, caplog):
+    change, said = CASES[what]
+    records = trained(tmp_path, monkeypatch, hostile(change))
+    assert [record["participants"] for record in records] == [2, 2]
+    (line, *_) = [one for one in caplog.messages if said in one]
+    assert line.startswith(f"{HOSTILE} ")
+
+
+@pytest.mark.parametrize(("length", "times"), [(BOUND, 0), (1.1 * BOUND, 2)])
+def test_no_upload_of_a_private_run_is_longer_than_its_bound(
+    length, times, tmp_path, monkeypatch, caplog
+):
+    trained(tmp_path, monkeypatch, hostile(of_norm(length)), **PRIVATE)
+    assert caplog.text.count("its upload is longer than the bound") == times
+
+
+def test_a_test_that_nobody_answers_has_no_metric(tmp_path, monkeypatch):
+    def silent(resident, request, reply):
+        if messages.unpacked(request)[0]["ask"] != "evaluate":
+            return reply
+        return messages.packed({"error": "no", "to": messages.answer_to(request)}, {})
+
+    records = trained(tmp_path, monkeypatch, silent)
+    assert [record["participants"] for record in records] == [3, 3]
+    assert not any("test_accuracy/client_mean" in record for record in records)

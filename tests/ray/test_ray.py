@@ -1,0 +1,392 @@
+"""The engine on a Ray cluster: every algorithm agrees with the engine in process, to the same bits
+wherever the shards are, and a run goes on when a shard is lost."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import benchmark_cases
+import benchmark_work
+import numpy as np
+import pytest
+import tensorflow as tf
+import timing
+
+import tf_pflego as pfl
+from tests.algorithms.test_contract import NAMES, build
+from tests.comparison import assert_identical, assert_near
+from tests.conftest import make_clients
+from tests.engines.agreement import assert_agreement, of_shapes
+from tests.runs.test_tensorboard import assert_same_as_metrics
+from tests.starts import ROOT, started_program
+from tf_pflego import engines
+from tf_pflego.program import failures
+from tf_pflego.runs.build import load_clients
+
+ray = pytest.importorskip("ray", reason="Ray is optional")
+
+from tf_pflego.ray.cluster import OPEN_CLUSTERS  # noqa: E402 - it imports Ray
+
+
+@of_shapes
+def test_ray_agrees_with_in_process(cluster, name, tiny_model, tiny_clients):
+    assert_agreement(build(name, tiny_model), tiny_clients, cluster)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_can_be_sent_to_a_host(name, tiny_model):
+    sent = ray.cloudpickle.loads(ray.cloudpickle.dumps(build(name, tiny_model)))
+    assert (sent.name, len(sent.exchanges)) == (name, len(build(name, tiny_model).exchanges))
+
+
+def simulation_on(cluster, model, name="pflego", clients=None, **how):
+    clients = make_clients() if clients is None else clients
+    participation = pfl.Participation(clients.num_clients, 2)
+    return pfl.Simulation(build(name, model), clients, participation, cluster, **how)
+
+
+def test_a_checkpoint_goes_on_to_the_same_bits(cluster, tiny_model, tmp_path):
+    with simulation_on(cluster, tiny_model, "everything") as first:
+        first.run_round()
+        first.save(tmp_path)
+        first.run(4)  # Everybody's state has changed: nothing of the first segment is needed.
+        first.save(tmp_path)
+        first.run(3)
+        expected = tf.nest.flatten((first.server_state, first.client_states(range(3))))
+    with simulation_on(cluster, tiny_model, "everything") as second:
+        second.restore(tmp_path)
+        second.run(3)
+        actual = tf.nest.flatten((second.server_state, second.client_states(range(3))))
+    assert_identical(expected, actual)
+
+
+def test_clients_leave_and_join_as_in_process(cluster, tiny_model):
+    ends = []
+    for engine in (pfl.RayOptions(num_shards=2), "in_process"):
+        with simulation_on(engine, tiny_model) as simulation:
+            simulation.run(2)
+            simulation.change_clients(leave=[1], join=make_clients(seed=11))
+            # A cluster that is full would have no place for other hosts.
+            assert len(OPEN_CLUSTERS) == (2 if engine != "in_process" else 1)
+            simulation.run(3)
+            ends.append(
+                tf.nest.flatten((simulation.server_state, simulation.client_states(range(5))))
+            )
+    assert_near(*ends, atol=2e-6)
+
+
+def test_a_client_that_is_not_finite_is_left_out_as_in_process(cluster, tiny_model):
+    ends = []
+    for engine in (cluster, "in_process"):
+        with simulation_on(engine, tiny_model, "everything") as simulation:
+            simulation.run(2)
+            states = tf.nest.map_structure(np.array, simulation.client_states([1]))
+            broken = tf.nest.map_structure(
+                lambda leaf: np.full_like(leaf, np.nan) if leaf.dtype == np.float32 else leaf,
+                states,
+            )
+            simulation.set_client_states([1], broken)
+            records = [simulation.run_round() for _ in range(3)]
+            others = tf.nest.flatten(simulation.client_states([0, 2]))
+            ends.append(([record.get("not_finite_clients") for record in records], others))
+    assert ends[0][0] == ends[1][0]
+    assert [1] in ends[0][0]
+    assert_near(ends[0][1], ends[1][1], atol=2e-6)
+
+
+def test_what_a_round_has_staged_is_discarded_and_not_what_came_before(cluster, tiny_model):
+    """An exchange is run and rolled back between any two rounds, and nothing comes of it."""
+    ends = []
+    for rolls_back in (False, True):
+        with simulation_on(cluster, tiny_model) as simulation:
+            for _ in range(4):
+                simulation.run_round()
+                if rolls_back:
+                    simulation._rounds.train(
+                        simulation.round_number + 1,
+                        simulation.server_state,
+                        simulation.participation,
+                        False,
+                    )
+                    simulation._engine.roll_back()
+            ends.append(
+                tf.nest.flatten((simulation.server_state, simulation.client_states([0, 1, 2])))
+            )
+    assert_identical(*ends)
+
+
+def test_rounds_are_timed_beside_those_in_process(cluster):
+    clients = benchmark_work.federation([6] * 4, [2] * 4, 2, (4, 4, 1))
+    with benchmark_cases.beside_in_process("name", clients, 2, cluster, 2) as case:
+        report = timing.measured(case)
+    seconds = report["name/seconds"]
+    outside = report["name/outside_slowest_node_seconds"]
+    assert seconds["runs"] == outside["runs"] == 2
+    assert 0 < outside["p10"] and outside["p90"] < 2 * seconds["p90"]
+    here = report["name/in_process_seconds"]["median"]
+    assert report["name/over_in_process"] == round(seconds["median"] / here, 3)
+
+
+def kill(cluster, shard):
+    (number,) = cluster.wait([cluster.call(shard, "process_id")], [shard])
+    os.kill(number, signal.SIGKILL)
+
+
+def test_a_host_that_has_ended_before_a_federation_opens_is_replaced(cluster, tiny_model):
+    kill(cluster, 1)
+    with simulation_on(cluster, tiny_model) as simulation:
+        simulation.run(2)
+        kill(cluster, 0)
+        # Without a checkpoint the states are lost, and nothing waits for the host that has ended.
+        for _ in range(2):
+            with pytest.raises(engines.ShardLostError, match=r"has lost shard 0 \("):
+                simulation.run_round()
+    with simulation_on(cluster, tiny_model) as simulation:
+        simulation.run(2)
+
+
+def broken(model, error):
+    """An algorithm whose clients raise an error, or return a state of another structure."""
+    algorithm = build("fedavg", model)
+    (exchange,) = algorithm.exchanges
+
+    def client_update(message, state, client, round_):
+        if error is not None:
+            raise error
+        result = exchange.client_update(message, state, client, round_)
+        return result._replace(state=tf.zeros(3))
+
+    changed = dataclasses.replace(exchange, client_update=client_update)
+    return dataclasses.replace(algorithm, exchanges=(changed,))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(None, 2), (ValueError("of an algorithm"), 1), (KeyError("what"), 1), (MemoryError(), 2)],
+    ids=["another state", "ValueError", "KeyError", "MemoryError"],
+)
+def test_an_error_at_a_shard_is_said_as_in_process(cluster, error, code, tiny_model, tmp_path):
+    said = []
+    for engine in ("in_process", cluster):
+        participation = pfl.Participation(3, 2)
+        with pfl.Simulation(
+            broken(tiny_model, error), make_clients(), participation, engine
+        ) as simulation:
+            with pytest.raises(Exception) as raised:
+                simulation.run_round()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("tempfile.tempdir", str(tmp_path))
+                said.append(failures.explained(raised.value))
+    assert [one for one, _ in said] == [code, code]
+    first, second = (message.partition("Its traceback")[0] for _, message in said)
+    assert first == second
+    # The traceback tells where in the algorithm it was, also if that was in another process.
+    traces = [path.read_text() for path in tmp_path.glob("*.traceback.txt")]
+    assert len(traces) == (2 if code == 1 else 0)
+    assert all("in client_update" in trace for trace in traces)
+
+
+def test_a_slow_shard_is_named(cluster, tiny_model, caplog):
+    with simulation_on(cluster, tiny_model, clients=make_clients()) as simulation:
+        simulation.participation = pfl.Participation(3, 3)
+        simulation.run(2)
+        (host,) = cluster.wait([cluster.call(1, "process_id")], [1])
+        caplog.clear()
+        os.kill(host, signal.SIGSTOP)
+        waking = threading.Timer(3.5, os.kill, (host, signal.SIGCONT))
+        waking.start()
+        simulation.run(2)
+        waking.join()
+    assert "shard 1 is slow: " in caplog.text
+    assert caplog.text.count("is slow") == 1
+
+
+def test_more_shards_than_clients_are_refused(cluster, tiny_model):
+    one = make_clients((3,), (2,), (2,))
+    with pytest.raises(ValueError, match=r"`num_shards` must be at most the 1 clients; got 2"):
+        pfl.Simulation(build("pflego", tiny_model), one, pfl.Participation(1, 1), cluster)
+
+
+def test_other_data_on_a_node_are_refused(cluster, tiny_model, tiny_clients):
+    def load():  # What another data directory would have.
+        return make_clients(seed=8)
+
+    origin = pfl.data.Origin(load, np.arange(3))
+    clients = pfl.ClientData(
+        tiny_clients.train, tiny_clients.test, tiny_clients.num_classes, origin=origin
+    )
+    with pytest.raises(ValueError, match="must be those of the run; their labels differ"):
+        simulation_on(cluster, tiny_model, clients=clients)
+
+
+def test_data_that_a_node_does_not_have_are_named(cluster, tiny_model, tiny_clients, tmp_path):
+    def load():  # From where this process alone has them.
+        return pfl.load_dataset("digits", data_dir="/proc/none", download=False)
+
+    origin = pfl.data.Origin(load, np.arange(3))
+    clients = pfl.ClientData(
+        tiny_clients.train, tiny_clients.test, tiny_clients.num_classes, origin=origin
+    )
+    expected = f"{os.uname().nodename} must have the data of the run, as every node; "
+    with pytest.raises(ValueError, match=expected) as raised:
+        simulation_on(cluster, tiny_model, clients=clients)
+    code, said = failures.explained(raised.value)
+    assert code == 2
+    assert "/proc/none" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "remedy"),
+    [
+        (["--num_shards=21", "--num_clients=20"], "the 20 clients; got 21", "Lower --num_shards"),
+        (["--num_shards=21", "--num_clients=22", "--new_clients=2"], "the 20 clients", "Lower"),
+        (["--ray_address=127.0.0.1:1"], "--ray_address must be that of a running cluster, or empty",
+         "`ray start --head`, or correct --ray_address"),
+    ],
+    ids=["shards", "new clients", "address"],
+)  # fmt: skip
+def test_what_a_cluster_cannot_take_is_refused_before_tensorflow_is_started(
+    arguments, said, remedy
+):
+    result = started_program("--engine=ray", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert said in result.stderr
+    assert remedy in result.stderr
+
+
+def test_nodes_load_the_data_themselves(cluster, tiny_model, digits_dir):
+    """Nothing of the examples passes through the cluster, also not those held out."""
+    config = pfl.RunConfig(
+        data_dir=digits_dir, num_clients=10, clients_per_round=4, validation_fraction=0.2
+    )
+    clients = load_clients(config)
+    assert len(ray.cloudpickle.dumps(clients.shard(np.arange(5)).origin)) < 10_000
+    ends = []
+    for engine in (cluster, "in_process"):
+        algorithm = pfl.build_algorithm("pflego", pfl.SplitModel(pfl.mlp((8, 8, 1), seed=0), 2))
+        with pfl.Simulation(algorithm, clients, pfl.Participation(10, 4), engine) as simulation:
+            summary = simulation.run(3)
+            accuracies = [value for name, value in summary.items() if "validation" in name]
+            assert len(accuracies) == 12
+            ends.append([*tf.nest.flatten(simulation.server_state), accuracies])
+    assert_near(*ends, atol=2e-6)
+
+
+def run_that_is_killed(directory, digits_dir, rounds_with_kills):
+    config = pfl.RunConfig(
+        engine="ray",
+        data_dir=digits_dir,
+        num_clients=20,
+        clients_per_round=10,
+        num_rounds=12,
+        eval_every=4,
+        checkpoint_every=5,
+        output_dir=str(directory),
+        tensorboard=True,
+        new_clients=2,
+        new_client_epochs=1,
+    )
+    killed, seen = set(), []
+
+    def listen(record):
+        seen.append(record["round"])
+        if record["round"] in rounds_with_kills - killed:
+            killed.add(record["round"])
+            kill(OPEN_CLUSTERS[-1], len(killed) % 2)
+
+    pfl.run(config, listen, client_learning_rate=0.05, local_steps=5)
+    assert killed == rounds_with_kills
+    # Those since the last checkpoint are run again.
+    assert seen[-1] == 12
+    assert len(seen) == 12 + sum(number % 5 for number in rounds_with_kills)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 13))
+    assert_same_as_metrics(directory)
+    for line in lines:
+        del line["seconds"]
+    csvs = [(directory / name).read_text() for name in ("clients.csv", "new_clients.csv")]
+    with np.load(directory / "server.npz") as arrays:
+        return dict(arrays), lines, csvs
+
+
+def test_a_run_goes_on_when_a_shard_is_killed(digits_dir, tmp_path, capfd, caplog):
+    expected, *others = run_that_is_killed(tmp_path / "whole", digits_dir, set())
+    capfd.readouterr()
+    actual, *found_others = run_that_is_killed(tmp_path / "killed", digits_dir, {3, 8})
+    assert found_others == others
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(actual[name], expected[name])
+    assert caplog.text.count("goes on from its last checkpoint") == 2
+    assert capfd.readouterr().err == ""  # Ray adds nothing of its own.
+
+
+def processes_of(mark):
+    """Those that were started in an environment with a mark: their commands by their ids."""
+    commands = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (path / "environ").read_bytes():
+                commands[path.name] = (path / "cmdline").read_bytes().split(b"\0")[0].decode()
+        except OSError:
+            pass
+    return commands
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
+def test_nothing_is_left_behind(number, digits_dir, tmp_path):
+    """Nobody runs, so that nobody listens, and the files of the cluster are gone."""
+    mark, output, home = f"TF_PFLEGO_TEST={tmp_path}", tmp_path / "run", tmp_path / "home"
+    home.mkdir()
+    running = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tf_pflego.main", "--engine=ray", "--num_shards=1"),
+            *("--num_clients=10", "--clients_per_round=5", "--num_rounds=100000"),
+            *(f"--data_dir={digits_dir}", f"--output_dir={output}", "--checkpoint_every=1"),
+        ],
+        cwd=ROOT,
+        env=os.environ | dict([mark.split("=")]) | {"HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = output / "metrics.jsonl"
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert running.poll() is None, running.stderr.read()
+        time.sleep(0.05)
+    started = processes_of(mark)
+    assert len(started) > 3
+    # All interfaces reach the cluster, so it asks for a token; that is in no file.
+    (raylet,) = [process for process, name in started.items() if name.endswith("raylet")]
+    assert b"RAY_AUTH_MODE=token" in pathlib.Path(f"/proc/{raylet}/environ").read_bytes()
+    assert not (home / ".ray").exists()
+    command = pathlib.Path(f"/proc/{raylet}/cmdline").read_text()
+    (place,) = map(pathlib.Path, set(re.findall(r"/tmp/tf_pflego_directory_\w+", command)))
+    # Ray's own directories are open to everybody. The one around them is not.
+    assert place.stat().st_mode & 0o777 == 0o700
+    files = [os.path.join(top, name) for top, _, names in os.walk(place) for name in names]
+    sockets = [path for path in files if pathlib.Path(path).is_socket()]
+    assert len(sockets) > 1
+    # There is room for the longest process id, which is in the name of Ray's own.
+    assert max(map(len, sockets)) + 7 - len(str(running.pid)) <= 107
+    running.send_signal(number)
+    said = running.communicate(timeout=200)[1]
+    if number == signal.SIGINT:
+        assert running.returncode == 130
+        assert said.splitlines()[-1].startswith("tf_pflego: interrupted; go on with it by --resume")
+    # After a kill, what Ray runs beside a node tries for a minute to report the node's end.
+    agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"} if number == signal.SIGKILL else set()
+    end = time.monotonic() + 200
+    while set(processes_of(mark).values()) - agents and time.monotonic() < end:
+        time.sleep(0.1)
+    assert set(processes_of(mark).values()) <= agents
+    if number == signal.SIGINT:  # What a killed one leaves, the next one removes.
+        assert not place.exists()

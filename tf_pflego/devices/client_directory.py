@@ -1,0 +1,170 @@
+"""The directory of a client on a machine of its own: all that it needs to go on after any end.
+
+  definition.json    what the client was told to expect
+  client.json        its name, and what was agreed to that it sends
+  examples.npz       a copy of its examples, so that they stay the same over the run
+  state-N.npz        its state with the number N, which the server gave it
+  served.npz         what it was last tested with of the server's state, for an export without it
+  socket, .lock      while it runs
+
+A file is whole or absent, and on the disk before the server is told of it.
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_pflego.devices import messages
+from tf_pflego.devices.definition import Definition
+from tf_pflego.runs.reader import CLIENT
+from tf_pflego.system import durable, limited_files, values
+from tf_pflego.system.lock import DirectoryLock, InUseError
+
+SOCKET = "socket"
+MOST_STATES = 100  # that a client keeps, whatever it is asked
+_DEFINITION, _EXAMPLES, _SERVED = "definition.json", "examples.npz", "served.npz"
+_BASE = "base"  # of a state: the number of the one that it came out of
+_STATE = re.compile(r"state-([1-9][0-9]{0,17})\.npz")
+
+
+class JournalError(RuntimeError):
+    """A client's directory is not what it must be; the message says what to do."""
+
+
+class Journal:
+    """A client's directory; `locked` gives one that this process alone writes to."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = pathlib.Path(values.path("state_dir", path, may_be_empty=False)).expanduser()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the directory, for this user alone, and keeps other processes out of it."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.path.stat().st_mode & 0o077:  # The examples will be there.
+            raise JournalError(
+                f"`state_dir` must be yours alone (mode 700); {self.path} is not. Do `chmod 700 "
+                f"{self.path}`, or name another."
+            )
+        try:
+            lock = DirectoryLock(self.path)
+        except InUseError as error:
+            raise JournalError(
+                f"`state_dir` must be that of one client; {error} runs a client in {self.path}. "
+                "Give each client a directory of its own, or end that process."
+            ) from error
+        try:
+            for partial in self.path.glob(".*.partial"):
+                partial.unlink()
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no client has ever begun here."""
+        return not (self.path / CLIENT).exists()
+
+    def begin(
+        self,
+        definition: Definition,
+        name: str,
+        arrays: messages.Arrays,
+        agreed_to: Sequence[str] = (),
+    ) -> None:
+        """Notes who the client is and the lines that were agreed to, and copies its examples."""
+        definition.save(self.path / _DEFINITION)
+        with durable.batch() as files:
+            files.npz(self.path / _EXAMPLES, arrays.items())
+            files.json(self.path / CLIENT, {"name": name, "agreed_to": list(agreed_to)})
+
+    def definition(self) -> Definition:
+        """Returns what the client was told to expect."""
+        return Definition.load(self.path / _DEFINITION)
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        with self._reading(CLIENT):
+            return limited_files.json_object(self.path / CLIENT)["name"]
+
+    def examples(self) -> messages.Arrays:
+        """Returns the arrays with which the client began."""
+        return self._arrays(_EXAMPLES)
+
+    def numbers(self) -> list[int]:
+        """Returns the numbers of the states that there are, ascending."""
+        matches = map(_STATE.fullmatch, os.listdir(self.path))
+        return sorted(int(match[1]) for match in matches if match)
+
+    def read(self, number: int, specs: Sequence[Any]) -> list[np.ndarray]:
+        """Returns the leaves of a state."""
+        return self._leaves(f"state-{number}.npz", "state", specs)
+
+    def write(self, number: int, leaves: Sequence[Any], base: int, oldest: int) -> None:
+        """Brings a state that came out of the state `base` to the disk, and then removes old ones.
+
+        The newest of its earlier states up to `oldest` stays, and all with a number above:
+        100 in all at most. That may be of a round that was taken back, but also of one that counts,
+        if this request has come late. If the disk is full, it is an OSError, and all is as it was.
+        """
+        with durable.batch() as files:
+            arrays = messages.numbered("state", leaves) | {_BASE: np.asarray(base)}
+            files.npz(self.path / f"state-{number}.npz", arrays.items())
+        needed = base
+        while needed > oldest:
+            needed = self._base_of(needed)
+        numbers = self.numbers()
+        for one in numbers:
+            if one < needed or one in numbers[:-MOST_STATES]:
+                (self.path / f"state-{one}.npz").unlink()
+
+    def _base_of(self, number):
+        """Returns which state another came out of; 0 if it is damaged, so that all others stay."""
+        try:
+            return int(self._arrays(f"state-{number}.npz")[_BASE])
+        except (JournalError, KeyError, TypeError, ValueError):
+            return 0
+
+    def serve(self, leaves: Sequence[Any], number: int, round_number: int) -> None:
+        """Keeps what of the server's state the client was tested with, beside its own state."""
+        arrays = messages.numbered("served", leaves)
+        arrays["numbers"] = np.array([number, round_number], np.int64)
+        with durable.batch() as files:
+            files.npz(self.path / _SERVED, arrays.items())
+
+    def served(self, specs: Sequence[Any]) -> tuple[list[np.ndarray], int, int]:
+        """Returns the leaves that `serve` has kept, and the state's and the round's numbers."""
+        if not (self.path / _SERVED).exists():
+            raise JournalError(
+                f"`run` must be the directory of a client that has been tested; {self.path} has no "
+                f"{_SERVED}. Let the server evaluate it first."
+            )
+        number, round_number = self._arrays(_SERVED)["numbers"].tolist()
+        return self._leaves(_SERVED, "served", specs), number, round_number
+
+    def _leaves(self, name, prefix, specs):
+        arrays = self._arrays(name)
+        with self._reading(name):
+            return messages.leaves(arrays, prefix, specs)
+
+    def _arrays(self, name):
+        with self._reading(name):
+            return limited_files.arrays(self.path / name, math.inf)
+
+    @contextlib.contextmanager
+    def _reading(self, name):
+        """Lets an error of any kind say which file it is of."""
+        try:
+            yield
+        except Exception as error:
+            raise JournalError(
+                f"{name} in {self.path} must be what a client wrote; it is damaged or missing "
+                f"({' '.join(str(error).split()):.200}). Get it from a copy."
+            ) from error

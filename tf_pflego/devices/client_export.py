@@ -1,0 +1,68 @@
+"""A client's directory as a run of one client, from which its model is exported."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.participation import Participation
+from tf_pflego.data.clients import ClientData
+from tf_pflego.devices.client_directory import Journal
+from tf_pflego.engines.tracing import served_leaves_read
+from tf_pflego.simulation.simulation import Simulation
+
+
+class StoredClient:
+    """The models of a client on a machine of its own, as verbs take them that export models.
+
+    Attributes:
+      path: The directory, in which nothing is changed.
+      clients: The client's data.
+      is_of_program: Whether no code of a user's own is needed: always.
+    """
+
+    is_of_program = True
+
+    def __init__(self, directory: str | os.PathLike):
+        self._journal = Journal(directory)
+        self.path: pathlib.Path = self._journal.path
+        self._definition = self._journal.definition()
+        name, arrays = self._journal.name, self._journal.examples()
+        self.clients: ClientData = self._definition.client(name, arrays)
+
+    def __enter__(self) -> StoredClient:
+        return self
+
+    def __exit__(self, *unused):
+        pass
+
+    def simulation(self, engine: str = "in_process") -> Simulation:
+        """Returns a simulation of the client alone, as it was last tested; close it after use."""
+        algorithm = self._definition.algorithm(int(self.clients.train.sizes[0]))
+        # Claims of privacy were for the rounds; none is run here.
+        alone = dataclasses.replace(algorithm, participation=None)
+        seed = self._definition.run_config.seed
+        simulation = Simulation(alone, self.clients, Participation(1, 1), engine, seed)
+        try:
+            spec, flat = simulation._engine.states.spec, tf.nest.flatten(simulation.server_state)
+            reads = served_leaves_read(alone, simulation.server_state)
+            places = np.flatnonzero(reads)
+            leaves, number, round_number = self._journal.served([flat[k] for k in places])
+            for place, leaf in zip(places, leaves, strict=True):
+                flat[place] = tf.constant(leaf)
+            simulation.server_state = tf.nest.pack_sequence_as(simulation.server_state, flat)
+            simulation.round_number = round_number
+            numbers = self._journal.numbers()
+            if numbers:
+                newest = number if number in numbers else numbers[-1]
+                states = self._journal.read(newest, tf.nest.flatten(spec))
+                stacked = tf.nest.pack_sequence_as(spec, [leaf[None] for leaf in states])
+                simulation.set_client_states([0], stacked)
+        except BaseException:
+            simulation.close()
+            raise
+        return simulation

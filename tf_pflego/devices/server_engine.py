@@ -1,0 +1,352 @@
+"""The engine whose clients are programs on other machines, each with its own data and state.
+
+An exchange is a request to each participant, which computes what it would compute in a simulation
+and answers when its new state is on its own disk. The server knows of a state its number alone:
+
+  (round - 1) E + position + 1   of a state that an exchange has made, of E exchanges in a round
+  0                              of a client that has none yet
+
+A request names the state to start from. So a round that came to nothing, or that a server forgot
+which was killed, is undone without a message: nobody asks for its states again.
+
+A client that does not answer in time, or answers something else than it was asked, is left out of
+the round, which is run again without it: see `simulation.rounds`. An answer counts as long as its
+question stays the same, so that clients are asked again only for what has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_pflego.core.algorithm import num_bytes
+from tf_pflego.core.participation import FIRST_ROUND
+from tf_pflego.core.statistics import ratio
+from tf_pflego.core.tasks import Task
+from tf_pflego.core.uploaded import Uploaded
+from tf_pflego.devices import messages
+from tf_pflego.devices.client_directory import MOST_STATES
+from tf_pflego.devices.messages import Answers, Request
+from tf_pflego.engines import tracing
+from tf_pflego.engines.client_states import WrittenStates
+from tf_pflego.engines.engine import Outcome
+from tf_pflego.system import log
+
+_NUMBER = "number"
+# An upload with a number beyond the first, or a norm of so many times the median, is left out.
+_LARGEST, _MOST_TIMES = 1e15, 1000.0
+
+
+class DevicesEngine:
+    """Runs an algorithm's exchanges at clients that are reached by `Links`, its `place`."""
+
+    def __init__(self, algorithm, clients, server_state, seed, place):
+        if place.options.horizon * len(algorithm.exchanges) > MOST_STATES:
+            raise ValueError(
+                f"`checkpoint_every` times one more than `checkpoints_kept` must be at most "
+                f"{MOST_STATES // len(algorithm.exchanges)}, since clients keep no older states; "
+                f"got {place.options.horizon}. Lower `checkpoint_every`."
+            )
+        self.algorithm, self.place = algorithm, place
+        self.states = _NumberedStates(algorithm, server_state, clients.num_clients)
+        self._splits = tuple(clients.splits)
+        self._names = place.options.names
+        self.spare_clients = place.options.spare_clients
+        self._uploads = [
+            Uploaded(algorithm, exchange).sums(server_state) for exchange in algorithm.exchanges
+        ]
+        self._task = algorithm.model.task
+        self._served = tracing.served_leaves_read(algorithm, server_state)
+        self._sizes: dict[bool, Any] = {}  # of statistics, with and without training examples
+        self._round = 0  # of the last exchange
+        self._answers: dict[tuple, Any] = {}  # of this round, by client and question
+        self._said: set[tuple] = set()  # of this round, who was left out and why
+
+    def run_exchange(self, exchange, message, cohort, server_state, round_, evaluate):
+        position = self.algorithm.exchanges.index(exchange)
+        number = (int(round_.number) - 1) * len(self.algorithm.exchanges) + position + 1
+        self._round = int(round_.number)
+        to_all = {
+            **messages.numbered("round", round_),
+            **messages.numbered("message", tf.nest.flatten(message)),
+        }
+        to_each = tf.nest.flatten(cohort.messages)
+        start = messages.numbered("start", _some(server_state, self.states.init_reads))
+        requests = {}
+        for row, client in enumerate(cohort.ids.tolist()):
+            state = int(self.states.numbers[client])
+            facts = {
+                "ask": "exchange",
+                "position": position,
+                "state": state,
+                "new": number,
+                "oldest": max(0, number - self.place.options.horizon * len(self._uploads)),
+                "evaluate": evaluate,
+                **self._about_client(cohort.seeds[row]),
+            }
+            to_one = messages.numbered("one", [leaf[row] for leaf in to_each])
+            requests[client] = Request(facts, to_all | to_one | ({} if state else start))
+        # When all clients take part there are no spares.
+        spare = self.spare_clients if exchange.cohort != FIRST_ROUND else 0
+        checked = self._checked(position, evaluate)
+        answers = self._ask_what_is_not_known(requests, checked, self._most(position), spare)
+        answers = self._without_the_longest(answers, exchange, server_state)
+        total = _added(self._uploads[position][0], cohort.ids, answers.replies)
+        self.states.stage(np.array(sorted(answers.replies), np.int64), number)
+        return self._outcome(cohort.ids, answers, total)
+
+    def commit(self) -> None:
+        self._answers.clear()
+        self._said.clear()
+        self.states.commit()
+
+    def roll_back(self) -> None:
+        self.states.roll_back()
+
+    def evaluate(self, ids, seeds, train, server_state):
+        served = messages.numbered("served", _some(server_state, self._served))
+        start = messages.numbered("start", _some(server_state, self.states.init_reads))
+        requests = {}
+        for client, seed in zip(np.asarray(ids).tolist(), seeds, strict=True):
+            state = int(self.states.numbers[client])
+            facts = {"ask": "evaluate", "state": state, "train": train, "round": self._round}
+            facts |= self._about_client(seed)
+            requests[client] = Request(facts, served | ({} if state else start))
+        sizes = {name: self._sizes_with(train) for name in self.algorithm.served}
+        answers = self.place.ask(
+            requests,
+            lambda facts, arrays: _statistics(self._task, sizes, arrays, ""),
+            self._most(None),
+            only_here=True,
+        )
+        self._say_who_is_left_out(answers, f"has no part in the test after round {self._round}")
+        # Clients that cannot be reached count as zero.
+        nothing = tf.nest.map_structure(np.zeros, sizes)
+        rows = [answers.replies.get(client, nothing) for client in requests]
+        return tf.nest.map_structure(lambda *one: np.stack(one), *rows)
+
+    def predict(self, ids, seeds, split, name, server_state):
+        raise _stay_there("what clients predict for single examples")
+
+    def read_states(self, ids, server_state):
+        raise _stay_there("what clients have learnt for themselves")
+
+    def write_states(self, ids, states):
+        self.states.stage(np.asarray(ids, np.int64), np.asarray(states[_NUMBER]))
+        self.states.commit()
+
+    def close(self) -> None:
+        """The links stay open: whoever has opened them closes them."""
+
+    def _about_client(self, seed):
+        examples = self.place.options.counts_examples and self.place.examples
+        return {"seed": seed.tolist(), "all_examples": sum(examples) if examples else None}
+
+    def _most(self, position):
+        """Returns the bytes that an answer can have, with the upload of an exchange."""
+        counted = tf.nest.map_structure(
+            lambda size: tf.TensorSpec([size], tf.float64),
+            {name: self._sizes_with(True) for name in self.algorithm.served},
+        )
+        specs = counted, () if position is None else self._uploads[position]
+        return num_bytes(specs) + messages.MOST_BYTES_OF_HEADER
+
+    def _ask_what_is_not_known(self, requests, checked, most_bytes, spare):
+        """Returns the answers of clients, without asking again what one has answered already."""
+        keys = {client: (client, _key(request)) for client, request in requests.items()}
+        known = {client: self._answers[key] for client, key in keys.items() if key in self._answers}
+        unknown = {client: one for client, one in requests.items() if client not in known}
+        options = self.place.options
+        answers = self.place.ask(
+            unknown,
+            checked,
+            most_bytes,
+            min(options.min_reports, len(requests)) - len(known),
+            self._at_most(len(requests), len(known)) if spare else 0,
+        )
+        self._answers |= {keys[client]: one for client, one in answers.replies.items()}
+        return Answers(known | answers.replies, answers.left_out)
+
+    def _at_most(self, asked, known):
+        """Returns how many more answers end an exchange if more clients were drawn than needed."""
+        wanted = self.place.options.clients_per_round
+        return max(0, wanted - known) if asked > wanted else 0
+
+    def _checked(self, position, evaluate):
+        """Returns a function that makes a part of an outcome of an answer, or refuses it."""
+        summed, individual = self._uploads[position]
+        sizes = self._sizes_with(False) if evaluate else {}
+
+        def checked(facts, arrays):
+            finite = facts.get("finite")
+            if not isinstance(finite, bool):
+                raise messages.MessageError("it does not say whether its numbers are finite")
+            if not finite:  # It sends none of them.
+                return [], (), False, {}
+            sums = messages.leaves(arrays, "summed", tf.nest.flatten(summed))
+            single = messages.leaves(arrays, "individual", tf.nest.flatten(individual))
+            of_floats = (leaf for leaf in [*sums, *single] if leaf.dtype.kind == "f")
+            finite = all(np.isfinite(leaf).all() for leaf in of_floats)
+            counted = _statistics(self._task, sizes, arrays, "sums/")
+            return sums, tf.nest.pack_sequence_as(individual, single), finite, counted
+
+        return checked
+
+    def _outcome(self, ids, answers, total):
+        self._say_who_is_left_out(answers, f"is left out of round {self._round}")
+        absent = np.array([client in answers.left_out for client in ids.tolist()])
+        replies = [answers.replies[client] for client in ids[~absent].tolist()]
+        finite = np.zeros(len(ids), bool)
+        finite[~absent] = [reply[2] for reply in replies]
+        if not finite.all() or absent.any():
+            return Outcome(total, (), finite, {}, absent)
+        single = tf.nest.map_structure(lambda *one: np.stack(one), *(one[1] for one in replies))
+        sums = tf.nest.map_structure(lambda *one: np.stack(one), *(one[3] for one in replies))
+        return Outcome(total, single, finite, sums, absent)
+
+    def _without_the_longest(self, answers, exchange, server_state):
+        """Returns answers without those whose uploads would decide alone what the server learns.
+
+        They are those that no client can send, where that is known, and those that are longer than
+        a multiple of the median of three or more, which is the lesser one of two in the middle.
+        """
+        specs, _ = self._uploads[self.algorithm.exchanges.index(exchange)]
+        norms, left_out = {}, {}
+        for client, (sums, single, finite, _) in answers.replies.items():
+            if not finite:
+                continue
+            leaves = [*sums, *tf.nest.flatten(single)]
+            norms[client] = math.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in leaves))
+            packed = tf.nest.pack_sequence_as(specs, sums)
+            if exchange.fits is not None and not exchange.fits(server_state, packed):
+                left_out[client] = "its upload is longer than the bound"
+        limit = _LARGEST
+        if exchange.fits is None and len(norms) >= 3:
+            limit = min(limit, _MOST_TIMES * statistics.median_low(norms.values()) or limit)
+        for client, norm in norms.items():
+            if norm > limit:
+                left_out[client] = f"its upload has norm {norm:.3g}, and at most {limit:.3g} counts"
+        replies = {client: one for client, one in answers.replies.items() if client not in left_out}
+        return Answers(replies, answers.left_out | left_out)
+
+    def _sizes_with(self, train):
+        """Returns by split and by statistic how many numbers are counted at a test."""
+        if train not in self._sizes:
+            model = self.algorithm.model
+            splits = [split for split in self._splits if train or split != "train"]
+            self._sizes[train] = _sizes(model, model.task, splits)
+        return self._sizes[train]
+
+    def _say_who_is_left_out(self, answers, how):
+        for client, reason in answers.left_out.items():
+            if (client, how, reason) not in self._said and reason != "others were sooner":
+                self._said.add((client, how, reason))
+                log.warning(f"{self._names[client]} {how}: {reason}")
+
+
+class _NumberedStates(WrittenStates):
+    """Which of its states each client is at; the states themselves are with the clients."""
+
+    def __init__(self, algorithm, server_state, num_clients):
+        super().__init__(algorithm, server_state, num_clients)
+        self.spec = {_NUMBER: tf.TensorSpec([], tf.int64)}
+        self.leaf_names = [_NUMBER]
+        self.numbers = np.zeros(num_clients, np.int64)
+        self._undo: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def stage(self, ids, numbers):
+        """Stages the numbers of the clients' new states."""
+        self._undo.append((ids, self.numbers[ids]))
+        self.note(ids)
+        self.numbers[ids] = numbers
+
+    def commit(self):
+        self._undo.clear()
+        super().commit()
+
+    def roll_back(self):
+        while self._undo:
+            ids, numbers = self._undo.pop()
+            self.numbers[ids] = numbers
+        super().roll_back()
+
+    def forget(self):
+        self._undo.clear()
+        self.numbers[:] = 0
+        super().forget()
+
+    def named_leaf(self, client_ids, name):
+        return self.numbers[client_ids]
+
+
+def _some(nest, chosen):
+    """Returns the leaves of a nest that are chosen."""
+    return [leaf for leaf, one in zip(tf.nest.flatten(nest), chosen, strict=True) if one]
+
+
+def _added(specs, ids, replies):
+    """Returns the `Sums` of clients in the order of their ids, as a simulation adds them."""
+    total = [np.zeros(one.shape, one.dtype.as_numpy_dtype) for one in tf.nest.flatten(specs)]
+    for client in ids.tolist():
+        if client in replies and replies[client][2]:
+            total = [a + b for a, b in zip(total, replies[client][0], strict=True)]
+    return tf.nest.pack_sequence_as(specs, total)
+
+
+def _sizes(model, task: Task, splits):
+    """Returns by split and by name the specs of a statistic's sums, which tracing shows."""
+    labels = task.label_spec(model.num_classes, model.positions)
+    logits = tf.TensorSpec([None, *model.positions, model.num_classes])
+
+    def traced(statistic):
+        def measured(logits, labels):
+            return task.measured(statistic, logits, labels)
+
+        function = tf.function(measured, autograph=False).get_concrete_function(logits, labels)
+        return function.structured_outputs.shape[0]
+
+    return {
+        split: {name: traced(one) for name, one in task.counted(split).items()} for split in splits
+    }
+
+
+def _statistics(task: Task, sizes, arrays, prefix):
+    """Returns the sums of statistics in a nest of their sizes, from the arrays of an answer."""
+
+    def of(path, nest):
+        if isinstance(nest, dict):
+            return {name: of(f"{path}/{name}", part) for name, part in nest.items()}
+        array, (*_, split, name) = arrays.get(path), path.split("/")
+        if array is None or array.dtype != np.float64 or array.shape != (nest,):
+            raise messages.MessageError(f"{path} must be float64 of shape [{nest}]")
+        if not (np.abs(array) <= _LARGEST).all():  # A NaN is not either.
+            raise messages.MessageError(f"{path} is not finite, or above {_LARGEST:g}")
+        statistic = task.counted(split)[name]
+        if statistic.value is ratio:
+            (counted, examples), is_share = array, statistic.shown.is_share
+            least, most = (0.0, examples) if is_share else (-_LARGEST, _LARGEST)
+            if not (examples == 0 or examples >= 1) or not least <= counted <= most:
+                raise messages.MessageError(
+                    f"{path} must count examples; got {counted:g}, {examples:g}"
+                )
+        return array
+
+    return {name: of(f"{prefix}{name}", part) for name, part in sizes.items()}
+
+
+def _key(request):
+    """Returns a text that is the same for requests that are the same."""
+    digests = sorted((name, messages.digest(array)) for name, array in request.arrays.items())
+    return hashlib.sha256(repr((sorted(request.facts.items()), digests)).encode()).hexdigest()
+
+
+def _stay_there(what):
+    return ValueError(
+        f"`engine` devices leaves {what} at their machines; the server cannot read it. Export at "
+        "the client: `tf-pflego export --run=ITS_STATE_DIR`."
+    )

@@ -1,0 +1,84 @@
+"""The engines that have names. Those of TFF and Ray are imported only when they are chosen."""
+
+import importlib.util
+from typing import TYPE_CHECKING, TypeAlias
+
+from tf_pflego.engines import Engine, InProcessEngine, Place
+from tf_pflego.system import values
+
+if TYPE_CHECKING:
+    from tf_pflego.ray.options import RayOptions
+
+Choice: TypeAlias = "str | RayOptions | Place"
+
+NAMES = ("tff", "in_process", "ray", "devices")
+# The engine of a run that names none. To import TensorFlow Federated would take seconds.
+DEFAULT = "tff" if importlib.util.find_spec("tensorflow_federated") else "in_process"
+
+
+def build(place, algorithm, clients, server_state, federation, seed, max_restarts) -> Engine:
+    """Returns an engine with the clients of a federation; `place` is a `Choice`.
+
+    A name of no engine is a ValueError; a package that cannot be imported is an ImportError. On
+    TFF, an exchange is run again up to `max_restarts` times because the worker failed.
+    """
+    if isinstance(place, str) and values.one_of("engine", place, NAMES) == "in_process":
+        return InProcessEngine(algorithm, clients, server_state, seed)
+    if place == "tff":
+        try:
+            from tf_pflego.tff.engine.engine import TffEngine
+        except ImportError as error:
+            raise _absent("tff", error.__cause__ or error) from error
+        return TffEngine(algorithm, clients, server_state, seed, federation, max_restarts)
+    if place == "devices":
+        raise ValueError(
+            "`engine` devices must be told where the clients are; got its name alone. Use "
+            "`tf-pflego serve`, or `tf_pflego.devices.server.serve`."
+        )
+    if not hasattr(place, "engine"):
+        place = _cluster(place, clients.num_clients)
+    return place.engine(algorithm, clients, server_state, seed)
+
+
+def _cluster(options, num_clients):
+    """Returns a Ray cluster for one federation; for the name `ray`, with the default options."""
+    try:
+        from tf_pflego.ray.options import RayOptions
+
+        if options == "ray":
+            options = RayOptions(min(RayOptions.num_shards, num_clients))
+        values.instance("engine", options, RayOptions, "Name an engine, or make `RayOptions`.")
+        from tf_pflego.ray.cluster import RayCluster
+    except ImportError as error:
+        raise _absent("ray", error) from error
+    return RayCluster(options, closes_when_idle=True)
+
+
+# The module that an engine needs beside those that all need, what it is called, and the remedy.
+_NEEDS = {
+    "tff": (
+        "tensorflow_federated",
+        "TensorFlow Federated",
+        "Use `engine='in_process'`, which gives the same weights; or, on Python 3.10 or 3.11, "
+        "install it: `pip install --no-deps -r requirements.txt`, see docs/installing.md.",
+    ),
+    "ray": (
+        "ray",
+        "Ray",
+        "Install it: `pip install '.[ray]'`, or beside TensorFlow Federated `pip install --no-deps "
+        "-r requirements-ray.txt`, see docs/cluster.md.",
+    ),
+}
+
+
+def refuse_absent(name: str) -> None:
+    """Raises ImportError if an engine needs a package that is not installed; imports nothing."""
+    if name in _NEEDS and not importlib.util.find_spec(_NEEDS[name][0]):
+        raise _absent(name, "it is not installed")
+
+
+def _absent(name, reason):
+    _, title, remedy = _NEEDS[name]
+    return ImportError(
+        f"`engine` {name} needs {title}, which cannot be imported ({reason}). {remedy}"
+    )
