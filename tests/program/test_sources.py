@@ -83,7 +83,7 @@ def test_a_sweep_does_not_mix_the_rows_of_two_tables(tmp_path, capsys):
     done([*sweep, "--num_rounds=1", "--algorithm=pflego"], capsys)
     table.write_text(table.read_text(encoding="utf-8").replace("1224", "1225"), encoding="utf-8")
     result = in_this_process([*sweep, "--num_rounds=1", "--algorithm=pflego,local"], capsys)
-    assert_refused(result, "`table` must be the file that the runs of", "Choose another")
+    assert_refused(result, "--table must be the file that the runs of", "Choose another")
     with open(tmp_path / "sweep" / "runs.csv", newline="") as file:
         assert [row["algorithm"] for row in csv.DictReader(file)] == ["pflego"]
 
